@@ -11,6 +11,8 @@ from typing import Any
 
 from fake_api import rfc3339
 
+from arena_topo.manifests.cause import encoded
+
 T0 = 1795244400.0  # 2026-11-21 07:00:00 UTC
 NOW = T0 + 600
 UID = "0b5d6e2c-demo"
@@ -68,8 +70,13 @@ SUSPENDED = condition("Suspended", reason="MPIJobSuspended", message="MPIJob sus
 
 
 def ours(state: str, **more: Any) -> dict[str, str]:
-    """The annotations of a job of ours; `reason`, `map`, `tries` and `recorded` as they stand."""
+    """The annotations of a job of ours; `reason`, `map`, `tries` and `recorded` as they stand.
+
+    `cause` is one of this version, instead of the `reason` that older ones record.
+    """
     forecast = {key: more[key] for key in ("reason", "binding", "guarantee") if key in more}
+    if "cause" in more:
+        forecast |= encoded(more["cause"])
     notes = {
         "arena-topo.io/format": "v1",
         "arena-topo.io/state": state,

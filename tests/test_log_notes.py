@@ -23,6 +23,7 @@ from arena_topo.joblogs.pod_selection import early
 from arena_topo.joblogs.ranks import only
 from arena_topo.joblogs.view import Text
 from arena_topo.manifests import Forecast
+from arena_topo.manifests.cause import CauseCode, because, in_words
 
 ALL = Asked(everyone=True, options=FOLLOW)
 AGAIN = Source(pod="demo-launcher-again", uid="3", chief=True)
@@ -304,7 +305,7 @@ def test_a_suspended_job_is_called_suspended():
     _, waiting = course().waiting(status, Start.RESUME, None, 0.0)
     assert waiting is not None
     assert waiting.what == "is suspended"
-    held = replace(status, forecast=Forecast(state="held", reason="node a is lost"))
+    held = replace(status, forecast=Forecast(state="held", cause=in_words("node a is lost")))
     _, waiting = course().waiting(held, Start.RESUME, None, 0.0)
     assert waiting is not None
     assert waiting.what == "is suspended: node a is lost"
@@ -337,9 +338,9 @@ def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_wo
 
 
 def test_a_job_whose_image_cannot_be_pulled_is_to_be_submitted_anew(still_world):
-    why = "demo-worker-0: ErrImagePull: no such image"
-    forecast = Forecast(state="waiting", reason=why)
-    status = replace(job(Phase.PENDING, reason=why), forecast=forecast)
+    cause = because(CauseCode.IMAGE, pod="demo-worker-0", text="ErrImagePull: no such image")
+    forecast = Forecast(state="waiting", cause=cause)
+    status = replace(job(Phase.PENDING, reason=str(cause)), forecast=forecast)
     start = start_of(status, still_world.backend)
     assert start is Start.ANEW
     assert starting(start, ["demo"], "default") == (

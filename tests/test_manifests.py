@@ -38,6 +38,7 @@ from arena_topo.job import (
 from arena_topo.manifests import HCAS, Binding, Forecast, Guarantee, Mechanisms, Plan
 from arena_topo.manifests.annotations import parse_map, placement_map, recorded
 from arena_topo.manifests.binding import bind
+from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.pinning import placed
 from arena_topo.manifests.render import check, plan
 from arena_topo.manifests.serialize import to_json, to_yaml
@@ -924,7 +925,7 @@ def test_a_job_that_must_wait_is_suspended_unpinned_and_says_why(api: ApiVersion
     mpijob = made.objects[0]
     assert mpijob["spec"]["runPolicy"]["suspend"] is True
     assert "affinity" not in worker_of(made)["spec"]
-    assert recorded(mpijob) == Forecast(state="waiting", reason="no free quad")
+    assert recorded(mpijob) == Forecast(state="waiting", cause=in_words("no free quad"))
     assert made.forecast == recorded(mpijob)
 
 

@@ -16,6 +16,7 @@ from arena_topo.engines import Event, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.jobs import view
 from arena_topo.manifests import Binding, Forecast, Guarantee, estimates
+from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.serialize import object_name
 from arena_topo.solver import Reason, Refusal, Unplaceable, Verdict
 from arena_topo.topology import GPU, NIC, SYS, Link, LinkKind, Machine
@@ -517,7 +518,7 @@ def test_sentences_are_wrapped_where_a_width_is_known_and_tables_are_not():
 def test_a_reason_that_stands_in_the_placement_is_not_told_again():
     waits = mpi_dist(Phase.PENDING, reason="full", forecast=Forecast(state="waiting"))
     assert view.explained(waits)
-    other = Forecast(state="waiting", reason="2 GPUs are missing")
+    other = Forecast(state="waiting", cause=in_words("2 GPUs are missing"))
     assert not view.explained(mpi_dist(Phase.PENDING, reason="pulling images", forecast=other))
     assert not view.explained(mpi_dist(Phase.PENDING, reason="full", forecast=PLACED))
     assert not view.explained(mpi_dist(Phase.PENDING, reason="full"))

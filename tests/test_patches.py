@@ -32,6 +32,7 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.annotations import placement_map, recorded, requested
 from arena_topo.manifests.binding import bind
+from arena_topo.manifests.cause import CauseCode, because, in_words
 from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.versions import ApiVersion
 
@@ -50,6 +51,8 @@ LESS = replace(PLACED, workers=((0, "node-0", ()), (1, "node-0", ())), bus_bandw
 
 Object = dict[str, Any]
 
+BROKEN = because(CauseCode.TEXT, text="broken")
+
 
 def created(forecast: Forecast, at: str | None = None) -> Object:
     """A job as the server stores it after it was created suspended."""
@@ -65,7 +68,7 @@ def created(forecast: Forecast, at: str | None = None) -> Object:
 
 
 def waiting() -> Object:
-    return created(Forecast(state="waiting", reason="no room"))
+    return created(Forecast(state="waiting", cause=in_words("no room")))
 
 
 def placed() -> Object:
@@ -101,11 +104,11 @@ MOVES: dict[str, tuple[Callable[[], Object], Callable[[Object], patches.Patch]]]
     "record-again": (placed, lambda one: patches.recording(one, PLACED, at=LATER)),
     "record-in-place": (running, lambda one: patches.recording_in_place(one, PLACED, at=LATER)),
     "resume": (placed, lambda one: patches.resuming(one, pinned())),
-    "withdraw": (placed, lambda one: patches.waiting(one, unpinned(one), "too slow")),
-    "take-back": (running, lambda one: patches.taking_back(one, unpinned(one), "broken", 2)),
+    "withdraw": (placed, lambda one: patches.waiting(one, unpinned(one), in_words("too slow"))),
+    "take-back": (running, lambda one: patches.taking_back(one, unpinned(one), BROKEN, 2)),
     "hold": (running, lambda one: patches.holding(one, unpinned(one))),
     "release": (held, patches.releasing),
-    "clear": (running, lambda one: patches.clearing(one, "evicted")),
+    "clear": (running, lambda one: patches.clearing(one, in_words("evicted"))),
 }
 """Every move: from what it starts, and its patch."""
 
@@ -224,7 +227,7 @@ def test_a_record_that_says_less_is_written_in_the_step_that_goes_by_it(move: st
 
 def test_a_gang_that_is_taken_back_is_as_it_was_before_it_was_placed() -> None:
     stored = running()
-    after = json_patch(stored, patches.taking_back(stored, unpinned(stored), "broken", 2))
+    after = json_patch(stored, patches.taking_back(stored, unpinned(stored), BROKEN, 2))
     assert suspend(after) is True
     assert after["spec"] == waiting()["spec"]
     assert notes(after)[TRIES] == "2"
@@ -233,10 +236,12 @@ def test_a_gang_that_is_taken_back_is_as_it_was_before_it_was_placed() -> None:
 
 
 def test_a_withdrawn_record_leaves_a_job_that_waits_and_says_why() -> None:
-    after = json_patch(placed(), patches.waiting(placed(), unpinned(placed()), "too slow"))
+    after = json_patch(
+        placed(), patches.waiting(placed(), unpinned(placed()), in_words("too slow"))
+    )
     assert suspend(after) is True
     assert notes(after)[STATE] == "waiting"
-    assert recorded(after) == Forecast(state="waiting", reason="too slow")
+    assert recorded(after) == Forecast(state="waiting", cause=in_words("too slow"))
 
 
 def test_holding_and_releasing_forget_how_often_it_was_tried() -> None:
@@ -268,7 +273,7 @@ def test_jobs_of_other_queues_keep_the_suspension_that_they_have(move: str, owne
 
 
 def test_a_job_that_is_handed_over_is_suspended_only_if_its_queue_does_not_do_that() -> None:
-    said = Forecast(state="waiting", reason="Kueue decides")
+    said = Forecast(state="waiting", cause=in_words("Kueue decides"))
     form = waiting()
     for asked, left in ((True, True), (False, None)):
         after = patches.handed_over(form, said, request="{}", suspend=asked)

@@ -74,8 +74,8 @@ def test_the_whole_gang_is_held_against_what_is_left(
         assert found is None
     else:
         assert found is not None
-        assert short in found
-        assert found.startswith("quota q of the namespace leaves ")
+        assert short in str(found)
+        assert str(found).startswith("quota q of the namespace leaves ")
 
 
 def test_requests_count_where_they_are_less_than_limits() -> None:
@@ -91,7 +91,7 @@ def test_every_quota_counts_and_the_first_that_is_short_is_told() -> None:
     tight = a_quota(hard={"pods": "1"}) | {"metadata": {"name": "tight"}}
     found = shortfall(a_gang(), [roomy, tight])
     assert found is not None
-    assert found.startswith("quota tight ")
+    assert str(found).startswith("quota tight ")
     assert shortfall(a_gang(), []) is None
 
 

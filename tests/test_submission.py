@@ -443,7 +443,7 @@ def test_resume_of_a_job_that_does_not_fit_leaves_it_waiting_with_the_reason(wor
     outcome = submission.resume(world.backend, "late", "default")
     assert not outcome.resumed
     world.quiet("late")
-    assert outcome.decision.refused == world.reason("late")
+    assert str(outcome.decision.refused) == world.reason("late")
 
 
 def test_resume_finishes_a_gang_that_was_left_at_its_gates(world: World) -> None:

@@ -48,6 +48,7 @@ from arena_topo.engines.kubernetes.mpijob import job_status
 from arena_topo.jobs.view import job as job_screen
 from arena_topo.jobs.view import job_value, trouble
 from arena_topo.manifests import Forecast
+from arena_topo.manifests.cause import Cause, CauseCode, because
 from arena_topo.reasons import view as screens
 from arena_topo.reasons.cases import Case, Code, Fit
 from arena_topo.reasons.explanation import Explanation, Holder, explain
@@ -80,9 +81,8 @@ def case(
 
 def waiting(**more: Any) -> dict[str, Any]:
     reason = "4 workers x 2 GPUs cannot be placed now: 2 nodes (a, ...): not enough free GPUs"
-    return mpijob(
-        CREATED, SUSPENDED, notes=ours("waiting", **{"reason": reason, **more}), policy=SUSPEND
-    )
+    said = more if "cause" in more else {"reason": reason, **more}
+    return mpijob(CREATED, SUSPENDED, notes=ours("waiting", **said), policy=SUSPEND)
 
 
 def workload(*conditions: dict[str, Any]) -> dict[str, Any]:
@@ -116,9 +116,9 @@ def local(phase: Phase, *, state: str = "placed", **more: Any) -> JobStatus:
     )
 
 
-def held_because(reason: str, *pods: dict[str, Any]) -> Case:
+def held_because(cause: Cause, *pods: dict[str, Any]) -> Case:
     """A job that the controller has suspended until somebody resumes it."""
-    notes = ours("held", reason=reason)
+    notes = ours("held", cause=cause)
     return case(mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND), *pods)
 
 
@@ -143,10 +143,21 @@ NO_FIT = Fit(
     nearest="fits when 2 more GPUs of node a are free",
 )
 FITS = Fit(verdict=Fits.PLACEABLE)
-NO_IMAGE = (
-    'demo-worker-0: ErrImagePull: Failed to pull image "registry/img:1": registry/img:1: not found'
+NO_IMAGE = because(
+    CauseCode.IMAGE,
+    pod="demo-worker-0",
+    text='ErrImagePull: Failed to pull image "registry/img:1": registry/img:1: not found',
 )
-SHORT = "quota gpus of the namespace leaves 1 requests.nvidia.com/gpu, and the gang needs 8"
+ON_A_LOST_NODE = because(CauseCode.NODE_LOST, node="a", state="Unknown")
+
+
+def too_little(left: int, resource: str = "requests.nvidia.com/gpu") -> Cause:
+    """What is recorded of a gang that asks for more than the quota of its namespace leaves."""
+    said = {"quota": "gpus", "left": str(left), "resource": resource, "needs": "8"}
+    return because(CauseCode.QUOTA, **said)
+
+
+SHORT = too_little(1)
 SSHD = {"readinessProbe": {"exec": {"command": ["sh", "-c", "cat /etc/ssh/sshd_config"]}}}
 PLACED = ours("placed", map="a/0,3;a/1,2;b/0,3;b/1,2", binding="admission", guarantee="gpus")
 UNMARKED = {"arena-topo.io/incomplete": "true"}
@@ -369,13 +380,15 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "cannot be changed",
     ),
     "_held_for_node": (
-        lambda: held_because("node node-1 is cordoned"),
+        lambda: held_because(because(CauseCode.NODE_LOST, node="node-1", state="cordoned")),
         Code.NODE_LOST,
         "the controller has suspended it, by --on-node-loss hold",
         "node node-1 is cordoned",
     ),
     "_held_for_pod": (
-        lambda: held_because("demo-worker-0 was evicted: low on resource: memory"),
+        lambda: held_because(
+            because(CauseCode.EVICTED, pod="demo-worker-0", text="low on resource: memory")
+        ),
         Code.EVICTED,
         "the controller has suspended it",
         "demo-worker-0 was evicted: low on resource: memory",
@@ -410,7 +423,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "whoever submitted it was stopped",
     ),
     "_no_image": (
-        lambda: case(waiting(tries=1, reason=NO_IMAGE), fit=FITS, starts=False),
+        lambda: case(waiting(tries=1, cause=NO_IMAGE), fit=FITS, starts=False),
         Code.IMAGE_PULL,
         "rolled back, as its image cannot be pulled",
         "registry/img:1: not found",
@@ -422,10 +435,10 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "demo-worker-0 on a, demo-worker-1 on a",
     ),
     "_short_of_quota": (
-        lambda: case(waiting(reason=SHORT), fit=FITS, starts=False, quotas=(quota(8, 7),)),
+        lambda: case(waiting(cause=SHORT), fit=FITS, starts=False, quotas=(quota(8, 7),)),
         Code.QUOTA_EXCEEDED,
         "the quota gpus of namespace team-a has no room for the gang",
-        SHORT,
+        str(SHORT),
     ),
     "_taken_back": (
         lambda: case(waiting(tries=3, reason="the image img:2 was not found"), fit=NO_FIT),
@@ -966,25 +979,25 @@ def test_a_local_job_has_verdicts_without_any_objects():
 
 def test_a_quota_that_has_room_again_does_not_keep_a_gang_any_more():
     more = {"fit": FITS, "starts": False}
-    assert code(case(waiting(reason=SHORT), quotas=(quota(16, 8),), **more)) is Code.NOBODY_STARTS
+    assert code(case(waiting(cause=SHORT), quotas=(quota(16, 8),), **more)) is Code.NOBODY_STARTS
     assert code(case(waiting(), quotas=(quota(8, 1),), **more)) is Code.QUOTA_EXCEEDED
     # What may not be read may still be so.
-    unread = verdict(case(waiting(reason=SHORT), quotas=None, **more))
-    assert (unread.code, unread.why) == (Code.QUOTA_EXCEEDED, SHORT)
+    unread = verdict(case(waiting(cause=SHORT), quotas=None, **more))
+    assert (unread.code, unread.why) == (Code.QUOTA_EXCEEDED, str(SHORT))
     # Nobody knows what is free, but somebody found the quota too small.
-    assert code(case(waiting(reason=SHORT), quotas=None, fit=Fit())) is Code.QUOTA_EXCEEDED
-    assert code(case(waiting(reason=SHORT), quotas=None, fit=NO_FIT)) is Code.WAITING_FOR_GPUS
+    assert code(case(waiting(cause=SHORT), quotas=None, fit=Fit())) is Code.QUOTA_EXCEEDED
+    assert code(case(waiting(cause=SHORT), quotas=None, fit=NO_FIT)) is Code.WAITING_FOR_GPUS
 
 
 def test_a_quota_for_claims_is_held_against_what_it_leaves_now():
     key = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
-    reason = f"quota gpus of the namespace leaves 0 {key}, and the gang needs 8"
+    none_left = too_little(0, key)
     more = {"fit": FITS, "starts": True}
-    said = verdict(case(waiting(reason=reason), quotas=(quota(8, 3, key),), **more))
+    said = verdict(case(waiting(cause=none_left), quotas=(quota(8, 3, key),), **more))
     assert said.code is Code.QUOTA_EXCEEDED
     assert said.why == f"quota gpus of the namespace leaves 5 {key}, and the gang needs 8"
     assert (said.hint or "").endswith("it starts by itself then")
-    assert code(case(waiting(reason=reason), quotas=(quota(8, 0, key),), **more)) is Code.STARTING
+    assert code(case(waiting(cause=none_left), quotas=(quota(8, 0, key),), **more)) is Code.STARTING
 
 
 def test_old_pods_that_end_in_time_are_waited_for():
@@ -1018,7 +1031,7 @@ def test_old_pods_on_a_lost_node_can_be_deleted_by_hand():
 
 def test_a_gang_that_was_taken_back_is_not_told_that_it_lost_a_node_or_a_pod():
     dead = {"a": node("a", ready="Unknown")}
-    notes = ours("held", reason="node a is Unknown")
+    notes = ours("held", cause=ON_A_LOST_NODE)
     held = mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)
     said = verdict(case(held, leaving(0), nodes=dead))
     assert (said.code, said.why) == (Code.NODE_LOST, "node a is Unknown")
@@ -1028,8 +1041,8 @@ def test_a_gang_that_was_taken_back_is_not_told_that_it_lost_a_node_or_a_pod():
 
 
 def test_a_suspension_by_other_means_is_told_with_its_reason():
+    said = verdict(held_because(because(CauseCode.SUSPENDED_BY_OTHERS)))
     reason = "somebody suspended it, by other means than arena-topo"
-    said = verdict(held_because(reason))
     assert (said.code, said.why) == (Code.SUSPENDED_BY_USER, reason)
 
 
@@ -1081,9 +1094,9 @@ def test_a_job_of_another_queue_is_not_promised_to_be_moved():
 
 
 def test_a_missing_image_is_tried_again_only_by_a_controller_and_not_for_ever():
-    once = waiting(tries=1, reason=NO_IMAGE)
+    once = waiting(tries=1, cause=NO_IMAGE)
     assert code(case(once, fit=FITS, starts=True)) is Code.STARTING
-    said = verdict(case(waiting(tries=3, reason=NO_IMAGE), fit=FITS, starts=True))
+    said = verdict(case(waiting(tries=3, cause=NO_IMAGE), fit=FITS, starts=True))
     assert said.code is Code.IMAGE_PULL
     assert said.hint == (
         "arena-topo delete demo -n team-a, and submit it with the right --image or"
@@ -1157,7 +1170,7 @@ def test_a_submitter_that_was_killed_is_thought_of_at_once():
 
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_job_that_its_queue_has_started_waits_at_its_gates(*, starts: bool):
-    notes = ours("waiting", reason="Kueue decides when it starts; then it is placed")
+    notes = ours("waiting", cause=because(CauseCode.OTHER_QUEUE, queue="Kueue"))
     job = mpijob(CREATED, notes=notes, labels=KUEUE, policy={"suspend": False})
     pods = [worker(index, gates=(GATE,), **GATED) for index in range(4)]
     said = verdict(case(job, *pods, fit=FITS, starts=starts))
@@ -1175,7 +1188,7 @@ def test_a_job_that_its_queue_has_started_waits_at_its_gates(*, starts: bool):
 
 
 def test_what_was_recorded_before_its_queue_started_a_job_is_not_shown_any_more():
-    notes = ours("waiting", reason="Kueue decides when it starts; then it is placed")
+    notes = ours("waiting", cause=because(CauseCode.OTHER_QUEUE, queue="Kueue"))
     held = job_status(mpijob(CREATED, SUSPENDED, notes=notes, labels=KUEUE, policy=SUSPEND), [])
     assert "none yet: Kueue decides when it starts" in job_screen(held, now=NOW)
     pods = [worker(index, gates=(GATE,), **GATED) for index in range(4)]

@@ -32,7 +32,6 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters import quota
 from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import Backend, heartbeat
 from arena_topo.engines.kubernetes.lease import DURATION
@@ -46,6 +45,7 @@ from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
 from arena_topo.manifests.annotations import job_of, recorded
+from arena_topo.manifests.cause import Cause, CauseCode, because
 from arena_topo.manifests.versions import having
 
 if TYPE_CHECKING:
@@ -429,19 +429,19 @@ class Controller:
 
     def _trouble(
         self, job: QueuedJob, pods: Sequence[Object], events: Sequence[Object], now: float
-    ) -> str | None:
+    ) -> Cause | None:
         """Why a gang cannot complete, or has not moved for too long; None while it may."""
         since = job.started or job.recorded or 0.0
         stands = gathering.standing(job.manifest, pods, events, now=now, since=since)
-        if stands.fate is Fate.BROKEN:
-            return stands.reason or "it cannot complete"
+        if stands.broken is not None:
+            return stands.broken
         limit = float(job_of(job.manifest).gang_timeout)
         patience = self._patience.setdefault(
             (*job.key, job.record or ""), gathering.Patience(limit=limit)
         )
         pulling = gathering.pulls(pods, events, now=now)
         if patience.lost(stands, pulling=pulling, now=self.clock()):
-            return f"nothing moved for {limit:g} s: {stands.reason}"
+            return because(CauseCode.STALLED, limit=f"{limit:g} s", text=stands.progress)
         return None
 
     def _dated(self, pod: Object) -> Object:
@@ -511,32 +511,27 @@ class Controller:
         return node in self._silent_now and self.queue.unavailable(str(node)) in _SILENT
 
     @staticmethod
-    def _loss(pods: Sequence[Object], lost: Mapping[str, str]) -> str | None:
+    def _loss(pods: Sequence[Object], lost: Mapping[str, str]) -> Cause | None:
         """What a gang has lost: a worker that was evicted, or a node of these."""
         workers = [pod for pod in pods if not is_launcher(pod)]
         for pod in workers:
             status = pod.get("status") or {}
             if status.get("phase") == "Failed" and status.get("reason") in _EVICTED:
-                return f"{pod['metadata']['name']} was evicted: {status.get('message') or '?'}"
+                name, text = pod["metadata"]["name"], str(status.get("message") or "?")
+                return because(CauseCode.EVICTED, pod=name, text=text)
         names = {str(pod["spec"].get("nodeName") or "") for pod in workers}
         for name in sorted(names & lost.keys()):
-            return f"node {name} is {lost[name]}"
+            return because(CauseCode.NODE_LOST, node=name, state=lost[name])
         return None
 
-    def _back(self, job: QueuedJob, reason: str, *, counts: bool = True) -> bool:
+    def _back(self, job: QueuedJob, cause: Cause, *, counts: bool = True) -> bool:
         """Suspend a gang whole; it waits for its turn again."""
         tries = job.tries + counts
-        patch = patches.taking_back(
-            job.manifest,
-            pinning.unplaced(job.manifest),
-            reason,
-            tries,
-            blocked_by=quota.blocker(reason),
-        )
+        patch = patches.taking_back(job.manifest, pinning.unplaced(job.manifest), cause, tries)
         if self.queue.change(job.manifest, patch) is None:
             return False
         again = "" if tries < MOST_TRIES else "; it is not tried again before somebody resumes it"
-        self.tell(f"{job.namespace}/{job.name}: taken back whole: {reason}{again}")
+        self.tell(f"{job.namespace}/{job.name}: taken back whole: {cause}{again}")
         return True
 
     # Gangs that wait
@@ -611,12 +606,12 @@ class Controller:
         left = fairness.kept_from(job, whole, held, now=view.now)
         return self.starter.fit(asked, left) is not None
 
-    def _reasoned(self, job: QueuedJob, reason: str | None) -> bool:
+    def _reasoned(self, job: QueuedJob, cause: Cause | None) -> bool:
         """Write down why a gang waits, where that is news."""
         known = recorded(job.manifest)
-        if reason is None or (known is not None and known.reason == reason) or job.tries:
+        if cause is None or (known is not None and known.cause == cause) or job.tries:
             return False
-        patch = patches.waiting(job.manifest, pinning.unplaced(job.manifest), reason)
+        patch = patches.waiting(job.manifest, pinning.unplaced(job.manifest), cause)
         self.queue.change(job.manifest, patch)
         return False
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from arena_topo.clusters.objects import items, of
 from arena_topo.clusters.usage import amount
-from arena_topo.manifests import QUOTA, Manifest
+from arena_topo.manifests import Manifest
+from arena_topo.manifests.cause import Cause, CauseCode, because
 
 Object = Mapping[str, Any]
 
@@ -27,9 +28,10 @@ _REFUSED = re.compile(r"\b(exceeded|failed) quota: ")
 resourcequota)."""
 
 
-def blocker(refusal: str) -> str | None:
-    """What `Forecast.blocked_by` is to say of a server's refusal to create an object of a gang."""
-    return QUOTA if _REFUSED.search(refusal) else None
+def refusal(text: str) -> Cause:
+    """The cause in a server's refusal to create an object of a gang."""
+    by_quota = _REFUSED.search(text) is not None
+    return because(CauseCode.QUOTA_REFUSED if by_quota else CauseCode.TEXT, text=text)
 
 
 def shortfall(
@@ -38,7 +40,7 @@ def shortfall(
     *,
     claims: Iterable[Object] = (),
     held: Iterable[Object] = (),
-) -> str | None:
+) -> Cause | None:
     """What a namespace has too little of for all pods of an MPIJob; None if it is enough.
 
     `mpijob` is the job as it would run, `claims` are the claims that it would have, `held` those
@@ -67,9 +69,12 @@ def shortfall(
             except ValueError:
                 continue
             if asked > max(0.0, left):
-                return (
-                    f"quota {quota['metadata']['name']} of the namespace leaves"
-                    f" {max(0.0, left):g} {key}, and the gang needs {asked:g}"
+                return because(
+                    CauseCode.QUOTA,
+                    quota=str(quota["metadata"]["name"]),
+                    left=f"{max(0.0, left):g}",
+                    resource=key,
+                    needs=f"{asked:g}",
                 )
     return None
 

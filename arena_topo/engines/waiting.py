@@ -14,6 +14,7 @@ from arena_topo.engines import Backend, JobStatus, Phase
 from arena_topo.engines.looking import Clock, looks
 from arena_topo.engines.opening import UnknownJob
 from arena_topo.errors import AccessDenied, ArenaError, JobDeleted, JobFailed, NotFound, TimedOut
+from arena_topo.manifests.cause import CauseCode
 
 _FEW = 3
 """So many jobs are asked for one by one; more are read with one list of their namespace."""
@@ -66,9 +67,8 @@ def start_of(status: JobStatus, backend: Backend) -> Start | None:
         return Start.ITSELF
     if forecast.state == "waiting" and backend.queue.watched():
         return Start.CONTROLLER
-    from arena_topo.engines.kubernetes.symptoms import missing_image  # noqa: PLC0415  only for who waits
-
-    return Start.ANEW if missing_image(forecast.reason or "") else Start.RESUME
+    cause = forecast.cause
+    return Start.ANEW if cause is not None and cause.code == CauseCode.IMAGE else Start.RESUME
 
 
 def starting(start: Start, names: Sequence[str], namespace: str) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from arena_topo.clusters import quota
 from arena_topo.clusters.queues import suspender
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, queued
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
@@ -19,6 +18,7 @@ from arena_topo.gang.gathering import Fate
 from arena_topo.gang.starting import Outcome, Starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, patches, pinning
+from arena_topo.manifests.cause import Cause, CauseCode, because
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
@@ -82,14 +82,12 @@ def brought_together(
 
 
 def taken_back(
-    starter: Starter, job: MPIJob, outcome: Outcome, trouble: str, tell: Tell
+    starter: Starter, job: MPIJob, outcome: Outcome, trouble: Cause, tell: Tell
 ) -> Outcome:
     """Suspend a gang that cannot complete, whole, and start it again unless it was tried enough."""
     queue, stored = starter.queue, outcome.stored
     tries = patches.tries_of(stored) + 1
-    patch = patches.taking_back(
-        stored, pinning.unplaced(stored), trouble, tries, blocked_by=quota.blocker(trouble)
-    )
+    patch = patches.taking_back(stored, pinning.unplaced(stored), trouble, tries)
     back = queue.change(stored, patch)
     if back is None:
         return starter.elsewhere(stored, outcome.decision)
@@ -116,7 +114,7 @@ def _trouble(
     until: Fate,
     sees: Tell,
     end: float | None = None,
-) -> str | None:
+) -> Cause | None:
     """Why a gang cannot come together; None once it has, or there is no more to wait for.
 
     Workers at their gates are sent on their way. `end` is when nobody looks any longer.
@@ -142,11 +140,11 @@ def _trouble(
         events = queue.events(stored) if unsettled else []
         seen = gathering.standing(stored, pods, events, now=queue.now(), since=since)
         now = time.monotonic()
-        sees(seen.reason or "")
+        sees(seen.progress)
         if end is not None and now > end:
             return None
-        if seen.fate is Fate.BROKEN:
-            return seen.reason or "it cannot complete"
+        if seen.broken is not None:
+            return seen.broken
         if seen.fate is Fate.STARTED:
             return None
         if seen.fate is Fate.BOUND:
@@ -155,8 +153,7 @@ def _trouble(
             if until is Fate.BOUND and (seen.running or now - bound_at > _SETTLE):
                 return None
         if patience.lost(seen, pulling=gathering.pulls(pods, events, now=queue.now()), now=now):
-            limit = str(job.gang_timeout)
-            return f"nothing moved for {limit}: {seen.reason}"
+            return because(CauseCode.STALLED, limit=str(job.gang_timeout), text=seen.progress)
         time.sleep(delay)
         delay = min(2.0, delay * 1.5)
 

@@ -18,8 +18,8 @@ from arena_topo.clusters import quota
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.job import MPIJob
-from arena_topo.manifests import QUOTA
 from arena_topo.manifests.annotations import job_of, parse_map, recorded
+from arena_topo.manifests.cause import QUOTAS
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set
 
@@ -121,7 +121,7 @@ def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
     not every quota can be read.
     """
     forecast = recorded(job.manifest)
-    if forecast is not None and forecast.blocked_by == QUOTA:
+    if forecast is not None and forecast.cause is not None and forecast.cause.code in QUOTAS:
         return True
     quotas = queue.quotas(job.namespace)
     return bool(quotas) and quota.shortfall(job.manifest, quotas) is not None

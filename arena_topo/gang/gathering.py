@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from arena_topo.clusters import quota
 from arena_topo.engines.kubernetes.mpijob import (
     is_about_pod,
     is_launcher,
@@ -22,6 +23,7 @@ from arena_topo.engines.kubernetes.mpijob import (
 from arena_topo.engines.kubernetes.queued import moment
 from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, pinning
 from arena_topo.manifests.annotations import asked, parse_map
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 
 Object = Mapping[str, Any]
 
@@ -71,12 +73,14 @@ class Fate(Enum):
 class Standing:
     """What the pods of a resumed gang say.
 
-    `signs` changes with every progress. `reason` says what is in the way, for a person.
+    `signs` changes with every progress, `progress` tells a person of it. `broken` is why a gang
+    cannot complete, of one that is BROKEN.
     """
 
     fate: Fate
     signs: tuple[object, ...]
-    reason: str | None = None
+    progress: str = ""
+    broken: Cause | None = None
     running: int = 0
 
 
@@ -108,22 +112,22 @@ def standing(
     for pod in workers.values():
         broken = _broken(pod, now)
         if broken is not None:
-            return Standing(fate=Fate.BROKEN, signs=signs, reason=broken)
+            return Standing(fate=Fate.BROKEN, signs=signs, broken=broken)
     if len(workers) < wanted:
         refused = _refused(mpijob, told, since)
         if refused is not None:
-            return Standing(fate=Fate.BROKEN, signs=signs, reason=refused)
+            return Standing(fate=Fate.BROKEN, signs=signs, broken=quota.refusal(refused))
         missing = f"{len(workers)} of {wanted} workers exist"
-        return Standing(fate=Fate.GATHERING, signs=signs, reason=missing)
+        return Standing(fate=Fate.GATHERING, signs=signs, progress=missing)
     bound = sum(bool(pod["spec"].get("nodeName")) for pod in workers.values())
     if bound < wanted:
         waits = f"{bound} of {wanted} workers have their node"
-        return Standing(fate=Fate.GATHERING, signs=signs, reason=waits)
+        return Standing(fate=Fate.GATHERING, signs=signs, progress=waits)
     running = sum(_phase(pod) in {"Running", "Succeeded"} for pod in workers.values())
     if running < wanted:
         late = [pod for pod in workers.values() if _phase(pod) == "Pending"]
         why = _stuck(late, told) or f"{running} of {wanted} workers run"
-        return Standing(fate=Fate.BOUND, signs=signs, reason=why, running=running)
+        return Standing(fate=Fate.BOUND, signs=signs, progress=why, running=running)
     return Standing(fate=Fate.STARTED, signs=signs)
 
 
@@ -211,17 +215,16 @@ def _waits(pod: Object) -> list[tuple[str, str]]:
     ]
 
 
-def _broken(pod: Object, now: float) -> str | None:
+def _broken(pod: Object, now: float) -> Cause | None:
     """What keeps a worker from ever starting where it is."""
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
     if _phase(pod) == "Failed":
-        why = status.get("reason") or "it failed"
-        return (
-            f"{name}: {why}: {status.get('message')}" if status.get("message") else f"{name}: {why}"
-        )
+        why = ": ".join(filter(None, (status.get("reason") or "it failed", status.get("message"))))
+        return in_words(f"{name}: {why}")
     for reason, message in _waits(pod):
         if reason in _AT_ONCE or (reason in _NO_IMAGE and _REFUSED_IMAGE.search(message)):
-            return f"{name}: {reason}: {message}" if message else f"{name}: {reason}"
+            text = f"{reason}: {message}" if message else reason
+            return because(CauseCode.IMAGE, pod=name, text=text)
     for one in status.get("conditions") or ():
         if (
             one.get("type") == "PodScheduled"
@@ -230,7 +233,7 @@ def _broken(pod: Object, now: float) -> str | None:
         ):
             since = moment(one.get("lastTransitionTime")) or now
             if now - since >= UNSCHEDULABLE:
-                return f"{name}: {one.get('message') or 'Unschedulable'}"
+                return in_words(f"{name}: {one.get('message') or 'Unschedulable'}")
     return None
 
 

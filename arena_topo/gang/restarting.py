@@ -32,6 +32,6 @@ def check(outcome: Outcome, name: str, namespace: str) -> None:
     if not outcome.resumed:
         raise NotNow(
             f"{name} has to wait",
-            why=outcome.decision.refused,
+            why=str(outcome.decision.refused),
             hint=outcome.decision.nearest or f"arena-topo why {name} -n {namespace}",
         )

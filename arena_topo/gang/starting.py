@@ -34,7 +34,6 @@ from arena_topo.gang import fairness
 from arena_topo.gang.planning import check_bandwidth
 from arena_topo.job import MPIJob
 from arena_topo.manifests import (
-    QUOTA,
     STATE,
     Binding,
     Forecast,
@@ -47,6 +46,7 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.annotations import asked, job_of, requested
 from arena_topo.manifests.binding import bind, double_booked, leaves_choice, taint_effects
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.hcas import chosen_hcas
@@ -76,7 +76,7 @@ class Decision:
     cluster: Cluster
     placement: Placement | None = None
     binding: Binding | None = None
-    refused: str | None = None
+    refused: Cause | None = None
     nearest: str | None = None
 
     @property
@@ -84,7 +84,7 @@ class Decision:
         """What is to be recorded of it."""
         if self.placement is None or self.binding is None:
             emulated = self.cluster.emulated
-            return Forecast(state="waiting", reason=self.refused, emulated=emulated)
+            return Forecast(state="waiting", cause=self.refused, emulated=emulated)
         return forecast_of(self.placement, self.cluster, self.binding)
 
 
@@ -143,7 +143,7 @@ class Starter:
         """
         whole = snapshot.cluster(without={mine.key})
         if not snapshot.everything:
-            return Decision(cluster=whole, refused=UNSEEN)
+            return Decision(cluster=whole, refused=because(CauseCode.JOBS_HIDDEN))
         blocked = partial(self._blocked, snapshot)
         held = fairness.reservation(mine, snapshot, self.fit, blocked=blocked)
         cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
@@ -153,12 +153,13 @@ class Starter:
             if held is not None and self._ahead_matters(job, whole, cluster):
                 return Decision(
                     cluster=whole,
-                    refused=f"{held.head.namespace}/{held.head.name} waits longer, and the GPUs"
-                    " that would fit are kept for it",
+                    refused=because(CauseCode.TURN, job=f"{held.head.namespace}/{held.head.name}"),
                 )
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
-            return Decision(cluster=whole, refused=refused.reason, nearest=refused.nearest)
+            return Decision(
+                cluster=whole, refused=in_words(refused.reason), nearest=refused.nearest
+            )
 
     def _blocked(self, snapshot: Snapshot, head: QueuedJob) -> bool:
         """Whether something else than GPUs keeps a waiting gang from starting."""
@@ -186,7 +187,9 @@ class Starter:
                 if first is None:
                     raise
                 why = f": {first.why}" if first.why else ""
-                return Decision(cluster=cluster, refused=first.message + why, nearest=first.hint)
+                return Decision(
+                    cluster=cluster, refused=in_words(first.message + why), nearest=first.hint
+                )
             try:
                 binding = bind(
                     job,
@@ -269,7 +272,7 @@ class Starter:
     @staticmethod
     def haunting(stored: Manifest) -> Outcome:
         """A job that waits for the end of its own pods."""
-        nothing = Decision(cluster=Cluster(nodes=()), refused=HAUNTED)
+        nothing = Decision(cluster=Cluster(nodes=()), refused=because(CauseCode.OLD_PODS))
         return Outcome(stored=stored, decision=nothing, resumed=False)
 
     def haunted(self, stored: Manifest) -> bool:
@@ -383,13 +386,11 @@ class Starter:
         held = self.queue.claims(stored) if claims else ()
         quotas = self.queue.quotas(meta["namespace"])
         short = quota.shortfall(placed, quotas, claims=claims, held=held)
-        blocked_by = QUOTA if short is not None else None
         if short is None and claims:
             try:
                 self.queue.renew(stored, claims)
             except (ClusterError, AlreadyExists) as error:
-                short = f"{error.message}{f': {error.why}' if error.why else ''}"
-                blocked_by = quota.blocker(short)
+                short = quota.refusal(f"{error.message}{f': {error.why}' if error.why else ''}")
         if short is None:
             try:
                 anew = None if decision is told else decision.forecast
@@ -398,12 +399,12 @@ class Starter:
                 if error.status != INVALID:
                     raise
                 # A policy or a rule is against this very job, and would be the next time.
-                short = error.message
+                short = in_words(error.message)
             else:
                 done = Outcome(stored=changed or stored, decision=decision, resumed=True)
                 return None if changed is None else done
         bare = pinning.unplaced(stored)
-        patch = patches.waiting(stored, bare, short, blocked_by=blocked_by)
+        patch = patches.waiting(stored, bare, short)
         back = self.queue.change(stored, patch)
         refused = replace(decision, placement=None, binding=None, refused=short)
         return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
@@ -502,7 +503,7 @@ class Starter:
             raise JobDeleted(f"the job {name} was deleted while it was being started")
         running = not suspended(found)
         state = (found["metadata"].get("annotations") or {}).get(STATE)
-        refused = None if running else f"somebody else is at it as well; it is {state} now"
+        refused = None if running else because(CauseCode.ANOTHER_STARTER, state=str(state))
         nothing = Cluster(nodes=())
         base = decision or Decision(cluster=nothing)
         return Outcome(
@@ -523,25 +524,16 @@ class Starter:
             try:
                 bare = pinning.unplaced(one.manifest)
                 if bare is one.manifest:
-                    reason = "whoever was to start it did not; it waits for its turn"
-                    patch = patches.waiting(one.manifest, bare, reason)
+                    patch = patches.waiting(one.manifest, bare, because(CauseCode.NOT_RESUMED))
                 else:
                     # Only what was resumed is pinned: somebody suspended it by other means.
-                    reason = "somebody suspended it, by other means than arena-topo"
-                    patch = patches.holding(one.manifest, bare, reason)
+                    cause = because(CauseCode.SUSPENDED_BY_OTHERS)
+                    patch = patches.holding(one.manifest, bare, cause)
                 if self.queue.change(one.manifest, patch) is not None:
                     freed.append(one)
             except ArenaError:
                 continue
         return tuple(freed)
-
-
-HAUNTED = "the pods of its last run have not ended yet"
-
-UNSEEN = (
-    "the jobs of other namespaces may not be listed, so nobody can know that these GPUs are free;"
-    " the controller starts it"
-)
 
 
 @contextmanager

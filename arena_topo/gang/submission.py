@@ -28,10 +28,11 @@ from arena_topo.gang import comparison, fairness, gathering, ordinary, shape
 from arena_topo.gang.assembling import Tell, brought_together, left
 from arena_topo.gang.gathering import Fate
 from arena_topo.gang.planning import built, check_preferred, fit, placed, plan, request_of
-from arena_topo.gang.starting import UNSEEN, Decision, Outcome, Starter, left_behind
+from arena_topo.gang.starting import Decision, Outcome, Starter, left_behind
 from arena_topo.job import MPIJob
 from arena_topo.manifests import INCOMPLETE, STATE, Forecast, Manifest, Plan, patches, pinning
 from arena_topo.manifests.annotations import job_of, requested
+from arena_topo.manifests.cause import CauseCode, because
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Unplaceable, Verdict
@@ -198,7 +199,7 @@ class _Submission:
             return self._handed_over(job, bare, owner)
         trial = patches.suspended(
             pinning.gated(pinning.unplaced(bare.objects[0])),
-            Decision(cluster=view.cluster(), refused="").forecast,
+            Decision(cluster=view.cluster()).forecast,
             at=None,
             request=requested(job),
         )
@@ -281,7 +282,11 @@ class _Submission:
             request=request_of(job, cluster, self.backend, api=self.api),
             placement=placement,
             binding=decision.binding if decision is not None else None,
-            waiting=None if placement is not None else (decision.refused if decision else "") or "",
+            waiting=None
+            if placement is not None
+            else str(decision.refused or "")
+            if decision
+            else "",
         )
 
     def _told(self, planned: Plan, created: tuple[str, ...], outcome: Outcome) -> Submitted:
@@ -325,7 +330,7 @@ class _Submission:
         except Unplaceable as refused:
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
-        decision = Decision(cluster=cluster, refused=UNSEEN)
+        decision = Decision(cluster=cluster, refused=because(CauseCode.JOBS_HIDDEN))
         planned = self._built(job, cluster, decision)
         owner = suspender(planned.objects[0])
         if owner is not None:
@@ -347,11 +352,11 @@ class _Submission:
                 why="its workers would need a claim each, and no policy gives them one",
                 hint="ask an administrator for: arena-topo install",
             )
-        waits = f"{owner} decides when it starts; then it is placed"
-        planned = replace(bare, waiting=waits, forecast=Forecast(state="waiting", reason=waits))
+        waits = Forecast(state="waiting", cause=because(CauseCode.OTHER_QUEUE, queue=owner))
+        planned = replace(bare, waiting=waits.reason, forecast=waits)
         form = patches.handed_over(
             pinning.gated(pinning.unplaced(bare.objects[0]), effects=("NoSchedule",)),
-            Forecast(state="waiting", reason=waits),
+            waits,
             request=requested(job),
             suspend=job.queue,
         )
@@ -405,7 +410,7 @@ class _Submission:
         def build(decision: Decision) -> Plan:
             if decision.placement is None:
                 raise Unplaceable(
-                    decision.refused or "it does not fit now",
+                    str(decision.refused or "it does not fit now"),
                     verdict=Verdict.NOT_NOW,
                     refusals=(),
                     nearest=f"{decision.nearest or 'submit again later'} (MPIJob {self.api} cannot"
@@ -567,7 +572,6 @@ def replan(
     name: str,
     namespace: str,
     *,
-    reason: str = "placed anew on request",
     stay: bool = False,
     tell: Tell = lambda _: None,
     sees: Tell = lambda _: None,
@@ -595,12 +599,13 @@ def replan(
     job = job_of(stored)
     if mine.suspended:
         return resume(backend, name, namespace, stay=stay, tell=tell, sees=sees)
-    patch = patches.taking_back(stored, pinning.unplaced(stored), reason, mine.tries)
+    cause = because(CauseCode.REPLANNED)
+    patch = patches.taking_back(stored, pinning.unplaced(stored), cause, mine.tries)
     back = queue.change(stored, patch)
     if back is None:
         raise ArenaError(f"{name} was changed by somebody else meanwhile", hint="try again")
     _suspended(back)
-    tell(f"{reason}: the gang was taken back whole")
+    tell(f"{cause}: the gang was taken back whole")
     left(starter, back)
     outcome = starter.start(job, back, None)
     until = Fate.STARTED if stay else Fate.BOUND

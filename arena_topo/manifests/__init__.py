@@ -8,6 +8,7 @@
     pinning      the job with its workers pinned, and without; the patch of a worker at its gate
     claims       the claims of GPUs that workers take
     hcas         the NICs that NCCL is to use
+    cause        why a gang waits or was stopped, as data, and its sentence
     annotations  what is written on a job and read back: its placement, what it asked of the solver
     forecast     what to expect of a placement under its binding
     patches      the JSON patches between waiting, placed, held and running
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.manifests.cause import Cause
 from arena_topo.manifests.versions import ApiVersion
 
 if TYPE_CHECKING:
@@ -151,8 +153,8 @@ class Forecast:
     gave.
     `workers` holds (index, node, GPU indexes); the indexes are empty where
     the kubelet chooses. `confirmed` is False where the cluster could not be asked whether the
-    binding works, so that the guarantee is what it gives if it does. `blocked_by` is `quota` where
-    the quota of the namespace, and no lack of GPUs, keeps a gang waiting.
+    binding works, so that the guarantee is what it gives if it does. `cause` is why a gang waits
+    or is held, where that is known.
     """
 
     state: str
@@ -171,18 +173,18 @@ class Forecast:
     bound: float | None = None
     emulated: bool = False
     assumed: bool = False
-    reason: str | None = None
-    blocked_by: str | None = None
+    cause: Cause | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """The cause in a sentence."""
+        return None if self.cause is None else str(self.cause)
 
     @property
     def falls_short(self) -> bool:
         """Whether the pods can use less than their GPUs have, so that others may give them more."""
         ours, usable = self.bus_bandwidth, self.usable
         return ours is not None and usable is not None and usable < ours
-
-
-QUOTA = "quota"
-"""What `Forecast.blocked_by` says of a gang that its namespace's quota keeps waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

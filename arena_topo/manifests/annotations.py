@@ -24,6 +24,7 @@ from arena_topo.manifests import (
     Forecast,
     Manifest,
 )
+from arena_topo.manifests.cause import decoded, encoded
 from arena_topo.manifests.versions import version_of
 from arena_topo.names import LONGEST_SUBDOMAIN, is_subdomain
 from arena_topo.topology import GPU_RESOURCES
@@ -51,8 +52,6 @@ _RECORDED = {
     "boundGBps": ("bound", float),
     "emulated": ("emulated", bool),
     "assumed": ("assumed", bool),
-    "reason": ("reason", str),
-    "blockedBy": ("blocked_by", str),
 }
 """The keys of the recorded forecast, the field of each, and what it must be."""
 
@@ -65,6 +64,8 @@ def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
         for key, (name, _) in _RECORDED.items()
         if getattr(forecast, name) != getattr(usual, name)
     }
+    if forecast.cause is not None:
+        kept |= encoded(forecast.cause)
     notes = {FORMAT: "v1", STATE: forecast.state}
     if forecast.workers:
         notes[MAP] = _map_text((node, gpus) for _, node, gpus in forecast.workers)
@@ -137,9 +138,10 @@ def recorded(mpijob: Manifest) -> Forecast | None:
         said = json.loads(notes.get(FORECAST) or "{}")
     except (ValueError, TypeError, RecursionError):
         said = {}
-    whole: dict[str, Any] = {}
+    said = said if isinstance(said, dict) else {}
+    whole: dict[str, Any] = {"cause": decoded(said)}
     for key, (name, kind) in _RECORDED.items():
-        value = said.get(key) if isinstance(said, dict) else None
+        value = said.get(key)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value) if abs(value) < 1 << 53 else None
         if isinstance(value, float) and not math.isfinite(value):

@@ -28,6 +28,7 @@ from arena_topo.manifests import (
     Manifest,
 )
 from arena_topo.manifests.annotations import annotated
+from arena_topo.manifests.cause import Cause
 from arena_topo.numbers import whole
 
 Patch = list[dict[str, Any]]
@@ -116,12 +117,10 @@ def completed(stored: Mapping[str, Any]) -> Patch:
 def waiting(
     stored: Mapping[str, Any],
     unpinned: Manifest,
-    reason: str | None,
-    *,
-    blocked_by: str | None = None,
+    cause: Cause | None,
 ) -> Patch:
-    """Take the record off a job that is suspended; it waits for the reason given."""
-    forecast = Forecast(state="waiting", reason=reason, blocked_by=blocked_by)
+    """Take the record off a job that is suspended; it waits for the cause given."""
+    forecast = Forecast(state="waiting", cause=cause)
     return [
         *_unchanged(stored, suspend=True),
         *_templates(stored, unpinned),
@@ -132,13 +131,11 @@ def waiting(
 def taking_back(
     stored: Mapping[str, Any],
     unpinned: Manifest,
-    reason: str,
+    cause: Cause,
     tries: int,
-    *,
-    blocked_by: str | None = None,
 ) -> Patch:
     """Suspend a gang that cannot complete, whole; it waits, having tried so often."""
-    forecast = Forecast(state="waiting", reason=reason, blocked_by=blocked_by)
+    forecast = Forecast(state="waiting", cause=cause)
     return [
         *_unchanged(stored, suspend=False),
         *_templates(stored, unpinned),
@@ -148,12 +145,12 @@ def taking_back(
     ]
 
 
-def holding(stored: Mapping[str, Any], unpinned: Manifest, reason: str | None = None) -> Patch:
+def holding(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None = None) -> Patch:
     """Suspend a job until a person resumes it; its GPUs are free for others."""
     return [
         *_unchanged(stored, suspend=None),
         *_templates(stored, unpinned),
-        *_written(stored, Forecast(state="held", reason=reason), at=None),
+        *_written(stored, Forecast(state="held", cause=cause), at=None),
         *([_removed(TRIES)] if TRIES in _annotations(stored) else []),
         {"op": "add", "path": SUSPEND, "value": True},
     ]
@@ -227,11 +224,11 @@ def settled(stored: Mapping[str, Any]) -> Patch:
     ]
 
 
-def clearing(stored: Mapping[str, Any], reason: str | None = None) -> Patch:
+def clearing(stored: Mapping[str, Any], cause: Cause | None = None) -> Patch:
     """Take the record off a job that somebody else starts and stops."""
     return [
         *_unchanged(stored, suspend=None),
-        *_written(stored, Forecast(state="waiting", reason=reason), at=None),
+        *_written(stored, Forecast(state="waiting", cause=cause), at=None),
     ]
 
 

@@ -33,6 +33,7 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.annotations import annotated
 from arena_topo.manifests.binding import bind, offered, taint_effects
+from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.hcas import HCAs, chosen_hcas, named_by_job
@@ -93,7 +94,7 @@ def plan(
     forecast, hcas = None, HCAs()
     if waiting is not None:
         emulated = cluster is not None and cluster.emulated
-        forecast = Forecast(state="waiting", reason=waiting, emulated=emulated)
+        forecast = Forecast(state="waiting", cause=in_words(waiting), emulated=emulated)
     elif pinned is not None and bound is not None:
         forecast = forecast_of(pinned, cluster, bound)
         hcas = chosen_hcas(job, pinned, cluster, bound)

@@ -15,6 +15,7 @@ from arena_topo.engines import Event, JobStatus, Phase
 from arena_topo.engines.kubernetes.complaints import standing
 from arena_topo.engines.kubernetes.facts import Object
 from arena_topo.manifests import FORMAT, STATE
+from arena_topo.manifests.cause import Cause, CauseCode
 from arena_topo.reasons.launcher_log import LauncherLog
 from arena_topo.solver import Verdict as Fits
 
@@ -144,10 +145,18 @@ class Case:
         return str(self.notes.get(STATE) or "") if FORMAT in self.notes else ""
 
     @property
-    def recorded_reason(self) -> str:
+    def cause(self) -> Cause | None:
         """Why it waits or is held, as whoever wrote its state said."""
-        forecast = self.status.forecast
-        return (forecast.reason if forecast is not None else None) or ""
+        return None if self.status.forecast is None else self.status.forecast.cause
+
+    def is_because(self, code: CauseCode) -> bool:
+        """Whether that is the recorded cause."""
+        return self.cause is not None and self.cause.code == code
+
+    @property
+    def recorded_reason(self) -> str:
+        """The cause in a sentence; empty where none is recorded."""
+        return str(self.cause or "")
 
     @property
     def owner(self) -> str | None:

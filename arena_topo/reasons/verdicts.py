@@ -38,6 +38,7 @@ from arena_topo.job import NodeLoss
 from arena_topo.layout import duration
 from arena_topo.manifests import INCOMPLETE, RECORDED, TRIES, Guarantee, estimates
 from arena_topo.manifests.annotations import asked
+from arena_topo.manifests.cause import CauseCode
 from arena_topo.numbers import whole
 from arena_topo.reasons import launcher_log, obstacles
 from arena_topo.reasons.cases import Case, Code, Diagnosis, Said
@@ -331,22 +332,22 @@ def _other_manager(case: Case) -> Said | None:
     )
 
 
-def _held_for(case: Case, pattern: str) -> Said | None:
-    """A gang that the controller has suspended, and why, where that is such a reason."""
+def _held_for(case: Case, code: CauseCode) -> Said | None:
+    """A gang that the controller has suspended, and why, where that is this cause."""
     why = case.recorded_reason
     held = case.state == "held" and case.status.phase is Phase.SUSPENDED
-    if not held or re.search(pattern, why) is None:
+    if not held or not case.is_because(code):
         return None
     hint = f"{case.command('resume')} starts it on what is free then"
     return Said("the controller has suspended it, by --on-node-loss hold", why, hint)
 
 
 def _held_for_node(case: Case) -> Said | None:
-    return _held_for(case, r"^node \S+ is ")
+    return _held_for(case, CauseCode.NODE_LOST)
 
 
 def _held_for_pod(case: Case) -> Said | None:
-    return _held_for(case, r"^\S+ was evicted: ")
+    return _held_for(case, CauseCode.EVICTED)
 
 
 def _user(case: Case) -> Said | None:
@@ -387,7 +388,7 @@ def _never(case: Case) -> Said | None:
 def _no_image(case: Case) -> Said | None:
     """A gang that was taken back for its image, and that nobody starts again by itself."""
     again = case.starts is True and (whole(case.notes.get(TRIES)) or 0) < MOST_TRIES
-    if not _waits(case) or again or not symptoms.missing_image(case.recorded_reason):
+    if not _waits(case) or again or not case.is_because(CauseCode.IMAGE):
         return None
     return Said(
         "it was rolled back, as its image cannot be pulled",
@@ -445,16 +446,15 @@ def _short_of_quota(case: Case) -> Said | None:
         return None
     if case.fit.verdict not in {Fits.PLACEABLE, None}:
         return None
-    found = symptoms.short_of_quota(case.mpijob, case.facts.quotas, case.recorded_reason)
+    found = symptoms.short_of_quota(case.mpijob, case.facts.quotas, case.cause)
     if found is None:
         return None
-    name, why = found
-    then = "it starts by itself then"
+    name, then = found.parameters.get("quota", "?"), "it starts by itself then"
     if case.starts is not True:
         then = f"then: {case.command('resume')}"
     return Said(
         f"the quota {name} of namespace {case.status.namespace} has no room for the gang",
-        why,
+        str(found),
         f"end other jobs of the namespace, or ask for more quota; {then}",
     )
 

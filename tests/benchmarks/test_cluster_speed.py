@@ -37,6 +37,7 @@ from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, Forecast, patches, pinning
 from arena_topo.manifests.annotations import parse_map, requested
+from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, presets, published
 
@@ -206,7 +207,7 @@ class World:
         body = self.plan(name, nodes, PER_NODE, self.names[:nodes])
         form = patches.suspended(
             pinning.unplaced(body),
-            Forecast(state="waiting", reason="it has not been looked at yet"),
+            Forecast(state="waiting", cause=in_words("it has not been looked at yet")),
             at=None,
             request=requested(job),
         )

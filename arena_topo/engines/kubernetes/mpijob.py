@@ -25,6 +25,7 @@ from arena_topo.clusters.usage import (
 from arena_topo.engines import DEADLINE, Event, Instance, JobStatus, Phase
 from arena_topo.manifests import GPU_GROUP, Forecast
 from arena_topo.manifests.annotations import recorded
+from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.versions import INDEX_LABEL, ApiVersion
 from arena_topo.numbers import whole
 from arena_topo.topology import natural, published
@@ -39,9 +40,6 @@ _MOST_GPUS = 2**31 - 1
 
 ROLE_LABELS = ("training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type")
 _LAUNCHER_ROLES = frozenset({"launcher", "master"})
-
-HANDED_OVER = "decides when it starts; then it is placed"
-"""How the reason ends that is recorded on a job which another queue starts."""
 
 _LONGEST = (1 << 63) - 1
 """Seconds that a job may be given at most: the field is an int64."""
@@ -288,8 +286,8 @@ def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
         return None
     if found is None or phase is Phase.QUEUING:
         return found
-    over = (found.reason or "").endswith(HANDED_OVER)
-    return replace(found, reason=None) if over else found
+    handed_over = found.cause is not None and found.cause.code == CauseCode.OTHER_QUEUE
+    return replace(found, cause=None) if handed_over else found
 
 
 def _devices(meta: Object) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from arena_topo.clusters.quota import shortfall
 from arena_topo.clusters.usage import amount, pod_over
@@ -23,6 +24,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     seconds,
 )
 from arena_topo.manifests import GATE, MAP
+from arena_topo.manifests.cause import Cause, CauseCode
 from arena_topo.topology import natural
 
 Found = dict[str, str]
@@ -43,12 +45,6 @@ _LOGIN = re.compile(
     r"|.*Permission denied \(publickey.*|Host key verification failed.*"
     r"|kex_exchange_identification: .*|not ready after \d+ s: .*"
 )
-_QUOTA = re.compile(
-    r"quota (?P<name>\S+) of the namespace leaves \S+ (?P<key>\S+),"
-    r" and the gang needs (?P<needs>\S+)"
-)
-"""How a shortfall is recorded (clusters.quota)."""
-
 _NO_SSHD = re.compile(r"/sshd\b.*(no such file|not found|permission denied)", re.IGNORECASE)
 
 
@@ -178,44 +174,31 @@ def overdue(pods: Iterable[Object], *, now: float, patience: float) -> bool:
     return any(now - at > patience for at in ends)
 
 
-def missing_image(reason: str) -> bool:
-    """Whether the reason for which a gang was taken back is an image that cannot be had."""
-    return bool(set(re.findall(r"\w+", reason)) & IMAGE_REASONS)
-
-
 def short_of_quota(
-    mpijob: Object, quotas: Iterable[Object] | None, reason: str
-) -> tuple[str, str] | None:
+    mpijob: Object, quotas: Iterable[Object] | None, recorded: Cause | None
+) -> Cause | None:
     """The quota that keeps a gang from starting, and what it leaves; None if there is room now.
 
-    `reason` is what was recorded when the gang was last tried. It knows the claims too, so what the
+    `recorded` is what the gang was last found to wait for. It knows the claims too, so what the
     gang needs is taken from there; what is left is what the quota says now. Where quotas may not be
     read (None) the record stands.
     """
-    said = _QUOTA.fullmatch(reason)
-    if quotas is None:
-        return (said["name"], reason) if said else None
-    known = tuple(quotas)
-    found = shortfall(dict(mpijob), known)
-    if found is not None:
-        named = _QUOTA.fullmatch(found)
-        return (named["name"] if named else "?"), found
-    if said is None:
-        return None
+    known = recorded if recorded is not None and recorded.code == CauseCode.QUOTA else None
+    if quotas is None or ((found := shortfall(dict(mpijob), quotas)) is None and known is None):
+        return known
+    if found is not None or known is None:
+        return found
+    said = known.parameters
     status = next(
-        (_status(one) for one in known if one["metadata"].get("name") == said["name"]), {}
+        (_status(one) for one in quotas if one["metadata"].get("name") == said.get("quota")), {}
     )
     try:
-        hard, used = (amount((status.get(key) or {})[said["key"]]) for key in ("hard", "used"))
-        short = float(said["needs"]) > max(0.0, hard - used)
+        hard, used = (amount((status.get(key) or {})[said["resource"]]) for key in ("hard", "used"))
+        left = max(0.0, hard - used)
+        short = float(said["needs"]) > left
     except (KeyError, ValueError):
         return None
-    if not short:
-        return None
-    left = f"leaves {max(0.0, hard - used):g} {said['key']}"
-    return said["name"], (
-        f"quota {said['name']} of the namespace {left}, and the gang needs {said['needs']}"
-    )
+    return replace(known, parameters={**said, "left": f"{left:g}"}) if short else None
 
 
 def rejected(pods: Iterable[Object]) -> Found:

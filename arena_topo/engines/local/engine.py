@@ -42,6 +42,7 @@ from arena_topo.errors import (
 )
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
+from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import Placement, Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Machine, gpu_set
@@ -346,7 +347,10 @@ class LocalBackend:
                 raise
             emulated = submission.emulate is not None
             waiting = Forecast(
-                state="waiting", binding=seating.BINDING, emulated=emulated, reason=refused.reason
+                state="waiting",
+                binding=seating.BINDING,
+                emulated=emulated,
+                cause=in_words(refused.reason),
             )
             return replace(queued, forecast=waiting, reason=refused.reason)
         return replace(queued, forecast=forecast, reason="starting")

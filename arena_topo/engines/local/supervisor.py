@@ -31,6 +31,7 @@ from arena_topo.engines.local.ledger import Entry, Ledger, PodRecord, Record, Su
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest
+from arena_topo.manifests.cause import in_words
 from arena_topo.solver import Unplaceable
 
 _TICK = 0.5
@@ -242,7 +243,7 @@ class Supervisor:
 
     def _wait_because(self, reason: str) -> None:
         if reason != self._entry.record.reason:
-            waiting = replace(self._entry.record.forecast, reason=reason)
+            waiting = replace(self._entry.record.forecast, cause=in_words(reason))
             self._write(forecast=waiting, reason=reason, announce=False)
 
     # ------------------------------------------------------------------ the pods

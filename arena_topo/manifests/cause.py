@@ -1,0 +1,120 @@
+"""Why a gang waits, was withdrawn, rolled back or suspended: a code with parameters, as data.
+
+It is recorded on the job beside its sentence, which older versions show; whoever needs to know the
+cause reads the code. The sentences are here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class CauseCode(StrEnum):
+    """What keeps a gang from running, for programs."""
+
+    TEXT = "text"
+    """A sentence of the solver or of another system, and no more."""
+    ANOTHER_STARTER = "another-starter"
+    EVICTED = "evicted"
+    IMAGE = "image"
+    JOBS_HIDDEN = "jobs-hidden"
+    NODE_LOST = "node-lost"
+    NOT_RESUMED = "not-resumed"
+    OLD_PODS = "old-pods"
+    OTHER_QUEUE = "other-queue"
+    QUOTA = "quota"
+    QUOTA_REFUSED = "quota-refused"
+    """The API server refused an object of the gang for a quota, in its words."""
+    REPLANNED = "replanned"
+    STALLED = "stalled"
+    SUSPENDED_BY_OTHERS = "suspended-by-others"
+    TURN = "turn"
+
+
+_SENTENCES = {
+    CauseCode.TEXT: "{text}",
+    CauseCode.ANOTHER_STARTER: "somebody else is starting it as well; it is {state} now",
+    CauseCode.EVICTED: "{pod} was evicted: {text}",
+    CauseCode.IMAGE: "{pod}: {text}",
+    CauseCode.JOBS_HIDDEN: "the jobs of other namespaces may not be listed, so nobody can know that"
+    " these GPUs are free; the controller starts it",
+    CauseCode.NODE_LOST: "node {node} is {state}",
+    CauseCode.NOT_RESUMED: "whoever was to start it did not; it waits for its turn",
+    CauseCode.OLD_PODS: "the pods of its last run have not ended yet",
+    CauseCode.OTHER_QUEUE: "{queue} decides when it starts; then it is placed",
+    CauseCode.QUOTA: "quota {quota} of the namespace leaves {left} {resource}, and the gang needs"
+    " {needs}",
+    CauseCode.QUOTA_REFUSED: "{text}",
+    CauseCode.REPLANNED: "placed anew on request",
+    CauseCode.STALLED: "nothing moved for {limit}: {text}",
+    CauseCode.SUSPENDED_BY_OTHERS: "somebody suspended it, by other means than arena-topo",
+    CauseCode.TURN: "{job} waits longer, and the GPUs that would fit are kept for it",
+}
+
+QUOTAS = frozenset({CauseCode.QUOTA, CauseCode.QUOTA_REFUSED})
+"""The causes by which a quota of the namespace, and no lack of GPUs, keeps a gang waiting."""
+
+
+class _Parameters(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A code with the parameters of its sentence; `code` may be that of a newer version."""
+
+    code: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The sentence; of an unknown code all that there is."""
+        sentence = _SENTENCES.get(CauseCode(self.code)) if self.code in set(CauseCode) else None
+        if sentence is not None:
+            return sentence.format_map(_Parameters(self.parameters))
+        return ", ".join([self.code, *(f"{key}: {text}" for key, text in self.parameters.items())])
+
+
+def because(code: CauseCode, **parameters: str) -> Cause:
+    """A cause with its parameters."""
+    return Cause(code=code.value, parameters=parameters)
+
+
+def in_words(text: str | None) -> Cause | None:
+    """A cause of which there is no more than a sentence; None without one."""
+    return None if text is None else because(CauseCode.TEXT, text=text)
+
+
+def encoded(cause: Cause) -> dict[str, Any]:
+    """The keys of the recorded forecast that carry a cause: its sentence, and its code with it.
+
+    `blockedBy` is what versions go by that know no codes.
+    """
+    said: dict[str, Any] = {"reason": str(cause)}
+    if cause.code in QUOTAS:
+        said["blockedBy"] = "quota"
+    if cause.code != CauseCode.TEXT:
+        said["cause"] = {**cause.parameters, "code": cause.code}
+    return said
+
+
+def decoded(said: Mapping[str, Any]) -> Cause | None:
+    """The cause in a recorded forecast, of this version or another; None where there is none.
+
+    What older versions have recorded is a sentence. So is a code of newer ones, for which they
+    have recorded one.
+    """
+    text, coded = said.get("reason"), said.get("cause")
+    text = text if isinstance(text, str) else None
+    if isinstance(coded, dict) and isinstance(code := coded.get("code"), str):
+        parameters = {
+            key: one for key, one in coded.items() if isinstance(one, str) and key != "code"
+        }
+        if code in set(CauseCode) or text is None:
+            return Cause(code=code, parameters=parameters)
+    if text is not None and said.get("blockedBy") == "quota":
+        return because(CauseCode.QUOTA_REFUSED, text=text)
+    return in_words(text)
