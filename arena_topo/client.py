@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from arena_topo.nodes.overview import Overview
     from arena_topo.reasons.explanation import Explanation
     from arena_topo.topology import Cluster, Machine
-    from arena_topo.topology.fabricfile import FabricFile
+    from arena_topo.topology.fabric import FabricFile
 
 __all__ = [
     "Logs",

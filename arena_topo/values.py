@@ -22,7 +22,7 @@ from arena_topo.reasons.launcher_log import LauncherLog
 from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
 from arena_topo.solver.baselines import Outcome as Baseline
 from arena_topo.topology import GPU, NIC, Knowledge, Link, LinkKind, Node, Taint, Tier
-from arena_topo.topology.fabricfile import FabricFile, Level, NodeNICs
+from arena_topo.topology.fabric import FabricFile, Level, NodeNICs
 from arena_topo.topology.nics import NICs
 
 __all__ = [

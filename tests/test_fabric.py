@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology, UsageError
 from arena_topo.names import is_word
-from arena_topo.topology import Tier, fabric, fabricfile
+from arena_topo.topology import Tier, fabric
 
 FABRICS = Path(__file__).parent / "fabrics"
 
@@ -39,8 +39,18 @@ def rates(result):
     return [result.beyond, *(tier.bandwidth for tier in result.tiers)]
 
 
+def joining(result, nodes):
+    """The nearest tier that all these nodes share."""
+    found = Tier(name="beyond", bandwidth=result.beyond)
+    for tier, *entries in zip(result.tiers, *(result.domains[node] for node in nodes), strict=True):
+        if len(set(entries)) > 1:
+            break
+        found = tier
+    return found
+
+
 def joined(result, *nodes):
-    return result.joining(nodes).name
+    return joining(result, nodes).name
 
 
 def nvl72():
@@ -79,9 +89,9 @@ def test_trays_of_one_rack_meet_over_nvlink_and_racks_over_switches():
     result = fabric.from_labels(
         nvl72(), rdma=dict.fromkeys(nvl72(), 200.0), nvlink=dict.fromkeys(nvl72(), 721.8)
     )
-    assert result.joining(["node1101", "node1118"]) == Tier(name="nvlink", bandwidth=721.8)
-    assert result.joining(["node1101", "node1201"]) == Tier(name="spine", bandwidth=200.0)
-    assert result.joining(["node1101", "node2201"]) == Tier(name="core", bandwidth=200.0)
+    assert joining(result, ["node1101", "node1118"]) == Tier(name="nvlink", bandwidth=721.8)
+    assert joining(result, ["node1101", "node1201"]) == Tier(name="spine", bandwidth=200.0)
+    assert joining(result, ["node1101", "node2201"]) == Tier(name="core", bandwidth=200.0)
     assert joined(result, "node1101", "node1102", "node2101") == "core"
 
 
@@ -207,18 +217,12 @@ def test_machines_that_belong_to_no_nvlink_cluster_do_not_share_one():
     assert joined(result, "a", "c") == "beyond"
 
 
-def test_nodes_of_another_kind_need_no_clique_but_those_of_the_same_kind_do():
-    gb200 = {"nvidia.com/gpu.product": "NVIDIA-GB200", CLIQUE: "uuid.1"}
-    nodes = {
-        "gb-1": gb200,
-        "gb-2": gb200,
-        "h-1": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
-    }
-    assert fabric.from_labels(nodes).notes == ()
-    nodes["gb-3"] = {"nvidia.com/gpu.product": "NVIDIA-GB200"}
-    assert fabric.from_labels(nodes).notes == (
-        "node gb-3 does not name the nvlink (nvidia.com/gpu.clique): near no other node there",
-    )
+def test_a_node_without_a_clique_shares_no_nvlink_and_that_is_no_gap():
+    nodes = {"gb-1": {CLIQUE: "uuid.1"}, "gb-2": {CLIQUE: "uuid.1"}, "h-1": {}}
+    result = fabric.from_labels(nodes)
+    assert result.notes == ()
+    assert joined(result, "gb-1", "gb-2") == "nvlink"
+    assert joined(result, "gb-1", "h-1") == "beyond"
 
 
 def test_a_node_that_does_not_say_its_domain_is_alone_there_and_mentioned():
@@ -226,9 +230,7 @@ def test_a_node_that_does_not_say_its_domain_is_alone_there_and_mentioned():
     result = fabric.from_labels(nodes)
     assert joined(result, "e", "f") == joined(result, "a", "e") == "spine"
     assert len({result.domains[name][1] for name in "abcdef"}) == 5
-    assert result.notes == (
-        f"2 nodes (e, f) do not name the leaf ({LEAF}): near no other node there",
-    )
+    assert result.notes == (f"2 nodes (e, f) do not name the leaf ({LEAF})",)
 
 
 def test_a_node_without_any_label_is_near_nobody():
@@ -244,9 +246,7 @@ def test_nodes_of_one_leaf_share_a_spine_whether_or_not_each_names_it():
     result = fabric.from_labels(nodes)
     assert joined(result, "a", "b") == "leaf"
     assert result.domains["b"] == ("s1", "l1")
-    assert result.notes == (
-        "node b does not name the spine (fabric.topograph.run/tier-1): taken from the nodes beside",
-    )
+    assert result.notes == ("node b does not name the spine (fabric.topograph.run/tier-1)",)
 
 
 def test_a_leaf_whose_nodes_all_keep_silent_about_the_spine_stays_whole():
@@ -258,15 +258,11 @@ def test_a_leaf_whose_nodes_all_keep_silent_about_the_spine_stays_whole():
     assert joined(result, "c", "e") == "leaf"
 
 
-def test_where_the_next_level_is_torn_a_nearer_one_says_what_is_missing():
-    nodes = {
-        "a": {ZONE: "z1", SPINE: "s", LEAF: "l1"},
-        "b": {SPINE: "s", LEAF: "l1"},
-        "c": {ZONE: "z2", SPINE: "s", LEAF: "l2"},
-    }
+def test_a_node_and_a_leaf_of_one_name_do_not_share_what_neither_names():
+    nodes = {"a": {LEAF: "c"}, "b": {LEAF: "c"}, "c": {}, "d": {SPINE: "s1"}, "e": {SPINE: "s1"}}
     result = fabric.from_labels(nodes)
     assert joined(result, "a", "b") == "leaf"
-    assert joined(result, "b", "c") == "beyond"
+    assert joined(result, "a", "c") == "beyond"
 
 
 def test_a_leaf_under_two_spines_is_two_leaves_and_mentioned():
@@ -276,7 +272,7 @@ def test_a_leaf_under_two_spines_is_two_leaves_and_mentioned():
     assert joined(result, "a", "e") == "beyond"
     assert result.domains["a"] == ("s1", "s1/l1")
     assert result.domains["e"] == ("s2", "s2/l1")
-    assert result.notes == ("leaf l1 is under spine s1 (a) and s2 (e): each counts by itself",)
+    assert result.notes == ("leaf l1 is under spine s1 and s2: each counts by itself",)
 
 
 def test_only_the_level_that_is_torn_is_mentioned_not_what_hangs_below():
@@ -286,7 +282,7 @@ def test_only_the_level_that_is_torn_is_mentioned_not_what_hangs_below():
         for at in range(4)
     }
     result = fabric.from_labels(nodes)
-    assert result.notes == ("spine s1 is under zone x (x0) and y (y0): each counts by itself",)
+    assert result.notes == ("spine s1 is under zone x and y: each counts by itself",)
     assert joined(result, "x0", "x1") == "leaf"
     assert joined(result, "x0", "y0") == "beyond"
 
@@ -353,9 +349,8 @@ def test_the_fastest_network_decides_and_slower_nodes_are_limited_by_themselves(
     assert (equal.beyond, equal.limits) == (400.0, {})
 
 
-@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -1.0, 0.0])
-def test_a_node_without_known_rdma_limits_nobody_but_itself(bad):
-    nics = {"a": 400.0, "b": 400.0, "c": bad, "d": 400.0}
+def test_a_node_without_known_rdma_limits_nobody_but_itself():
+    nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
     result = fabric.from_labels(pairs(SPINE, LEAF), rdma=nics)
     assert rates(result) == [400.0, 400.0, 400.0]
     assert (result.limits, result.notes) == ({"c": 1.25}, ())
@@ -368,7 +363,7 @@ def flat_file(**more):
 
 def test_where_a_file_gives_one_speed_it_is_believed_and_the_slowest_decides_elsewhere():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
-    file = fabricfile.read(flat_file(bandwidthGBps=50), where="f.yaml")
+    file = fabric.read(flat_file(bandwidthGBps=50), where="f.yaml")
     result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
     assert rates(result) == [1.25, 50.0]
     assert (result.limits, result.notes) == ({}, ())
@@ -376,7 +371,7 @@ def test_where_a_file_gives_one_speed_it_is_believed_and_the_slowest_decides_els
 
 def test_a_file_that_gives_no_speed_leaves_slow_nodes_to_themselves():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
-    file = fabricfile.read(flat_file(), where="f.yaml")
+    file = fabric.read(flat_file(), where="f.yaml")
     result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
     assert (rates(result), result.limits, result.notes) == ([400.0, 400.0], {"c": 1.25}, ())
 
@@ -471,32 +466,28 @@ def test_a_level_of_a_topology_that_tells_nothing_is_mentioned():
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({}, "topology ?: spec is missing"),
-        (topology(), "topology default: spec.levels has no entries"),
-        (
-            {"metadata": {"name": "t"}, "spec": {"levels": "rack"}},
-            "topology t: spec.levels is 'rack', not a list",
-        ),
+        ({}, "topology ?: it: object missing required field spec"),
+        (topology(), "topology default: spec.levels: expected array of length >= 1"),
         (
             {"metadata": None, "spec": {"levels": ["rack"]}},
-            "topology ?: spec.levels[0] is 'rack', not a mapping",
+            "topology ?: spec.levels[0]: expected object, got str",
         ),
         (
             topology("a.com/rack", "not a label"),
             (
-                "topology default: spec.levels[1].nodeLabel is 'not a label', not the key of a node"
+                "topology default: spec.levels[1].nodeLabel: 'not a label' is not the key of a node"
                 " label"
             ),
         ),
         (
             topology("a.com/rack", "a.com/rack"),
-            "topology default: spec.levels[1].nodeLabel repeats a.com/rack",
+            "topology default: spec.levels[1].nodeLabel: 'a.com/rack' repeats another",
         ),
         (
             topology("a" * 100_000),
             (
-                f"topology default: spec.levels[0].nodeLabel is '{'a' * 36}..., not the key of a"
-                " node label"
+                f"topology default: spec.levels[0].nodeLabel: '{'a' * 40}' is not the key of a node"
+                " label"
             ),
         ),
     ],
@@ -525,7 +516,7 @@ def halls():
 
 def from_yaml(name, **known):
     path = FABRICS / name
-    file = fabricfile.read(yaml.safe_load(path.read_text()), where=name)
+    file = fabric.read(yaml.safe_load(path.read_text()), where=name)
     return fabric.from_file(file, halls(), **known)
 
 
@@ -566,7 +557,7 @@ def test_a_level_of_a_file_that_no_node_knows_is_mentioned_and_still_bounds_the_
         ]
     }
     nics = dict.fromkeys(halls(), 100.0)
-    result = fabric.from_file(fabricfile.read(written, where="f.yaml"), halls(), rdma=nics)
+    result = fabric.from_file(fabric.read(written, where="f.yaml"), halls(), rdma=nics)
     assert words(result) == ["hall", "rack"]
     assert rates(result) == [2.0, 2.0, 100.0]
     assert result.notes == ("no node has the label example.com/hallway: the level row is not used",)
@@ -574,14 +565,14 @@ def test_a_level_of_a_file_that_no_node_knows_is_mentioned_and_still_bounds_the_
 
 def test_a_file_may_know_nothing_but_the_speed_of_a_flat_network():
     result = fabric.from_file(
-        fabricfile.read({"levels": [], "beyondGBps": 12.5}, where="flat.yaml"), halls()
+        fabric.read({"levels": [], "beyondGBps": 12.5}, where="flat.yaml"), halls()
     )
     assert (result.tiers, result.beyond, result.assumed) == ((), 12.5, frozenset())
 
 
 def test_levels_of_a_file_may_be_equally_fast():
     written = {"levels": [level(), level(name="row", label="example.com/row")], "beyondGBps": 50}
-    assert rates(fabric.from_file(fabricfile.read(written, where="f.yaml"), halls())) == [
+    assert rates(fabric.from_file(fabric.read(written, where="f.yaml"), halls())) == [
         50.0,
         50.0,
         50.0,
@@ -600,72 +591,51 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (None, "the file is None, not a mapping of levels, beyondGBps, nics"),
-        ("levels", "the file is 'levels', not a mapping of levels, beyondGBps, nics"),
-        (
-            [HALL],
-            f"the file is {str([HALL])[:37]}..., not a mapping of levels, beyondGBps, nics",
-        ),
-        ({}, "levels is missing"),
-        ({"levels": HALL}, "levels is {'name': 'hall', 'label': 'example.co..., not a list"),
-        ({"tiers": []}, "tiers is not known here; known: levels, beyondGBps, nics"),
-        ({True: []}, "True is not known here; known: levels, beyondGBps, nics"),
-        ({"levels": ["rack"]}, "levels[0] is 'rack', not a mapping of name, label, bandwidthGBps"),
+        (None, "the file: expected object, got null"),
+        ([HALL], "the file: expected object, got array"),
+        ({}, "levels: is missing"),
+        ({"levels": HALL}, "levels: expected array, got object"),
+        ({"tiers": []}, "the file: object contains unknown field tiers"),
+        ({True: []}, "the file: expected str"),
+        ({"levels": ["rack"]}, "levels[0]: expected object, got str"),
         (
             {"levels": [HALL, level(bandwidth=3)]},
-            "levels[1].bandwidth is not known here; known: name, label, bandwidthGBps",
+            "levels[1]: object contains unknown field bandwidth",
         ),
-        ({"levels": [level(name=None)]}, "levels[0].name is missing"),
-        ({"levels": [level(label=None)]}, "levels[0].label is missing"),
-        (
-            {"levels": [level(name=4)]},
-            "levels[0].name is 4, not a word of letters, digits, '-', '_', '.'",
-        ),
+        ({"levels": [level(name=None)]}, "levels[0]: object missing required field name"),
         (
             {"levels": [level(name="a\nb")]},
-            "levels[0].name is 'a\\nb', not a word of letters, digits, '-', '_', '.'",
+            "levels[0].name: 'a\\nb' is not a word of letters, digits, '-', '_', '.'",
         ),
         (
             {"levels": [level(label="no label")]},
-            "levels[0].label is 'no label', not the key of a node label",
+            "levels[0].label: 'no label' is not the key of a node label",
         ),
-        ({"levels": [level(name="node")]}, "levels[0].name is node, which is a level of its own"),
-        (
-            {"levels": [level(name="beyond")]},
-            "levels[0].name is beyond, which is a level of its own",
-        ),
-        (
-            {"levels": [HALL, level(name="hall")]},
-            "levels[1].name is hall, as is levels[0].name",
-        ),
+        ({"levels": [level(name="node")]}, "levels[0].name: node is another level"),
+        ({"levels": [level(name="beyond")]}, "levels[0].name: beyond is another level"),
+        ({"levels": [HALL, level(name="hall")]}, "levels[1].name: hall is another level"),
         (
             {"levels": [HALL, level(label="example.com/hall")]},
-            "levels[1].label is example.com/hall, as is levels[0].label",
+            "levels[1].label: example.com/hall is the label of another level",
         ),
         *(
             (
                 {"levels": [HALL, level(bandwidthGBps=value)]},
-                f"levels[1].bandwidthGBps is {shown}, not a number of GB/s from 0.001 to 1,000,000",
+                f"levels[1].bandwidthGBps: {reason}",
             )
-            for value, shown in [
-                ("50", "'50'"),
-                (True, "True"),
-                (0, "0"),
-                (-3, "-3"),
-                (math.nan, "nan"),
-                (math.inf, "inf"),
-                ([50], "[50]"),
-                (10**400, f"1{'0' * 36}..."),
-                (16**5000, "a huge number"),
+            for value, reason in [
+                ("50", "expected float, got str"),
+                (True, "expected float, got bool"),
+                (0, "expected float >= 0.001"),
+                (math.nan, "expected float >= 0.001"),
+                (math.inf, "expected float <= 1000000.0"),
+                (16**5000, "number out of range"),
             ]
         ),
-        (
-            {"levels": [HALL, level()], "beyondGBps": "fast"},
-            "beyondGBps is 'fast', not a number of GB/s from 0.001 to 1,000,000",
-        ),
+        ({"levels": [HALL, level()], "beyondGBps": "fast"}, "beyondGBps: expected float, got str"),
         (
             {"levels": [HALL, level(bandwidthGBps=9.5)]},
-            f"levels[0].{RATE} is 10, more than the 9.5 of levels[1].{RATE}, which is nearer",
+            f"levels[0].{RATE}: 10 is more than the 9.5 of levels[1].{RATE}, which is nearer",
         ),
         (
             {
@@ -675,17 +645,17 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
                     level(),
                 ]
             },
-            f"levels[0].{RATE} is 60, more than the 50 of levels[2].{RATE}, which is nearer",
+            f"levels[0].{RATE}: 60 is more than the 50 of levels[2].{RATE}, which is nearer",
         ),
         (
             {"levels": [HALL], "beyondGBps": 11},
-            "beyondGBps is 11, more than the 10 of levels[0].bandwidthGBps, which is nearer",
+            "beyondGBps: 11 is more than the 10 of levels[0].bandwidthGBps, which is nearer",
         ),
     ],
 )
 def test_a_bad_file_is_named_with_the_place_in_it(data, problem):
     with pytest.raises(UsageError) as caught:
-        fabricfile.read(data, where="net.yaml")
+        fabric.read(data, where="net.yaml")
     assert caught.value.message == f"net.yaml: {problem}"
 
 
@@ -696,13 +666,13 @@ SAID = st.sampled_from(["a", "b", "c", "a/b", "(n0)", "(a)", ""])
 CLUSTERS = st.lists(st.dictionaries(st.sampled_from(KEYS), SAID), max_size=9).map(
     lambda found: {f"n{at}": labels for at, labels in enumerate(found)}
 )
-NICS = st.none() | st.floats(min_value=0.1, max_value=1000) | st.just(math.nan)
+NICS = st.none() | st.floats(min_value=0.1, max_value=1000)
 
 
 def partition(result):
     """Who shares what with whom, without the names of domains."""
     nodes = list(result.domains)
-    return [[result.joining([one, other]) for other in nodes] for one in nodes]
+    return [[joining(result, [one, other]) for other in nodes] for one in nodes]
 
 
 @given(CLUSTERS, NICS, NICS)
@@ -759,4 +729,4 @@ def test_no_file_makes_the_reader_fall_over(data):
     for written in (data, {"levels": data}, {"levels": [data]}, {"levels": [{"name": data}]}):
         if written != {"levels": []}:
             with pytest.raises(UsageError):
-                fabricfile.read(written, where="f")
+                fabric.read(written, where="f")

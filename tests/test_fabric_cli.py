@@ -152,14 +152,14 @@ RATE = "bandwidthGBps"
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "the file is None, not a mapping of levels, beyondGBps, nics"),
+        ("", "the file: expected object, got null"),
         ("levels: [", "line 1, column 10: not YAML: "),
         (
             FABRIC.replace("200", "-1"),
-            f"levels[1].{RATE} is -1, not a number of GB/s from 0.001 to 1,000,000",
+            f"levels[1].{RATE}: expected float >= 0.001",
         ),
-        (FABRIC.replace("200", "20"), f"levels[0].{RATE} is 50, more than the 20 of levels[1]"),
-        (FABRIC.replace("3.1", "60"), f"beyondGBps is 60, more than the 50 of levels[0].{RATE}"),
+        (FABRIC.replace("200", "20"), f"levels[0].{RATE}: 50 is more than the 20 of levels[1]"),
+        (FABRIC.replace("3.1", "60"), f"beyondGBps: 60 is more than the 50 of levels[0].{RATE}"),
     ],
 )
 @pytest.mark.parametrize("verb", [("plan", "mpi"), ("submit", "mpi", "--dry-run")])
@@ -181,7 +181,7 @@ def test_a_fabric_file_that_is_wrong_is_answered_with_what_is_expected(arena: Ru
     assert (code, err.splitlines()) == (
         2,
         [
-            f"error: {path}: levels is 5, not a list",
+            f"error: {path}: levels: expected array, got int",
             (
                 "  why:  levels run from coarse to near; each has a name, the key of a node label,"
                 " maybe GB/s"

@@ -122,24 +122,6 @@ def test_a_file_and_an_instance_type_are_machines(arena):
     assert nodes["bandwidth"]["limitedBy"] == "NICs"
 
 
-PARTIAL = """<system version="1"><cpu numaid="0">
-<pci busid="0000:10:1c.0" class="0x030200" vendor="0x10de" device="{device}"/>
-<pci busid="0000:10:1d.0" class="0x030200" vendor="0x10de" device="{device}"/>
-</cpu></system>
-"""
-
-
-def test_a_file_without_the_nvlinks_that_its_gpus_have_is_never_taken_for_pcie(arena, tmp_path):
-    (tmp_path / "p4d.xml").write_text(PARTIAL.format(device="0x20b0"))
-    code, out, err = arena(str(tmp_path / "p4d.xml"))
-    assert code == 2
-    assert out == ""
-    assert "p4d does not tell the NVLinks of its A100" in err
-    # An L4 has none to tell.
-    (tmp_path / "l4.xml").write_text(PARTIAL.format(device="0x27b8"))
-    assert told(arena, str(tmp_path / "l4.xml"))["bandwidth"]["regime"] == "pcie"
-
-
 PAIRS = """        GPU0    GPU1    GPU2    GPU3
 GPU0     X      NV18    NV18    NV18
 GPU1    NV18     X      NV18    NV18

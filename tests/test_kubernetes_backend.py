@@ -31,7 +31,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import Plan, render
 from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.topology import Knowledge, Tier, fabricfile, presets, published
+from arena_topo.topology import Knowledge, Tier, fabric, presets, published
 
 JOBS = "/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs"
 
@@ -198,7 +198,7 @@ def test_with_a_fabric_file_nobody_asks_for_topologies(api: FakeApi, tmp_path: P
     kueue(api)
     api.kueue = api.topologies = ["v1beta1"]
     levels = [{"name": "row", "label": "example.com/rack", "bandwidthGBps": 50}]
-    file = fabricfile.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
+    file = fabric.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
     config = kubeconfig(tmp_path / "config", api.url)
     cluster = kubernetes.open_backend(Options(kubeconfig=config, fabric=file)).cluster()
     assert cluster.tiers == (Tier(name="row", bandwidth=50.0),)

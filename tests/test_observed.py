@@ -431,13 +431,13 @@ def test_what_a_node_offers_in_no_quantity_is_noted_with_its_name(key: str, outc
         (
             "linkType",
             '[["N-A", "NV1"], ["NV1"]]',
-            "data.linkType[1]: has 1 entry, not 2; using the labels of node node-a",
+            "data.linkType[1]: expected array of length 2, got 1; using the labels of node node-a",
         ),
         (
             "bandwidth",
             "[[-5.0]]",
             (
-                "data.bandwidth: has 1 entry, not 2; it is for display only, and"
+                "data.bandwidth[0][0]: expected float >= 0.0; it is for display only, and"
                 " node node-a does without"
             ),
         ),
@@ -452,7 +452,10 @@ def test_what_a_node_offers_in_no_quantity_is_noted_with_its_name(key: str, outc
         (
             "devices",
             '{"0":"Healthy","9":"Healthy"}',
-            "data.devices: '9' is not the index of one of 2 GPUs; using the labels of node node-a",
+            (
+                'data.devices: does not number the GPUs, as in {"0":"Healthy"}; using the labels of'
+                " node node-a"
+            ),
         ),
     ],
 )

@@ -28,7 +28,7 @@ from arena_topo.topology import (
     presets,
     published,
 )
-from arena_topo.topology.fields import FASTEST, SLOWEST
+from arena_topo.topology.decoding import FASTEST, SLOWEST
 
 LABELS = Path(__file__).resolve().parents[2] / "shared" / "data" / "k8s"
 
@@ -108,40 +108,35 @@ def test_the_label_names_the_node_where_the_data_does_not():
     assert configmap.read(document(nodeName=None)).node == NODE
 
 
+NUMBERED = 'data.devices: does not number the GPUs, as in {"0":"Healthy"}'
+
+
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ({"devices": None}, 'data.devices: is not a mapping such as {"0":"Healthy"}'),
-        ({"devices": "{}"}, 'data.devices: is not a mapping such as {"0":"Healthy"}'),
-        ({"devices": '["Healthy"]'}, "data.devices: is ['Healthy'], not a mapping"),
-        ({"devices": "{"}, "data.devices: is not JSON: "),
-        ({"devices": 4}, "data.devices: is 4, not a text"),
-        ({"devices": '{"0":"Healthy","two":"Healthy"}'}, "data.devices: 'two' is not the index"),
-        ({"devices": '{"0":"Healthy","-1":"Healthy"}'}, "data.devices: '-1' is not the index"),
-        ({"devices": '{"0":"Healthy","":"Healthy"}'}, "data.devices: '' is not the index"),
-        ({"devices": '{"0":"Healthy","01":"Healthy"}'}, "data.devices: '01' is not the index"),
-        (
-            {"devices": '{"0":"Healthy","9":"Healthy"}'},
-            "data.devices: '9' is not the index of one of 2 GPUs",
-        ),
-        ({"devices": '{"0":true}'}, "data.devices['0']: is True, not a text"),
-        ({"devices": '{"0":"Healthy"}'}, "data.linkType: has 4 entries, not 1"),
+        ({"devices": None}, NUMBERED),
+        ({"devices": "{}"}, NUMBERED),
+        ({"devices": '{"0":"Healthy","two":"Healthy"}'}, NUMBERED),
+        ({"devices": '{"0":"Healthy","01":"Healthy"}'}, NUMBERED),
+        ({"devices": '{"0":"Healthy","9":"Healthy"}'}, NUMBERED),
+        ({"devices": '["Healthy"]'}, "data.devices: expected object, got array"),
+        ({"devices": "{"}, "data.devices: not JSON: "),
+        ({"devices": 4}, "data[...]: expected str, got int"),
+        ({"devices": '{"0":true}'}, "data.devices[...]: expected str, got bool"),
+        ({"devices": '{"0":"Healthy"}'}, "data.linkType: expected array of length 1, got 4"),
         (
             {"devices": json.dumps({str(index): "Healthy" for index in range(65)})},
             "data.devices: 65 GPUs; 64 are the most",
         ),
-        ({"linkType": "NV1"}, "data.linkType: is not JSON: "),
-        ({"linkType": '"NV1"'}, "data.linkType: is 'NV1', not a list"),
-        ({"linkType": '["NV1"]'}, "data.linkType: has 1 entry, not 4"),
+        ({"linkType": "NV1"}, "data.linkType: not JSON: "),
+        ({"linkType": '"NV1"'}, "data.linkType: expected array, got str"),
+        ({"linkType": '[["NV1"]]'}, "data.linkType: expected array of length 4, got 1"),
         (
             {"linkType": json.dumps([*LINKS[:3], LINKS[3][:3]])},
-            "data.linkType[3]: has 3 entries, not 4",
+            "data.linkType[3]: expected array of length 4, got 3",
         ),
         ({"linkType": changed(LINKS, 3, 1, "NV9")}, "data.linkType[3][1]: is NV9, but [1][3] is"),
-        (
-            {"linkType": changed(LINKS, 3, 1, 7)},
-            "data.linkType[3][1]: is 7, not a text",
-        ),
+        ({"linkType": changed(LINKS, 3, 1, 7)}, "data.linkType[3][1]: expected str, got int"),
         ({"linkType": changed(LINKS, 1, 1, "NV1")}, "data.linkType[1][1]: is NV1, but N-A marks"),
         ({"linkType": changed(LINKS, 0, 1, "N-A")}, "data.linkType[0][1]: is N-A, but N-A marks"),
         (
@@ -151,36 +146,22 @@ def test_the_label_names_the_node_where_the_data_does_not():
         ),
         (
             {"bandwidth": changed(BANDWIDTH, 2, 3, "48")},
-            "data.bandwidth[2][3]: is '48', not a number of GB/s, 0 or from 0.001 to 1,000,000",
+            "data.bandwidth[2][3]: expected float, got str",
         ),
-        (
-            {"bandwidth": changed(BANDWIDTH, 2, 3, None)},
-            "data.bandwidth[2][3]: is missing",
-        ),
-        (
-            {"bandwidth": changed(BANDWIDTH, 2, 3, True)},
-            "data.bandwidth[2][3]: is True, not a number of GB/s, 0 or from 0.001 to 1,000,000",
-        ),
-        (
-            {"bandwidth": changed(BANDWIDTH, 2, 3, -1)},
-            "data.bandwidth[2][3]: is -1, not a number of GB/s, 0 or from 0.001 to 1,000,000",
-        ),
+        ({"bandwidth": changed(BANDWIDTH, 2, 3, -1)}, "data.bandwidth[2][3]: expected float >= 0"),
         (
             {"bandwidth": changed(BANDWIDTH, 2, 3, 10**400)},
-            "data.bandwidth[2][3]: is 1000",
+            "data.bandwidth[2][3]: number out of range",
         ),
-        (
-            {"bandwidth": changed(BANDWIDTH, 2, 3, float("nan"))},
-            "data.bandwidth: is not JSON: NaN is not a number",
-        ),
-        ({"bandwidth": "[[1]]"}, "data.bandwidth: has 1 entry, not 4"),
-        ({"busBandwidth": "[]"}, "data.busBandwidth: is [], not a mapping"),
+        ({"bandwidth": changed(BANDWIDTH, 2, 3, float("nan"))}, "data.bandwidth: not JSON: "),
+        ({"bandwidth": "[[1]]"}, "data.bandwidth: expected array of length 4, got 1"),
+        ({"busBandwidth": "[1]"}, "data.busBandwidth: expected object, got array"),
         ({"busBandwidth": '{"0":1}'}, "data.busBandwidth['0']: is not a list of two or more"),
         ({"busBandwidth": '{"0,x":1}'}, "data.busBandwidth['0,x']: is not a list of two or more"),
         ({"busBandwidth": '{"0,4":1}'}, "data.busBandwidth['0,4']: GPU 4 of 4 is out of range"),
-        ({"busBandwidth": '{"1,1":1}'}, "data.busBandwidth['1,1']: names a GPU twice"),
-        ({"busBandwidth": '{"0,1":1,"1,0":2}'}, "data.busBandwidth['1,0']: is given twice"),
-        ({"busBandwidth": '{"0,1":"x"}'}, "data.busBandwidth['0,1']: is 'x', not a number"),
+        ({"busBandwidth": '{"1,1":1}'}, "data.busBandwidth['1,1']: names a GPU, or a set"),
+        ({"busBandwidth": '{"0,1":1,"1,0":2}'}, "data.busBandwidth['1,0']: names a GPU, or a set"),
+        ({"busBandwidth": '{"0,1":"x"}'}, "data.busBandwidth[...]: expected float, got str"),
         ({"nodeName": "another"}, "data.nodeName: 'another', but the label nodename is"),
     ],
 )  # fmt: skip
@@ -197,7 +178,7 @@ def test_a_config_map_of_nobody_is_refused():
         UnreadableTopology, match=r"data\.nodeName: is missing, and so is the label"
     ):
         configmap.read(nameless)
-    with pytest.raises(UnreadableTopology, match="data: is missing"):
+    with pytest.raises(UnreadableTopology, match="data: expected object, got null"):
         configmap.read({"metadata": None})
 
 
@@ -233,16 +214,16 @@ def test_nics_that_nobody_has_seen_are_not_published():
 @pytest.mark.parametrize(
     ("nics", "said"),
     [
-        ("{}", r"data\.nics: is \{\}, not a list"),
-        ("[1]", r"data\.nics\[0\]: is 1, not a mapping"),
-        ('[{"name": "a"}]', r"data\.nics\[0\]\.attachment: is missing"),
+        ('{"a": 1}', r"data\.nics: expected array, got object"),
+        ("[1]", r"data\.nics\[0\]: expected object, got int"),
+        ('[{"name": "a"}]', r"data\.nics\[0\]: object missing required field attachment"),
         (
             '[{"attachment": ["PIX", "PIX", "SYS", "SYS"], "speedGBps": 0}]',
-            r"data\.nics\[0\]\.speedGBps: is 0, not a number of GB/s from 0\.001 to 1,000,000",
+            r"data\.nics\[0\]\.speedGBps: expected float >= 0\.001",
         ),
         (
             '[{"attachment": ["PIX", "PIX", "SYS", "SYS"], "speedGBps": 1e-320}]',
-            r"data\.nics\[0\]\.speedGBps: is 1e-320, not a number of GB/s from 0\.001 to 1,000,000",
+            r"data\.nics\[0\]\.speedGBps: expected float >= 0\.001",
         ),
     ],
 )
@@ -460,7 +441,5 @@ def test_a_config_map_without_sensible_devices_is_not_to_be_saved():
 def test_a_measured_bandwidth_of_nothing_is_refused():
     whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["busBandwidth"] = '{"0,1": 0}'
-    with pytest.raises(
-        UnreadableTopology, match=r"is 0, not a number of GB/s from 0\.001 to 1,000,000"
-    ):
+    with pytest.raises(UnreadableTopology, match=r"expected float >= 0\.001"):
         configmap.read(whole)

@@ -38,7 +38,7 @@ from arena_topo.topology import (
     NodeName,
     Taint,
     Tier,
-    fabricfile,
+    fabric,
     gpu_set,
 )
 
@@ -400,7 +400,7 @@ def test_a_fabric_file_joins_the_nodes_of_a_view(api: FakeApi, tmp_path: Path):
     store(api, many(4))
     api.deny("list pods")
     levels = [{"name": "room", "label": "zone", "bandwidthGBps": 50}]
-    file = fabricfile.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
+    file = fabric.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
     found = opened(api, tmp_path, fabric=file).cluster()
     assert found.tiers == (Tier(name="room", bandwidth=50.0),)
     assert [one.domains for one in found.nodes] == [

@@ -15,7 +15,7 @@ from arena_topo.engines import Backend, opening
 from arena_topo.errors import ArenaError, NotFound
 
 if TYPE_CHECKING:
-    from arena_topo.topology.fabricfile import FabricFile
+    from arena_topo.topology.fabric import FabricFile
 
 
 _GLANCE = 3.0

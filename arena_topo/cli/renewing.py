@@ -22,7 +22,7 @@ from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
-    from arena_topo.topology.fabricfile import FabricFile
+    from arena_topo.topology.fabric import FabricFile
 
 
 REFRESH = 2.0

@@ -13,13 +13,14 @@ from typing import Any
 from arena_topo.bandwidth import lane_rate
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
+    BEYOND,
     Machine,
     NodeName,
     Tier,
     fabric,
     natural,
 )
-from arena_topo.topology.fabricfile import BEYOND, FabricFile
+from arena_topo.topology.fabric import FabricFile
 from arena_topo.topology.models import MODELS
 from arena_topo.topology.nics import is_rdma
 

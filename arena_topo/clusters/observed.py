@@ -49,7 +49,7 @@ from arena_topo.topology import (
     nodelabels,
     published,
 )
-from arena_topo.topology.fabricfile import FabricFile
+from arena_topo.topology.fabric import FabricFile
 
 _COUNT = "nvidia.com/gpu.count"
 """The label of NVIDIA's GPU feature discovery that counts GPUs."""

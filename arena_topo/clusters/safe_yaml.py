@@ -7,11 +7,10 @@ text is gone through once before it is composed, which costs a seventh of readin
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
-
-from arena_topo.topology.fields import show
 
 DEEPEST = 100
 """Levels of nesting; an object of Kubernetes has some 30, and Python's stack room for some 200."""
@@ -144,6 +143,6 @@ def _constructed(construct: Callable[[Any, Any], Any], what: str, loader: Any, n
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
         sound = False
     if not sound:
-        problem = f"{show(node.value)} is no {what}"
+        problem = f"{reprlib.repr(node.value)} is no {what}"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
     return value

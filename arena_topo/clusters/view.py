@@ -32,7 +32,7 @@ from arena_topo.topology import (
     Tier,
     published,
 )
-from arena_topo.topology.fabricfile import FabricFile
+from arena_topo.topology.fabric import FabricFile
 
 NAME = published.VIEW
 NAMESPACE = published.OWN_NAMESPACE

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from arena_topo.drawing.sheet import HEAD, SMALL, Layer, Point, Sheet, width, wrapped
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.drawing.text import FABRIC_LINES, names
-from arena_topo.topology import Cluster, Node, count, natural
-from arena_topo.topology.fabricfile import BEYOND
+from arena_topo.topology import BEYOND, Cluster, Node, count, natural
 
 _DOMAIN = (176.0, 62.0)
 _COLUMN = 204.0

@@ -17,6 +17,7 @@ from itertools import combinations
 
 from arena_topo.layout import fold
 from arena_topo.topology import (
+    BEYOND,
     Cluster,
     GPUSet,
     Knowledge,
@@ -27,7 +28,6 @@ from arena_topo.topology import (
     count,
     natural,
 )
-from arena_topo.topology.fabricfile import BEYOND
 
 FABRIC_LINES = 60
 """Lines that a drawing of the network may take: one screen of a tall terminal."""

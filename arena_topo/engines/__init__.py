@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.volume import Volume
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster, Machine
-    from arena_topo.topology.fabricfile import FabricFile
+    from arena_topo.topology.fabric import FabricFile
 
 
 REQUESTS = "arena_topo.requests"

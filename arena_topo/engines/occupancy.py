@@ -33,7 +33,7 @@ from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.manifests import GPU_GROUP, GPU_VISIBLE
 from arena_topo.numbers import whole
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, count, gpu_set, members
-from arena_topo.topology.fabricfile import FabricFile
+from arena_topo.topology.fabric import FabricFile
 
 SHARE_MEMORY = "aliyun.com/gpu-mem"
 """GiB of GPU memory, on nodes whose GPUs ACK shares (pkg/apis/types/const.go)."""

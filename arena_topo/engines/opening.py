@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.admin import Administration
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster
-    from arena_topo.topology.fabricfile import FabricFile
+    from arena_topo.topology.fabric import FabricFile
 
 
 class UnknownJob(NotFound):
@@ -210,10 +210,10 @@ def read_fabric(path: str) -> FabricFile:
     UsageError names the file and the place in it that makes no sense.
     """
     from arena_topo.clusters import dump  # noqa: PLC0415  YAML, only for files
-    from arena_topo.topology import fabricfile  # noqa: PLC0415  only for files
+    from arena_topo.topology import fabric  # noqa: PLC0415  only for files
 
     data, name = dump.document(path)
-    return fabricfile.read(data, where=name)
+    return fabric.read(data, where=name)
 
 
 FORBIDDEN = 403

@@ -29,13 +29,10 @@ from arena_topo.nccl.reading import Reader
 from arena_topo.numbers import whole
 from arena_topo.topology import (
     GPUSet,
-    Knowledge,
-    LinkKind,
     Machine,
     behind_nvswitch,
     count,
     gpu_set,
-    presets,
 )
 from arena_topo.topology.models import MODELS, model_of
 from arena_topo.topology.nics import NICs, parse_nics
@@ -118,7 +115,6 @@ def forecast(machine: Machine, asked: Asked) -> Forecast:
     if not 1 <= asked.nodes <= MOST_NODES:
         raise UsageError(f"--nodes {asked.nodes}: a forecast is of 1 to {MOST_NODES:,} nodes")
     machine = _with_model(machine, asked.model)
-    _check_links(machine, asked)
     machine, notes = _with_nics(machine, asked)
     gpus = _chosen(machine, asked.chosen) if asked.chosen else _best(machine, asked, notes)
     hosts = _hosts(machine, gpus, asked, notes)
@@ -155,31 +151,6 @@ def _with_model(machine: Machine, name: str) -> Machine:
         machine,
         gpus=tuple(replace(gpu, model=model) for gpu in machine.gpus),
         nvswitch=machine.nvswitch or behind_nvswitch(model, machine.links),
-    )
-
-
-def _check_links(machine: Machine, asked: Asked) -> None:
-    """Refuse a file that NCCL completes with NVLinks: what it tells is not how the GPUs talk."""
-    known = MODELS.get(machine.model or "")
-    linked = any(
-        link is not None and link.kind is LinkKind.NVLINK for row in machine.links for link in row
-    )
-    possible = known is None or known.nvlinks is not None
-    alone = asked.pod_shape is PodShape.SEPARATE or asked.gpus == 1 or len(machine.gpus) == 1
-    if linked or alone or not possible or machine.knowledge is not Knowledge.ASSUMED:
-        return
-    alike = [
-        name
-        for name in presets.names()
-        if len((one := presets.machine(name, name)).gpus) == len(machine.gpus)
-        and machine.model in {None, one.model}
-    ]
-    raise UsageError(
-        f"{machine.name} does not tell the NVLinks of its {machine.model or 'GPUs'}",
-        why="NCCL adds them when a job runs; without them the forecast would be one of PCIe",
-        hint=f"name the machine ({', '.join(alike)}) and its --nics"
-        if alike
-        else "read a dump that NCCL made in a job: NCCL_TOPO_DUMP_FILE=FILE",
     )
 
 

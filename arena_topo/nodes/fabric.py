@@ -7,8 +7,7 @@ from typing import Any
 
 from arena_topo.drawing.tables import machine_value
 from arena_topo.layout import number
-from arena_topo.topology import Cluster, GPUSet, Machine, Node, members, natural
-from arena_topo.topology.fabricfile import BEYOND
+from arena_topo.topology import BEYOND, Cluster, GPUSet, Machine, Node, members, natural
 
 
 def value(cluster: Cluster) -> dict[str, Any]:

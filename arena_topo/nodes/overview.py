@@ -12,7 +12,7 @@ from arena_topo.engines import Backend, occupancy, unheard
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.occupancy import Mode, NodeStatus, Occupancy
 from arena_topo.errors import NotFound, UsageError
-from arena_topo.topology.fabricfile import FabricFile
+from arena_topo.topology.fabric import FabricFile
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample

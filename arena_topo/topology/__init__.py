@@ -287,6 +287,9 @@ class Tier:
     bandwidth: float
 
 
+BEYOND = "beyond"
+"""What joins nodes that share no level of the network."""
+
 UNKNOWN_NETWORK = 1.25
 """GB/s between nodes where nothing is known: 10 GbE, below every path inside a node, so that an
 unknown network never draws a job apart."""
@@ -345,7 +348,7 @@ class Cluster:
 
     def guessed(self, level: str) -> bool:
         """Whether nobody gave the bandwidth of a level: of a tier, or of `beyond`."""
-        unknown = level == "beyond" and self.beyond == UNKNOWN_NETWORK
+        unknown = level == BEYOND and self.beyond == UNKNOWN_NETWORK
         return unknown or level in self.guesses
 
     def assumed(self, bandwidth: float, level: str) -> bool:
@@ -353,7 +356,7 @@ class Cluster:
 
         `level` is a tier, `beyond`, or `node`, where no network limits the gang.
         """
-        rates = {tier.name: tier.bandwidth for tier in self.tiers} | {"beyond": self.beyond}
+        rates = {tier.name: tier.bandwidth for tier in self.tiers} | {BEYOND: self.beyond}
         return level in rates and self.guessed(level) and bandwidth >= rates[level]
 
 

@@ -7,25 +7,29 @@ ours: `busBandwidth`, `nics`, `uuids`, `allocations` (see `published`, which wri
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
+    NIC,
     GPUSet,
     Knowledge,
     Machine,
+    Matrix,
     behind_nvswitch,
     count,
     flat,
     gpu_set,
     published,
 )
-from arena_topo.topology.document import matrix, nics
-from arena_topo.topology.fields import Field
+from arena_topo.topology.decoding import FASTEST, Rate, converted, decoded
+from arena_topo.topology.document import Card, check_square, matrix, nics
 from arena_topo.topology.models import model_of
 from arena_topo.topology.published import (
     ALLOCATIONS,
@@ -41,6 +45,8 @@ from arena_topo.topology.published import (
     moment,
 )
 
+Wanted = TypeVar("Wanted")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
@@ -51,33 +57,16 @@ class Published:
     healthy: GPUSet
 
 
-def allocations(config_map: Mapping[str, Any]) -> Allocations | None:
-    """What an agent has written of its kubelet; None where it has written nothing.
-
-    UnreadableTopology names the path of what makes no sense.
-    """
-    return _ConfigMap(config_map).allocations()
-
-
-def uuids(config_map: Mapping[str, Any]) -> tuple[str, ...]:
-    """The UUIDs of a node's GPUs by index, as an agent has written them; none where it has not.
-
-    UnreadableTopology names the path of what makes no sense.
-    """
-    return _ConfigMap(config_map).uuids()
-
-
 def read(config_map: Mapping[str, Any], *, model: str | None = None) -> Published:
     """Read ACK's ConfigMap; UnreadableTopology names the path of what makes no sense.
 
     `model` is the GPUs' model or product name, which the ConfigMap does not tell. Without
     `linkType` the machine is unknown, with the number of its devices.
     """
-    return _ConfigMap(config_map).read(model_of(model))
-
-
-_OPTIONAL = ("bandwidth", "busBandwidth", NICS, "linkType")
-"""Keys without which a ConfigMap still says which GPUs there are and which are healthy."""
+    found, complaints = salvage(config_map, model=model)
+    for complaint in complaints.values():
+        raise complaint
+    return found
 
 
 def salvage(
@@ -85,20 +74,63 @@ def salvage(
 ) -> tuple[Published, dict[str, UnreadableTopology]]:
     """Read what makes sense of ACK's ConfigMap, and what does not, by key.
 
-    UnreadableTopology if not even its devices make sense.
+    UnreadableTopology if not even its node and its devices make sense.
     """
-    data = config_map.get("data")
-    left = dict(data) if isinstance(data, Mapping) else {}
-    complaints: dict[str, UnreadableTopology] = {}
-    while True:
+    said, model = _ConfigMap(config_map), model_of(model)
+    devices, name = said.devices(), said.node()
+    size, complaints = len(devices), dict[str, UnreadableTopology]()
+
+    def part(key: str, read: Callable[[int], Wanted], otherwise: Wanted) -> Wanted:
         try:
-            return read({**config_map, "data": left}, model=model), complaints
+            return read(size)
         except UnreadableTopology as error:
-            key = next((one for one in _OPTIONAL if f" data.{one}" in (error.where or "")), None)
-            if key is None or key not in left:
-                raise
             complaints[key] = error
-            del left[key]
+            return otherwise
+
+    known = part("linkType", said.links, None)
+    links = known or flat(size)
+    machine = Machine(
+        name=name,
+        gpus=tuple(GPU(index=index, model=model) for index in range(size)),
+        links=links,
+        nics=part(NICS, said.nics, ()),
+        nvswitch=behind_nvswitch(model, links),
+        knowledge=said.knowledge() if known else Knowledge.UNKNOWN,
+        measured=part("busBandwidth", said.measured, ()),
+        bandwidth=part("bandwidth", said.bandwidth, None),
+    )
+    healthy = gpu_set(int(index) for index, health in devices.items() if health == HEALTHY)
+    return Published(node=name, machine=machine, healthy=healthy), complaints
+
+
+def uuids(config_map: Mapping[str, Any]) -> tuple[str, ...]:
+    """The UUIDs of a node's GPUs by index, as an agent has written them; none where it has not.
+
+    UnreadableTopology names the path of what makes no sense.
+    """
+    said = _ConfigMap(config_map)
+    found = said.json(UUIDS, list[str]) or []
+    if len(set(found)) < len(found) or "" in found:
+        said.refuse(f"data.{UUIDS}", "does not name each GPU once")
+    return tuple(found)
+
+
+_GPUs = list[Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]]
+
+
+def allocations(config_map: Mapping[str, Any]) -> Allocations | None:
+    """What an agent has written of its kubelet; None where it has written nothing.
+
+    UnreadableTopology names the path of what makes no sense.
+    """
+    said = _ConfigMap(config_map)
+    given = said.json(ALLOCATIONS, dict[str, _GPUs])
+    if given is None:
+        return None
+    at = moment(said.data.get(OBSERVED))
+    if at is None:
+        said.refuse(f"data.{OBSERVED}", "does not say when the allocations were seen")
+    return Allocations(observed_at=at, gpus={pod: gpu_set(gpus) for pod, gpus in given.items()})
 
 
 def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> dict[str, Any]:
@@ -146,42 +178,25 @@ class _ConfigMap:
         self.metadata: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
         name = f"{self.metadata.get('namespace', NAMESPACE)}/{self.metadata.get('name', '?')}"
         self.name = f"configmap {name}"
-        self.data = Field(document.get("data"), "data", self.refuse)
-        self.data.mapping()
+        self.data = converted(document.get("data"), dict[str, str], self.refuse, "data")
 
     def refuse(self, path: str, reason: str) -> NoReturn:
         raise UnreadableTopology(reason, where=f"{self.name} {path}")
 
-    def read(self, model: str | None) -> Published:
-        devices = self.devices()
-        size = len(devices)
-        links, rates = self.json("linkType"), self.json("bandwidth")
-        known = links.value not in (None, [])
-        found = matrix(links, size) if known else flat(size)
-        none = rates.value in (None, [])
-        shown = [] if none else [row.items(size) for row in rates.items(size)]
-        machine = Machine(
-            name=self.node(),
-            gpus=tuple(GPU(index=index, model=model) for index in range(size)),
-            links=found,
-            nics=self.json(NICS).maybe(lambda one: nics(one, size)) or (),
-            nvswitch=behind_nvswitch(model, found),
-            knowledge=self.knowledge() if known else Knowledge.UNKNOWN,
-            measured=self.measured(size),
-            bandwidth=tuple(tuple(one.rate(zero=True) for one in row) for row in shown) or None,
-        )
-        healthy = gpu_set(index for index, health in devices.items() if health == HEALTHY)
-        return Published(node=machine.name, machine=machine, healthy=healthy)
+    def json(self, key: str, kind: type[Wanted]) -> Wanted | None:
+        """The JSON under a key; None where there is none, or nothing in it."""
+        text = self.data.get(key, "").strip()
+        empty = text in {"", "null", "[]", "{}"}
+        return None if empty else decoded(text, kind, self.refuse, f"data.{key}")
 
     def node(self) -> str:
-        label = Field(self.mapping("labels").get(NODE_LABEL), _LABEL, self.refuse)
-        names = {one.maybe(Field.text) for one in (label, self.data["nodeName"])} - {None, ""}
+        label, written = self.mapping("labels").get(NODE_LABEL), self.data.get("nodeName")
+        names = {one for one in (label, written) if one and isinstance(one, str)}
         if len(names) > 1:
-            written = self.data["nodeName"]
-            written.refuse(f"{written.value!r}, but the label {NODE_LABEL} is {label.value!r}")
+            self.refuse("data.nodeName", f"{written!r}, but the label {NODE_LABEL} is {label!r}")
         if not names:
-            self.data["nodeName"].refuse(f"is missing, and so is the label {NODE_LABEL}")
-        return str(names.pop())
+            self.refuse("data.nodeName", f"is missing, and so is the label {NODE_LABEL}")
+        return names.pop()
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         found = self.metadata.get(key)
@@ -191,59 +206,42 @@ class _ConfigMap:
         written = self.mapping("annotations").get(KNOWLEDGE_ANNOTATION)
         return Knowledge.ASSUMED if written == Knowledge.ASSUMED.value else Knowledge.MEASURED
 
-    def json(self, key: str) -> Field:
-        """The JSON under a key; of no value where there is none, or nothing in it."""
-        told = self.data[key]
-        return told.json() if told.maybe(Field.text) else replace(told, value=None)
-
-    def devices(self) -> Mapping[int, str]:
-        told = self.json("devices")
-        found = told.entries() if told.value else {}
-        if not found:
-            told.refuse('is not a mapping such as {"0":"Healthy"}')
+    def devices(self) -> dict[str, str]:
+        found = self.json("devices", dict[str, str]) or {}
+        if not found or found.keys() != set(map(str, range(len(found)))):
+            self.refuse("data.devices", 'does not number the GPUs, as in {"0":"Healthy"}')
         if len(found) > MOST_GPUS:
-            told.refuse(f"{len(found)} GPUs; {MOST_GPUS} are the most")
-        indexes = {str(index): index for index in range(len(found))}
-        for key in found:
-            if key not in indexes:
-                told.refuse(f"{key!r} is not the index of one of {len(found)} GPUs")
-        return {indexes[key]: one.text() for key, one in found.items()}
+            self.refuse("data.devices", f"{len(found)} GPUs; {MOST_GPUS} are the most")
+        return found
 
-    def uuids(self) -> tuple[str, ...]:
-        told = self.json(UUIDS)
-        found = [one.text(bool, "a UUID") for one in told.maybe(Field.items) or ()]
-        if len(set(found)) < len(found):
-            told.refuse("names a GPU twice")
-        return tuple(found)
+    def links(self, size: int) -> Matrix | None:
+        rows = self.json("linkType", list[list[str]])
+        return None if rows is None else matrix(rows, size, self.refuse, "data.linkType")
 
-    def allocations(self) -> Allocations | None:
-        told = self.json(ALLOCATIONS)
-        if told.value is None:
+    def nics(self, size: int) -> tuple[NIC, ...]:
+        return nics(self.json(NICS, list[Card]) or (), size, self.refuse, f"data.{NICS}")
+
+    def bandwidth(self, size: int) -> tuple[tuple[float, ...], ...] | None:
+        rows = self.json("bandwidth", list[list[_Shown]])
+        if rows is None:
             return None
-        at = moment(self.data[OBSERVED].value)
-        if at is None:
-            self.data[OBSERVED].refuse("does not say when the allocations were seen")
-        given = {
-            pod: gpu_set(one.whole(range(MOST_GPUS)) for one in gpus.items())
-            for pod, gpus in told.entries().items()
-        }
-        return Allocations(observed_at=at, gpus=given)
+        check_square(rows, size, self.refuse, "data.bandwidth")
+        return tuple(map(tuple, rows))
 
     def measured(self, size: int) -> tuple[tuple[GPUSet, float], ...]:
         table: dict[GPUSet, float] = {}
-        for key, one in (self.json("busBandwidth").maybe(Field.entries) or {}).items():
+        for key, rate in (self.json("busBandwidth", dict[str, Rate]) or {}).items():
+            path = f"data.busBandwidth[{key!r}]"
             if not re.fullmatch(r"[0-9]{1,4}(?:\s*,\s*[0-9]{1,4})+", key):
-                one.refuse("is not a list of two or more GPUs such as 0,1")
+                self.refuse(path, "is not a list of two or more GPUs such as 0,1")
             indexes = [int(index) for index in key.split(",")]
             if max(indexes) >= size:
-                one.refuse(f"GPU {max(indexes)} of {size} is out of range")
+                self.refuse(path, f"GPU {max(indexes)} of {size} is out of range")
             gpus = gpu_set(indexes)
-            if count(gpus) < len(indexes):
-                one.refuse("names a GPU twice")
-            if gpus in table:
-                one.refuse("is given twice")
-            table[gpus] = one.rate()
+            if count(gpus) < len(indexes) or gpus in table:
+                self.refuse(path, "names a GPU, or a set of GPUs, twice")
+            table[gpus] = rate
         return tuple(sorted(table.items()))
 
 
-_LABEL = f"metadata.labels.{NODE_LABEL}"
+_Shown = Annotated[float, msgspec.Meta(ge=0, le=FASTEST)]

@@ -10,8 +10,10 @@ measured or published belong to its node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NoReturn
+
+import msgspec
 
 from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
@@ -25,17 +27,38 @@ from arena_topo.topology import (
     behind_nvswitch,
     common_model,
 )
-from arena_topo.topology.fields import Field
+from arena_topo.topology.decoding import Rate, Refuse, check_length, converted
 from arena_topo.topology.models import model_of
 from arena_topo.topology.published import SELF
 
 _SELVES = frozenset({SELF, "N/A", "X"})
 
-_NUMA_NODES = range(1024)
-"""The numbers that Linux gives NUMA nodes."""
 
-_GENERATIONS = range(1, 8)
-"""PCIe generations that exist."""
+class _GPU(msgspec.Struct):
+    index: int | None = None
+    uuid: str | None = None
+    model: str | None = None
+    # Linux numbers at most 1,024 NUMA nodes.
+    numa: Annotated[int, msgspec.Meta(ge=0, lt=1024)] | None = None
+
+
+class Card(msgspec.Struct):
+    """A NIC as documents have it, its links in the words of nvidia-smi."""
+
+    attachment: list[str]
+    name: str | None = None
+    speed: Rate | None = msgspec.field(default=None, name="speedGBps")
+
+
+class _Machine(msgspec.Struct, rename="camel"):
+    gpus: Annotated[list[_GPU], msgspec.Meta(min_length=1, max_length=MOST_GPUS)]
+    links: list[list[str]]
+    name: str | None = None
+    nics: list[Card] | None = None
+    nics_assumed: str | None = None
+    nvswitch: bool | None = None
+    pcie_generation: Annotated[int, msgspec.Meta(ge=1, le=7)] | None = None
+    knowledge: Knowledge | None = None
 
 
 def from_document(document: Mapping[str, Any], *, name: str, model: str | None = None) -> Machine:
@@ -43,72 +66,71 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
 
     `name` is what the machine is called if it has no name, `model` the GPUs' where it has none.
     """
-    told = Field(document, "", _refuse)
-    listed = told["gpus"].items(most=MOST_GPUS)
-    if not listed:
-        told["gpus"].refuse("has no entries")
-    gpus = tuple(_gpu(index, one, model) for index, one in enumerate(listed))
-    links = matrix(told["links"], len(gpus))
-    switched = told["nvswitch"].maybe(Field.truth)
-    known = {one.value: one for one in Knowledge}
-    if told["knowledge"].maybe(Field.text) not in {None, *known}:
-        told["knowledge"].wanted(f"one of {', '.join(known)}")
+    told = converted(document, _Machine, _refuse)
+    for at, one in enumerate(told.gpus):
+        if one.index not in {None, at}:
+            _refuse(f"gpus[{at}].index", f"is {one.index}, not {at}")
+    gpus = tuple(
+        GPU(index=at, uuid=one.uuid or None, model=model_of(one.model or model), numa=one.numa)
+        for at, one in enumerate(told.gpus)
+    )
+    links = matrix(told.links, len(gpus), _refuse, "links")
+    switched = behind_nvswitch(common_model(gpus), links)
     return Machine(
-        name=told["name"].maybe(Field.text) or name,
+        name=told.name or name,
         gpus=gpus,
         links=links,
-        nics=told["nics"].maybe(lambda one: nics(one, len(gpus))) or (),
-        nics_assumed=told["nicsAssumed"].maybe(Field.text) or "",
-        nvswitch=behind_nvswitch(common_model(gpus), links) if switched is None else switched,
-        pcie_generation=told["pcieGeneration"].maybe(lambda one: one.whole(_GENERATIONS)),
-        knowledge=known.get(told["knowledge"].value, Knowledge.MEASURED),
+        nics=nics(told.nics or (), len(gpus), _refuse, "nics"),
+        nics_assumed=told.nics_assumed or "",
+        nvswitch=switched if told.nvswitch is None else told.nvswitch,
+        pcie_generation=told.pcie_generation,
+        knowledge=told.knowledge or Knowledge.MEASURED,
     )
 
 
-def _gpu(index: int, told: Field, model: str | None) -> GPU:
-    if told["index"].maybe(lambda one: one.whole(range(MOST_GPUS))) not in {None, index}:
-        told["index"].wanted(str(index))
-    return GPU(
-        index=index,
-        uuid=told["uuid"].maybe(Field.text) or None,
-        model=model_of(told["model"].maybe(Field.text) or model),
-        numa=told["numa"].maybe(lambda one: one.whole(_NUMA_NODES)),
-    )
-
-
-def matrix(told: Field, size: int) -> Matrix:
+def matrix(rows: Sequence[Sequence[str]], size: int, refuse: Refuse, path: str) -> Matrix:
     """The links of `size` GPUs, each row in the words of nvidia-smi."""
-    rows = [row.items(size) for row in told.items(size)]
+    check_square(rows, size, refuse, path)
     links: list[tuple[Link | None, ...]] = []
     for i, row in enumerate(rows):
-        for j, one in enumerate(row):
-            if (one.text() in _SELVES) != (i == j):
-                one.refuse(f"is {one.value}, but {SELF} marks a GPU and itself")
-        links.append(tuple(None if i == j else link(one) for j, one in enumerate(row)))
-        for j, above in enumerate(links[:i]):
-            if links[i][j] != above[i]:
-                row[j].refuse(f"is {row[j].value}, but [{j}][{i}] is {rows[j][i].value}")
+        for j, word in enumerate(row):
+            if (word in _SELVES) != (i == j):
+                refuse(f"{path}[{i}][{j}]", f"is {word}, but {SELF} marks a GPU and itself")
+            if j < i and word != rows[j][i]:
+                refuse(f"{path}[{i}][{j}]", f"is {word}, but [{j}][{i}] is {rows[j][i]}")
+        links.append(
+            tuple(
+                None if i == j else link(word, refuse, f"{path}[{i}][{j}]")
+                for j, word in enumerate(row)
+            )
+        )
     return tuple(links)
 
 
-def nics(told: Field, size: int) -> tuple[NIC, ...]:
-    """The NICs of a machine with `size` GPUs, each with its links in the words of nvidia-smi."""
-    return tuple(
-        NIC(
-            name=one["name"].maybe(Field.text) or f"NIC{at}",
-            attachment=tuple(map(link, one["attachment"].items(size))),
-            speed=one["speedGBps"].maybe(Field.rate),
-        )
-        for at, one in enumerate(told.items())
-    )
+def check_square(rows: Sequence[Sequence[Any]], size: int, refuse: Refuse, path: str) -> None:
+    """Refuse what is no matrix with a row and a column for each of `size` GPUs."""
+    check_length(rows, size, refuse, path)
+    for i, row in enumerate(rows):
+        check_length(row, size, refuse, f"{path}[{i}]")
 
 
-def link(told: Field) -> Link:
+def nics(cards: Sequence[Card], size: int, refuse: Refuse, path: str) -> tuple[NIC, ...]:
+    """The NICs of a machine with `size` GPUs."""
+    found = []
+    for at, one in enumerate(cards):
+        place = f"{path}[{at}].attachment"
+        check_length(one.attachment, size, refuse, place)
+        links = (link(word, refuse, f"{place}[{gpu}]") for gpu, word in enumerate(one.attachment))
+        found.append(NIC(name=one.name or f"NIC{at}", attachment=tuple(links), speed=one.speed))
+    return tuple(found)
+
+
+def link(word: str, refuse: Refuse, path: str) -> Link:
     """One link in the words of nvidia-smi."""
     try:
-        return Link.parse(told.text())
+        return Link.parse(word)
     except ValueError as error:
-        told.refuse(str(error))
+        refuse(path, str(error))
 
 
 def _refuse(path: str, reason: str) -> NoReturn:

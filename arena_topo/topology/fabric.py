@@ -1,34 +1,54 @@
-"""Which nodes are near which: network tiers from labels, a Kueue `Topology` or a fabric file.
+"""Which nodes are near which: network levels from labels, a Kueue `Topology` or a fabric file.
 
     from_labels    what topograph, the GPU operator and the clouds write on nodes
     from_topology  the levels that a Kueue `Topology` lists
     from_file      the levels, and their bandwidths, that a person wrote down
 
-Each gives a tree: every node has a path of domains, coarse to near. Where labels contradict each
-other or are missing the tree is still one, and a note says what was made of them.
+Each gives a tree: every node has a path of domains, coarse to near. A fabric file looks so
+(docs/how-it-works.md):
+
+    levels:
+      - name: spine
+        label: example.com/spine
+        bandwidthGBps: 25
+      - name: leaf
+        label: example.com/leaf
+        bandwidthGBps: 50
+    beyondGBps: 3.1
+    nics:
+      - label: example.com/pool
+        value: training
+        nics: 4x200G
+        near: [[0, 1], [2, 3], [4, 5], [6, 7]]
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from itertools import pairwise
+from typing import Annotated, Any, NoReturn
 
-from arena_topo.errors import UnreadableTopology
-from arena_topo.names import is_key, is_word
-from arena_topo.topology import UNKNOWN_NETWORK, NodeName, Tier
-from arena_topo.topology.fabricfile import BEYOND, RESERVED, FabricFile, Level
-from arena_topo.topology.fields import FASTEST, SLOWEST, Field
+import msgspec
+
+from arena_topo.errors import UnreadableTopology, UsageError
+from arena_topo.names import is_key, is_label_value, is_word
+from arena_topo.topology import BEYOND, MOST_GPUS, UNKNOWN_NETWORK, NodeName, Tier, gpu_set
+from arena_topo.topology.decoding import Rate, Refuse, check_length, converted
+from arena_topo.topology.nics import NICs, parse_nics
+
+RESERVED = frozenset({"node", BEYOND})
+"""Level words that no level may have: they stand for less and for more than any of them."""
+
+MOST_LEVELS = 16
+"""Levels of a network: from zones down to hosts there are half as many, which is what Kueue allows
+(TopologySpec.levels)."""
 
 Labels = Mapping[NodeName, Mapping[str, str]]
 """The labels of each node."""
 
-Rates = Mapping[NodeName, float | None]
-"""GB/s for each node, None where not known."""
-
 CLIQUE = "nvidia.com/gpu.clique"
-PRODUCT = "nvidia.com/gpu.product"
 GKE_SUBBLOCK = "cloud.google.com/gce-topology-subblock"
 
 
@@ -50,14 +70,117 @@ class Fabric:
     notes: tuple[str, ...]
     limits: Mapping[NodeName, float] = field(default_factory=dict)
 
-    def joining(self, nodes: Iterable[NodeName]) -> Tier:
-        """The nearest tier that all these nodes (two or more) share; `beyond` where none is."""
-        found = Tier(name=BEYOND, bandwidth=self.beyond)
-        for tier, *entries in zip(self.tiers, *(self.domains[node] for node in nodes), strict=True):
-            if len(set(entries)) > 1:
-                break
-            found = tier
-        return found
+
+# What a person writes
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One level of a fabric: the word for it, the label that tells it, GB/s where given."""
+
+    name: str
+    label: str
+    bandwidth: Rate | None = msgspec.field(default=None, name="bandwidthGBps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNICs:
+    """The NICs of all nodes on which a label has this value."""
+
+    label: str
+    value: str
+    nics: NICs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricFile:
+    """What a fabric file says: levels from coarse to near, GB/s beyond them where it is given.
+
+    `levels` is None where the file leaves them to the cluster. Of `nics` the first that fits a node
+    counts. `where` names the file for people.
+    """
+
+    where: str
+    levels: tuple[Level, ...] | None
+    beyond: float | None = None
+    nics: tuple[NodeNICs, ...] = ()
+
+
+class _Cards(msgspec.Struct, forbid_unknown_fields=True):
+    label: str
+    value: str
+    nics: str
+    near: list[list[Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]]] | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    levels: Annotated[list[Level], msgspec.Meta(max_length=MOST_LEVELS)] | None = None
+    beyond: Rate | None = msgspec.field(default=None, name="beyondGBps")
+    nics: list[_Cards] = []
+
+
+def read(data: Any, *, where: str) -> FabricFile:
+    """Check a file as parsed; UsageError names the file (`where`) and the path in it.
+
+    `levels`, coarse to near, each have `name`, `label` and maybe `bandwidthGBps`; beside them there
+    may be `beyondGBps`. Bandwidths must not grow outward. `nics` are entries of `label`, `value`,
+    `nics` (as `parse_nics` reads them) and maybe `near`, the GPUs near each NIC. A file with `nics`
+    alone needs no levels.
+    """
+
+    def refuse(path: str, problem: str) -> NoReturn:
+        of_nics = path.startswith("nics")
+        raise UsageError(
+            f"{where}: {path or 'the file'}: {problem}",
+            why=None if of_nics else _EXPECTED,
+            hint="nics: [{label: example.com/pool, value: training, nics: 8x400G}]"
+            if of_nics
+            else "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]",
+        )
+
+    def demand(path: str, text: str, fits: Callable[[str], bool], what: str) -> None:
+        if not fits(text):
+            refuse(path, f"{text[:_SHOWN]!r} is not {what}")
+
+    file = converted(data, _File, refuse)
+    if file.levels is None and (file.beyond is not None or not file.nics):
+        refuse("levels", "is missing")
+    for at, level in enumerate(file.levels or ()):
+        path, before = f"levels[{at}]", (file.levels or [])[:at]
+        demand(f"{path}.name", level.name, is_word, "a word of letters, digits, '-', '_', '.'")
+        demand(f"{path}.label", level.label, is_key, "the key of a node label")
+        if level.name in RESERVED or level.name in {one.name for one in before}:
+            refuse(f"{path}.name", f"{level.name} is another level")
+        if level.label in {one.label for one in before}:
+            refuse(f"{path}.label", f"{level.label} is the label of another level")
+    given = [("beyondGBps", file.beyond)]
+    given += [
+        (f"levels[{at}].bandwidthGBps", one.bandwidth) for at, one in enumerate(file.levels or ())
+    ]
+    for (path, rate), (nearer, less) in pairwise((path, rate) for path, rate in given if rate):
+        if rate > less:
+            refuse(path, f"{rate:g} is more than the {less:g} of {nearer}, which is nearer")
+    levels = None if file.levels is None else tuple(file.levels)
+    cards = tuple(_cards(one, f"nics[{at}]", demand, refuse) for at, one in enumerate(file.nics))
+    return FabricFile(where=where, levels=levels, beyond=file.beyond, nics=cards)
+
+
+def _cards(one: _Cards, path: str, demand: Callable[..., None], refuse: Refuse) -> NodeNICs:
+    demand(f"{path}.label", one.label, is_key, "the key of a node label")
+    demand(f"{path}.value", one.value, is_label_value, "the value of a node label")
+    try:
+        nics = parse_nics(one.nics)
+    except ValueError as error:
+        refuse(f"{path}.nics", f"{error}")
+    if one.near is not None:
+        check_length(one.near, nics.number, refuse, f"{path}.near")
+        nics = replace(nics, near=tuple(map(gpu_set, one.near)))
+    return NodeNICs(label=one.label, value=one.value, nics=nics)
+
+
+_EXPECTED = "levels run from coarse to near; each has a name, the key of a node label, maybe GB/s"
+
+_SHOWN = 40
+"""Characters of a foreign text that a message shows."""
 
 
 # Label families, best first: what looked at the fabric itself before what a cloud tells of it.
@@ -163,6 +286,81 @@ _UNREGISTERED = "00000000-0000-0000-0000-000000000000."
 IsFabricAttached): not a cluster that all such machines share."""
 
 
+# What nodes say
+
+Rates = Mapping[NodeName, float | None]
+"""GB/s for each node, None where not known."""
+
+_Column = list[str | None]
+"""What each node says of a level, in the order of their names: one list for each label is several
+times faster than one object for each node."""
+
+
+class _Columns:
+    """What the nodes say, by label."""
+
+    def __init__(self, labels: Labels, rdma: Rates | None, nvlink: Rates | None) -> None:
+        self.nodes = sorted(labels)
+        self.nvlink = nvlink
+        known = rdma or {}
+        self.rdma = {node: max(UNKNOWN_NETWORK, known.get(node) or 0.0) for node in self.nodes}
+        self._labels = [labels[node] for node in self.nodes]
+        used: set[str] = set().union(*(_WORDS.keys() & one.keys() for one in self._labels))
+        self._absent = _WORDS.keys() - used
+
+    def column(self, *keys: str) -> _Column | None:
+        """What every node says under the first of these labels that it has; None if none does."""
+        column: _Column = []
+        for key in keys:
+            if key in self._absent:
+                continue
+            # Dumps come from anywhere: what the API would not let in counts as nothing.
+            said: Sequence[object] = [labels.get(key) for labels in self._labels]
+            texts = [one if isinstance(one, str) and is_word(one) else None for one in said]
+            column = [a or b for a, b in zip(column, texts, strict=True)] if column else texts
+        return column if any(column) else None
+
+    def stated(self, family: _Family) -> dict[Level, _Column]:
+        """The levels of a family that some node states."""
+        return {
+            Level(name=word, label=labels[0]): column
+            for word, labels in family.items()
+            if (column := self.column(*labels)) is not None
+        }
+
+    def switches(self) -> dict[Level, _Column]:
+        """The family that places most nodes at its nearest level, then at any; best of equals."""
+        best: dict[Level, _Column] = {}
+        most = (0, 0)
+        for family in _NETWORKS:
+            found = self.stated(family)
+            nearest = found.get(Level(name="leaf", label=family["leaf"][0]), [])
+            placed = sum(map(any, zip(*found.values(), strict=True)))
+            if (size := (len(nearest) - nearest.count(None), placed)) > most:
+                best, most = found, size
+            if most[0] == len(self.nodes):
+                break
+        return best
+
+    def nvlinks(self) -> dict[Level, _Column]:
+        """The NVLink domains by the best label that some node has.
+
+        topograph takes the capacity block for the accelerator domain of every AWS node (provider
+        aws), so what a node says whose GPUs have no NVLink to others is left out; and the sub-block
+        for that of every GKE node (provider gcp), where only the clique can be believed.
+        """
+        blocks = self.column(GKE_SUBBLOCK) or [None] * len(self.nodes)
+        with_links = self.nodes if self.nvlink is None else self.nvlink
+        for label in _NVLINKS:
+            column = [
+                one if one and node in with_links and not one.startswith(_UNREGISTERED) else None
+                for one, node in zip(self.column(label) or [], self.nodes, strict=False)
+            ]
+            if any(one and one != block for one, block in zip(column, blocks, strict=False)):
+                return {Level(name="nvlink", label=label): column}
+        return {}
+
+
 def from_labels(
     labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
 ) -> Fabric:
@@ -174,9 +372,10 @@ def from_labels(
     where its model has such links (NVL72). A node that `nvlink` leaves out has none, whatever its
     labels say.
     """
-    rows = _Rows(labels)
-    levels = {**_stated(rows, _PLACES), **_switches(rows), **_nvlinks(rows, nvlink)}
-    return _assemble(rows, levels, rate=_Rate(rows, rdma, nvlink))
+    columns = _Columns(labels, rdma, nvlink)
+    return _fabric(
+        columns, (), {**columns.stated(_PLACES), **columns.switches(), **columns.nvlinks()}
+    )
 
 
 def from_topology(
@@ -188,43 +387,58 @@ def from_topology(
 ) -> Fabric:
     """The fabric that a Kueue `Topology` describes; UnreadableTopology names what is wrong in it.
 
-    v1alpha1, v1beta1 and v1beta2 agree on all that is read. A level is called by the word for its
-    label where that is known, else by the end of the label; `kubernetes.io/hostname` is the node
-    itself. Where no level is the NVLink domain and the speed of NVLink is known, it goes below all.
+    Where no level is the NVLink domain and the speed of NVLink is known, it goes below all. `rdma`
+    and `nvlink` as in `from_labels`.
+    """
+    levels = listed(topology)
+    columns, below = _Columns(labels, rdma, nvlink), dict[Level, _Column]()
+    if all(level.name != "nvlink" for level in levels):
+        found = columns.nvlinks()
+        below = {level: one for level, one in found.items() if _reach(columns, one) is not None}
+    return _fabric(columns, levels, below)
+
+
+def from_file(
+    file: FabricFile, labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
+) -> Fabric:
+    """The fabric that a file describes; bandwidths left out fit between the others.
+
     `rdma` and `nvlink` as in `from_labels`.
     """
-    rows = _Rows(labels)
-    rate = _Rate(rows, rdma, nvlink)
-    levels = listed(topology)
-    below: dict[Level, _Column] = {}
-    if all(level.name != "nvlink" for level in levels):
-        found = _nvlinks(rows, nvlink)
-        below = {level: one for level, one in found.items() if rate.reach(one) is not None}
-    return _described(levels, rows, rate=rate, below=below)
+    return _fabric(_Columns(labels, rdma, nvlink), file.levels or (), {}, beyond=file.beyond)
+
+
+class _Label(msgspec.Struct):
+    label: str = msgspec.field(name="nodeLabel")
+
+
+class _Spec(msgspec.Struct):
+    levels: Annotated[list[_Label], msgspec.Meta(min_length=1)]
+
+
+class _Kueue(msgspec.Struct):
+    spec: _Spec
 
 
 def listed(topology: Mapping[str, Any]) -> tuple[Level, ...]:
     """The levels of a Kueue `Topology`, coarse to near, without the node itself.
 
-    UnreadableTopology names what is wrong in it.
+    v1alpha1, v1beta1 and v1beta2 agree on all that is read. A level is called by the word for its
+    label where that is known, else by the end of the label; `kubernetes.io/hostname` is the node
+    itself. UnreadableTopology names what is wrong in it.
     """
     metadata = topology.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
 
     def refuse(path: str, reason: str) -> NoReturn:
-        raise UnreadableTopology(f"{path} {reason}", where=f"topology {name or '?'}")
+        raise UnreadableTopology(f"{path or 'it'}: {reason}", where=f"topology {name or '?'}")
 
-    told = Field(topology, "", refuse)["spec"]["levels"]
-    labels: list[str] = []
-    for one in told.items():
-        label = one["nodeLabel"].text(is_key, "the key of a node label")
-        if label in labels:
-            one["nodeLabel"].refuse(f"repeats {label}")
-        labels.append(label)
-    if not labels:
-        told.refuse("has no entries")
+    labels = [one.label for one in converted(topology, _Kueue, refuse).spec.levels]
     levels: list[Level] = []
-    for label in labels:
+    for at, label in enumerate(labels):
+        if not is_key(label) or label in labels[:at]:
+            why = "repeats another" if is_key(label) else "is not the key of a node label"
+            refuse(f"spec.levels[{at}].nodeLabel", f"{label[:_SHOWN]!r} {why}")
         word = _WORDS.get(label, label.rpartition("/")[2])
         if word in RESERVED or any(level.name == word for level in levels):
             word = label
@@ -233,377 +447,197 @@ def listed(topology: Mapping[str, Any]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def from_file(
-    file: FabricFile, labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
-) -> Fabric:
-    """The fabric that a file describes.
-
-    Bandwidths left out are defaults within what the others allow. `rdma` and `nvlink` as in
-    `from_labels`.
-    """
-    rows = _Rows(labels)
-    rate = _Rate(rows, rdma, nvlink)
-    return _described(file.levels or (), rows, rate=rate, beyond=file.beyond)
-
-
-# Labels as columns: one list per label is several times faster than one object per node.
-
-_Column = list[str | None]
-
-_Value = str | tuple[int] | tuple[int, str]
-"""A domain before it has its final name: what a label says; the row of a node that is alone; or
-the domain, by level and label, whose nodes are silent together."""
-
-_Path = tuple[_Value, ...]
-"""A domain, after those that hold it."""
-
-
-class _Rows:
-    """The nodes in the order of their names, and what each of them says."""
-
-    def __init__(self, labels: Labels) -> None:
-        self.nodes = sorted(labels)
-        self._labels = [labels[node] for node in self.nodes]
-        # Few of the labels that are known are in use: one pass finds the others.
-        self._absent = set(_WORDS)
-        for one in self._labels:
-            if not one.keys().isdisjoint(self._absent):
-                self._absent -= one.keys()
-
-    def column(self, *keys: str) -> _Column | None:
-        """What every node says under the first of these labels that it has; None if none does."""
-        column: _Column | None = None
-        for key in keys:
-            if key in self._absent:
-                continue
-            # Dumps come from anywhere: what the API would not let in counts as nothing.
-            said: Sequence[object] = [labels.get(key) for labels in self._labels]
-            texts = [one if isinstance(one, str) and is_word(one) else None for one in said]
-            if key == CLIQUE:
-                texts = [None if one and one.startswith(_UNREGISTERED) else one for one in texts]
-            column = [a or b for a, b in zip(column, texts, strict=True)] if column else texts
-        return column if column is not None and any(column) else None
-
-
-def _stated(rows: _Rows, family: _Family) -> dict[Level, _Column]:
-    """The levels of a family that some node states."""
-    return {
-        Level(name=word, label=labels[0]): column
-        for word, labels in family.items()
-        if (column := rows.column(*labels)) is not None
-    }
-
-
-def _switches(rows: _Rows) -> dict[Level, _Column]:
-    """The family that places most nodes at its nearest level, then at any; the best of equals."""
-    best: dict[Level, _Column] = {}
-    most = (0, 0)
-    for family in _NETWORKS:
-        found = _stated(rows, family)
-        nearest = found.get(Level(name="leaf", label=family["leaf"][0]), [])
-        placed = sum(map(any, zip(*found.values(), strict=True)))
-        if (count := (len(nearest) - nearest.count(None), placed)) > most:
-            best, most = found, count
-        if most[0] == len(rows.nodes):
-            break
-    return best
-
-
-def _nvlinks(rows: _Rows, nvlink: Rates | None) -> dict[Level, _Column]:
-    """The NVLink domains by the best label that some node has.
-
-    topograph takes the capacity block for the accelerator domain of every AWS node (provider aws),
-    so what a node says whose GPUs have no NVLink to others is left out.
-    """
-    blocks = rows.column(GKE_SUBBLOCK) or [None] * len(rows.nodes)
-    for label in _NVLINKS:
-        column = rows.column(label) or []
-        if nvlink is not None:
-            column = [
-                one if node in nvlink else None
-                for one, node in zip(column, rows.nodes, strict=False)
-            ]
-        # topograph takes the sub-block for the accelerator domain of every GKE node (provider
-        # gcp), NVLink or not; there only the clique can be believed.
-        if any(one and one != block for one, block in zip(column, blocks, strict=False)):
-            return {Level(name="nvlink", label=label): column}
-    return {}
-
-
 # The tree
 
+_Path = tuple[str, ...]
+"""A domain, after those that hold it: leaf 1 of spine a is not leaf 1 of spine b."""
 
-def _described(
-    levels: Sequence[Level],
-    rows: _Rows,
+
+def _fabric(
+    columns: _Columns,
+    listed: Sequence[Level],
+    below: Mapping[Level, _Column],
     *,
-    rate: _Rate,
     beyond: float | None = None,
-    below: Mapping[Level, _Column] | None = None,
 ) -> Fabric:
-    """The fabric of levels that somebody listed; one that serves no purpose is mentioned.
+    """The fabric of these levels, coarse to near; of those listed it notes which join no nodes.
 
-    Such a level keeps its place until the bandwidths of its neighbours are known. `below` are
-    levels nearer than those listed.
+    Levels without use still bound the bandwidths of the others.
     """
-    silent: _Column = [None] * len(rows.nodes)
-    columns = {level: rows.column(level.label) or silent for level in levels}
-    fabric = _assemble(rows, {**columns, **(below or {})}, rate=rate, beyond=beyond)
-    used = {tier.name for tier in fabric.tiers}
-    unused = [
-        f"{'no node has' if column is silent else 'no two nodes share'} the label {level.label}: "
-        f"the level {level.name} is not used"
-        for level, column in columns.items()
-        if level.name not in used and len(rows.nodes) > 1
-    ]
-    return replace(fabric, notes=(*unused, *fabric.notes))
-
-
-def _assemble(
-    rows: _Rows,
-    levels: Mapping[Level, _Column],
-    *,
-    rate: _Rate,
-    beyond: float | None = None,
-) -> Fabric:
-    tiers, edge, assumed = rate.tiers(levels, beyond)
-    told = {
-        tier: (level, column)
-        for tier, (level, column) in zip(tiers, levels.items(), strict=True)
-        if any(column)
-    }
-    tree = _Tree(rows, list(told.values()))
-    used = tuple(told)[: tree.depth]
-    guessed = assumed & {BEYOND, *(tier.name for tier in used)}
+    nodes = columns.nodes
+    levels = {**{one: columns.column(one.label) for one in listed}, **below}
+    tiers, edge, assumed = _tiers(columns, levels, beyond)
+    stated = {level: column for level, column in levels.items() if column is not None}
+    paths, notes = _tree(nodes, stated)
+    depth = len(paths[0]) if paths else 0
+    names = [level.name for level in stated][:depth]
+    used = tuple(tier for tier in tiers if tier.name in names)
+    guessed = assumed & {BEYOND, *names}
+    domains = dict(zip(nodes, _named(paths), strict=True))
     given = beyond is not None or any(level.bandwidth is not None for level in levels)
+    unused = [
+        f"{'no two nodes share' if one in stated else 'no node has'} the label {one.label}: the"
+        f" level {one.name} is not used"
+        for one in listed
+        if one.name not in names and len(nodes) > 1
+    ]
     return Fabric(
         tiers=used,
         beyond=edge,
-        domains=tree.domains,
+        domains=domains,
         assumed=guessed,
-        notes=tuple(tree.notes),
-        limits={} if given else rate.limits(used, tree.domains, guessed),
+        notes=(*unused, *notes),
+        limits={} if given else _limits(columns, used, domains, guessed),
     )
 
 
-class _Tree:
-    """Columns of labels made into domains, and what to say of them.
+def _tree(
+    nodes: Sequence[NodeName], stated: Mapping[Level, _Column]
+) -> tuple[list[_Path], list[str]]:
+    """The path of each node, down to the level where all are alone, and what contradicts it."""
+    filled: list[list[str]] = []
+    nearer, word = [f"({node})" for node in nodes], ""
+    for level, column in reversed(list(stated.items())):
+        nearer, word = _filled(column, nearer, word), level.name
+        filled.insert(0, nearer)
+    paths: list[_Path] = [()] * len(nodes)
+    notes: list[str] = []
+    for at, (level, column) in enumerate(stated.items()):
+        deeper = [(*path, domain) for path, domain in zip(paths, filled[at], strict=True)]
+        if len(set(deeper)) == len(nodes):
+            break
+        paths = deeper
+        if at:
+            notes += _contradictions(level, list(stated)[at - 1], filled[at - 1 : at + 1])
+        silent = [node for node, said in zip(nodes, column, strict=True) if said is None]
+        # Most machines have no NVLink to others.
+        if silent and level.name != "nvlink":
+            who = f"{len(silent)} nodes ({_some(silent)}) do"
+            who = who if silent[1:] else f"node {silent[0]} does"
+            notes.append(f"{who} not name the {level.name} ({level.label})")
+    return paths, notes
 
-    A domain is its whole path: leaf 1 of spine a is not leaf 1 of spine b. No two of a level have
-    one name, as labels have no `(` and no `/`. `depth` counts the levels down to where every node
-    is alone.
+
+def _filled(column: _Column, nearer: Sequence[str], word: str) -> list[str]:
+    """The domains of a level, those that nodes do not name taken from the next nearer level.
+
+    A node is where others of its nearer domain are, if they agree. Else it shares the level with
+    the silent ones of that domain alone. `word` is the name of the nearer level.
     """
+    agreed: dict[str, set[str]] = defaultdict(set)
+    for above, below in set(zip(column, nearer, strict=True)):
+        if above is not None:
+            agreed[below].add(above)
+    # No label has a bracket, so that what stands in for a domain is never taken for one.
+    instead = {
+        below: min(agreed[below])
+        if len(agreed[below]) == 1
+        else below
+        if below.startswith("(")
+        else f"({word} {below})"
+        for below in set(nearer)
+    }
+    return [above or instead[below] for above, below in zip(column, nearer, strict=True)]
 
-    def __init__(self, rows: _Rows, told: Sequence[tuple[Level, _Column]]) -> None:
-        self._rows = rows
-        self._words = [level.name for level, _ in told]
-        self.notes: list[str] = []
-        columns = [
-            [(row,) if one is None else one for row, one in enumerate(column)]
-            for column in _filled([column for _, column in told])
-        ]
-        said = list(zip(*columns, strict=True)) if columns else [()] * len(rows.nodes)
-        # Nodes of one nearest domain all say the same: from here on one of them stands for all.
-        stands: dict[_Path, NodeName] = {}
-        for path, node in zip(said, rows.nodes, strict=True):
-            stands.setdefault(path, node)
-        titles: dict[_Path, str] = {}
-        self.depth = 0
-        for at, (level, column) in enumerate(told):
-            first: dict[_Path, NodeName] = {}
-            for path, node in stands.items():
-                first.setdefault(path[: at + 1], node)
-            if len(first) == len(rows.nodes):
-                break
-            homes: dict[_Value, list[_Path]] = {}
-            for domain in first:
-                homes.setdefault(domain[-1], []).append(domain)
-            self._mention_torn(at, homes, first)
-            self._mention_gaps(level, column, columns[at])
-            for value, domains in homes.items():
-                for domain in domains:
-                    above = f"{titles[domain[:-1]]}/" if domains[1:] else ""
-                    titles[domain] = above + self._title(value)
-            self.depth = at + 1
-        depths = range(1, self.depth + 1)
-        named = {path: tuple(titles[path[:depth]] for depth in depths) for path in stands}
-        self.domains = dict(zip(rows.nodes, map(named.__getitem__, said), strict=True))
 
-    def _title(self, value: _Value) -> str:
-        if isinstance(value, str):
-            return value
-        at, *silent = value
-        return f"({self._words[at]} {silent[0]})" if silent else f"({self._rows.nodes[at]})"
+def _named(paths: Sequence[_Path]) -> list[_Path]:
+    """The paths with a name of its own for each domain: its path, where others are called so."""
+    domains = {path[:at] for path in set(paths) for at in range(1, len(path) + 1)}
+    alike = Counter((len(domain), domain[-1]) for domain in domains)
+    names = {
+        domain: domain[-1] if alike[len(domain), domain[-1]] == 1 else "/".join(domain)
+        for domain in domains
+    }
+    whole = {path: tuple(names[path[:at]] for at in range(1, len(path) + 1)) for path in set(paths)}
+    return [whole[path] for path in paths]
 
-    def _mention_torn(
-        self, at: int, homes: Mapping[_Value, Sequence[_Path]], first: Mapping[_Path, NodeName]
-    ) -> None:
-        """Domains of one name under parents of several; parents torn themselves do not count."""
-        torn: dict[str, dict[str, _Path]] = {}
-        for value, domains in homes.items():
-            if isinstance(value, str) and domains[1:]:
-                stated = {one[-2]: one for one in domains if isinstance(one[-2], str)}
-                if len(stated) > 1:
-                    torn[value] = stated
-        if torn:
-            name, *others = sorted(torn)
-            both = " and ".join(
-                f"{above} ({first[domain]})" for above, domain in sorted(torn[name].items())[:2]
-            )
-            more = f", like {_named(others)}" if others else ""
-            self.notes.append(
-                f"{self._words[at]} {name} is under {self._words[at - 1]} {both}{more}:"
-                " each counts by itself"
-            )
 
-    def _mention_gaps(self, level: Level, column: _Column, values: Sequence[_Value]) -> None:
-        if None not in column:
-            return
-        silent = [row for row, said in enumerate(column) if said is None]
-        if level.name == "nvlink":
-            # Most machines have no NVLink to other nodes; those of a kind that has should say so.
-            products = self._rows.column(PRODUCT) or [None] * len(column)
-            joined = {product for product, said in zip(products, column, strict=True) if said}
-            silent = [row for row in silent if products[row] in joined]
-        for kind, outcome in (
-            (tuple, "near no other node there"),
-            (str, "taken from the nodes beside"),
-        ):
-            rows = [row for row in silent if isinstance(values[row], kind)]
-            if rows:
-                names = [self._rows.nodes[row] for row in rows]
-                who = (
-                    f"{len(rows)} nodes ({_named(names)}) do"
-                    if names[1:]
-                    else f"node {names[0]} does"
-                )
-                self.notes.append(f"{who} not name the {level.name} ({level.label}): {outcome}")
+def _contradictions(level: Level, above: Level, columns: Sequence[Sequence[str]]) -> list[str]:
+    """What to say of domains of one name that are in several of the next coarser level."""
+    parents: dict[str, set[str]] = defaultdict(set)
+    for parent, child in set(zip(*columns, strict=True)):
+        if not parent.startswith("(") and not child.startswith("("):
+            parents[child].add(parent)
+    torn = sorted(child for child, found in parents.items() if len(found) > 1)
+    if not torn:
+        return []
+    both = " and ".join(sorted(parents[torn[0]])[:2])
+    more = f", like {_some(torn[1:])}" if torn[1:] else ""
+    return [f"{level.name} {torn[0]} is under {above.name} {both}{more}: each counts by itself"]
 
 
 _MOST_NAMES = 10
 """Names that one note lists."""
 
 
-def _named(names: Sequence[str]) -> str:
+def _some(names: Sequence[str]) -> str:
     """The first of these names, and how many more there are."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _filled(columns: Sequence[_Column]) -> list[list[_Value | None]]:
-    """The columns with the gaps closed that nearer levels close.
-
-    Nodes that name one leaf are on one leaf, whether or not each also names its spine: a gap is
-    filled with what the others of the next nearer domain agree on, or of the nearest that does
-    agree; where all of them are silent, with that domain itself. Else it stays.
-    """
-    filled: list[list[_Value | None]] = [list(column) for column in columns]
-    for at in range(len(columns) - 2, -1, -1):
-        if None not in filled[at]:
-            continue
-        for nearer in filled[at + 1 :]:
-            if None in filled[at]:
-                filled[at] = _inferred(filled[at], nearer)
-        filled[at] = [
-            above or ((at + 1, below) if isinstance(below, str) else below)
-            for above, below in zip(filled[at], filled[at + 1], strict=True)
-        ]
-    return filled
-
-
-def _inferred(
-    column: Sequence[_Value | None], nearer: Sequence[_Value | None]
-) -> list[_Value | None]:
-    agreed: dict[_Value | None, set[_Value]] = {}
-    for above, below in set(zip(column, nearer, strict=True)):
-        if above is not None and below is not None:
-            agreed.setdefault(below, set()).add(above)
-    instead = {below: found.pop() for below, found in agreed.items() if len(found) == 1}
-    return [above or instead.get(below) for above, below in zip(column, nearer, strict=True)]
-
-
 # Bandwidths
 
 
-class _Rate:
-    """What a tier is worth where nobody says, GB/s.
+def _tiers(
+    columns: _Columns, levels: Mapping[Level, _Column | None], beyond: float | None
+) -> tuple[list[Tier], float, frozenset[str]]:
+    """A tier for each level, and `beyond`: what is given, and defaults that fit between.
 
-    The fastest NICs decide, and slower nodes are limited by themselves (`limits`). A limit would
+    The fastest NICs decide, and slower nodes are limited by themselves (`_limits`). A limit would
     also hold on tiers whose bandwidth a person gave, so where one is given there are none, and the
     slowest NICs decide for the others. Oversubscription is not known, so coarser switches are taken
     to be as fast as near ones. RDMA ends at the zone ("EFA traffic can't cross Availability Zones",
     AWS, EFA limitations; the RDMA networks of GKE and OKE are zonal too), so past it nothing is
-    known.
+    known. The last are the names of the tiers, and `beyond`, whose rate is such a default.
     """
-
-    def __init__(self, rows: _Rows, rdma: Rates | None, nvlink: Rates | None) -> None:
-        self._nodes = rows.nodes
-        self._nvlink = nvlink or {}
-        rates = {node: _known(rdma.get(node)) for node in rows.nodes} if rdma else {}
-        self._own = {node: max(UNKNOWN_NETWORK, rate or 0) for node, rate in rates.items()}
-        self._fastest = max(self._own.values(), default=UNKNOWN_NETWORK)
-
-    def limits(
-        self,
-        tiers: Sequence[Tier],
-        domains: Mapping[NodeName, tuple[str, ...]],
-        assumed: frozenset[str],
-    ) -> dict[NodeName, float]:
-        """GB/s of the nodes that are slower than the fastest.
-
-        None for nodes that reach others over NVLink of known speed, which no NIC slows down; such
-        machines are sold with RDMA (NVIDIA, DGX GB200 data sheet: four ConnectX-7 a tray), whether
-        or not the node says so.
-        """
-        slow = {node: rate for node, rate in self._own.items() if rate < self._fastest}
-        for at, tier in enumerate(tiers):
-            if slow and tier.name == "nvlink" and tier.name not in assumed:
-                sizes = Counter(path[at] for path in domains.values())
-                slow = {node: rate for node, rate in slow.items() if sizes[domains[node][at]] == 1}
-        return slow
-
-    def reach(self, column: _Column) -> float | None:
-        """GB/s over NVLink between the nodes that name a domain of it: of the slowest."""
-        rates = [
-            _known(self._nvlink.get(node))
-            for node, said in zip(self._nodes, column, strict=True)
-            if said
-        ]
-        known = [rate for rate in rates if rate is not None]
-        return min(known) if known and len(known) == len(rates) else None
-
-    def tiers(
-        self, levels: Mapping[Level, _Column], beyond: float | None
-    ) -> tuple[list[Tier], float, frozenset[str]]:
-        """A tier for each level, and `beyond`: what is given, and defaults that fit between.
-
-        What is given must not grow outward. The last are the names of those that are defaults.
-        """
-        names = [level.name for level in levels]
-        far = names.index("region") + 1 if "region" in names else 0
-        local = not {"region", "zone"} & set(names)
-        given = [beyond, *(level.bandwidth for level in levels)]
-        network = self._fastest
-        if any(one is not None for one in given):
-            network = min(self._own.values(), default=UNKNOWN_NETWORK)
-        default = [network if local else UNKNOWN_NETWORK]
-        default += [UNKNOWN_NETWORK if at < far else network for at in range(len(names))]
-        known = {name for name, one in zip([BEYOND, *names], given, strict=True) if one is not None}
-        for at, (level, column) in enumerate(levels.items(), start=1):
-            if level.name == "nvlink" and (reach := self.reach(column)) is not None:
-                default[at] = reach
-                known.add(level.name)
-        rates: list[float] = []
-        for at, rate in enumerate(given):
-            if rate is None:
-                nearer = [one for one in given[at:] if one is not None]
-                rates.append(min([max([default[at], *rates[-1:]]), *nearer]))
-            else:
-                rates.append(rate)
-        edge, *rest = rates
-        tiers = [Tier(name=n, bandwidth=r) for n, r in zip(names, rest, strict=True)]
-        return tiers, edge, frozenset({BEYOND, *names} - known)
+    names = [BEYOND, *(level.name for level in levels)]
+    given = [beyond, *(level.bandwidth for level in levels)]
+    one_given = any(rate is not None for rate in given)
+    network = (min if one_given else max)(columns.rdma.values(), default=UNKNOWN_NETWORK)
+    zoned = names.index("region") if "region" in names else 0 if "zone" in names else -1
+    assumed = {name for name, rate in zip(names, given, strict=True) if rate is None}
+    rates: list[float] = []
+    for at, rate in enumerate(given):
+        default = UNKNOWN_NETWORK if at <= zoned else network
+        if names[at] == "nvlink":
+            reach = _reach(columns, list(levels.values())[at - 1] or ())
+            assumed -= {"nvlink"} if reach is not None else set()
+            default = default if reach is None else reach
+        # A default is never slower than what is outside, nor faster than what is inside of it.
+        nearer = [one for one in given[at:] if one is not None]
+        rates.append(min([max([default, *rates[-1:]]), *nearer]) if rate is None else rate)
+    tiers = [Tier(name=name, bandwidth=rate) for name, rate in zip(names, rates, strict=True)]
+    return tiers[1:], rates[0], frozenset(assumed)
 
 
-def _known(rate: float | None) -> float | None:
-    return rate if rate is not None and SLOWEST <= rate <= FASTEST else None
+def _reach(columns: _Columns, column: Sequence[str | None]) -> float | None:
+    """GB/s over NVLink between the nodes that name a domain of it: of the slowest, if known."""
+    rates = [
+        (columns.nvlink or {}).get(node)
+        for node, said in zip(columns.nodes, column, strict=False)
+        if said
+    ]
+    known = [rate for rate in rates if rate is not None]
+    return min(known) if known and len(known) == len(rates) else None
+
+
+def _limits(
+    columns: _Columns,
+    tiers: Sequence[Tier],
+    domains: Mapping[NodeName, _Path],
+    assumed: frozenset[str],
+) -> dict[NodeName, float]:
+    """GB/s of the nodes that are slower than the fastest.
+
+    None for nodes that reach others over NVLink of known speed, which no NIC slows down; such
+    machines are sold with RDMA (NVIDIA, DGX GB200 data sheet: four ConnectX-7 a tray), whether
+    or not the node says so.
+    """
+    fastest = max(columns.rdma.values(), default=UNKNOWN_NETWORK)
+    slow = {node: rate for node, rate in columns.rdma.items() if rate < fastest}
+    for at, tier in enumerate(tiers):
+        if tier.name == "nvlink" and tier.name not in assumed:
+            sizes = Counter(path[at] for path in domains.values())
+            slow = {node: rate for node, rate in slow.items() if sizes[domains[node][at]] == 1}
+    return slow

@@ -1,7 +1,7 @@
 """The XML in which NCCL describes a machine -> Machine.
 
-NCCL writes what it has found where NCCL_TOPO_DUMP_FILE says, and reads what clouds have written
-from NCCL_TOPO_FILE (NVIDIA/nccl, src/graph/xml.cc and topo.cc):
+NCCL writes what it has found where NCCL_TOPO_DUMP_FILE says (NVIDIA/nccl, src/graph/xml.cc and
+topo.cc):
 
     system > cpu numaid            a NUMA node
              > pci busid           a PCIe switch, as many as there are one in another, or a device
@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, takewhile
 from typing import NoReturn
 from xml.parsers import expat
 
@@ -28,7 +28,6 @@ from arena_topo.topology import (
     GPU,
     MOST_GPUS,
     NIC,
-    Knowledge,
     Link,
     LinkKind,
     Machine,
@@ -50,39 +49,33 @@ HINT = "dump one: run a job on all GPUs of the machine with NCCL_TOPO_DUMP_FILE=
 
 @dataclass(slots=True, kw_only=True)
 class Element:
-    """One element, with the line it begins on."""
+    """One element, with the line it begins on; `above` are those that hold it, outermost first."""
 
     tag: str
     attributes: Mapping[str, str]
     line: int
     above: tuple[Element, ...] = ()
-    """The elements that hold this one, outermost first."""
     children: list[Element] = field(default_factory=list)
-
-    @property
-    def where(self) -> str:
-        """The place as a person looks it up."""
-        return f"line {self.line}"
 
     def get(self, name: str) -> str:
         """An attribute; empty where there is none."""
         return self.attributes.get(name, "").strip()
 
     def number(self, name: str) -> int | None:
-        """An attribute of up to four digits; None if it is anything else."""
+        """An attribute of up to nine digits; None if it is anything else."""
         written = self.get(name)
-        return int(written) if re.fullmatch(r"[0-9]{1,4}", written) else None
+        return int(written) if re.fullmatch(r"[0-9]{1,9}", written) else None
 
-    def all(self, *tags: str) -> Iterator[Element]:
-        """All elements below with one of these tags, in their order."""
+    def all(self, tag: str) -> Iterator[Element]:
+        """All elements below with this tag, in their order."""
         for child in self.children:
-            if child.tag in tags:
+            if child.tag == tag:
                 yield child
-            yield from child.all(*tags)
+            yield from child.all(tag)
 
-    def refuse(self, reason: str, *, hint: str | None = None) -> NoReturn:
+    def refuse(self, reason: str) -> NoReturn:
         """Say that this element makes no sense."""
-        raise UnreadableTopology(reason, where=self.where, hint=hint)
+        raise UnreadableTopology(reason, where=f"line {self.line}", hint=HINT)
 
 
 def parse_xml(text: str) -> Element:
@@ -90,20 +83,19 @@ def parse_xml(text: str) -> Element:
 
     Document types are refused: entities are how small files become large.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise UnreadableTopology(
-            f"{len(text):,} characters are too many for the topology of a machine", where="line 1"
-        )
     # A name for what is text already: what the XML declaration says of bytes is past.
     parser = expat.ParserCreate("UTF-8")
     roots: list[Element] = []
     opened: list[Element] = []
 
+    def refuse(reason: str, line: int) -> NoReturn:
+        raise UnreadableTopology(reason, where=f"line {line}", hint=HINT)
+
     def start(tag: str, attributes: dict[str, str]) -> None:
-        line, above = parser.CurrentLineNumber, tuple(opened)
-        one = Element(tag=tag, attributes=attributes, line=line, above=above)
+        line = parser.CurrentLineNumber
         if len(opened) >= MOST_LEVELS:
-            one.refuse(f"more than {MOST_LEVELS} elements one in another")
+            refuse(f"more than {MOST_LEVELS} elements one in another", line)
+        one = Element(tag=tag, attributes=attributes, line=line, above=tuple(opened))
         (opened[-1].children if opened else roots).append(one)
         opened.append(one)
 
@@ -111,24 +103,20 @@ def parse_xml(text: str) -> Element:
         opened.pop()
 
     def doctype(name: str, *_rest: object) -> None:
-        what = _KNOWN.get(name, f"this has the document type {name}")
-        where = f"line {parser.CurrentLineNumber}"
-        raise UnreadableTopology(f"{what}, {_UNLIKE}", where=where, hint=HINT)
+        refuse(f"a document type ({name}), which NCCL never writes", parser.CurrentLineNumber)
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.StartDoctypeDeclHandler = doctype
+    if len(text) > MOST_CHARACTERS:
+        refuse(f"{len(text):,} characters are too many for the topology of a machine", 1)
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
         reason = expat.errors.messages.get(error.code, str(error))
-        if opened:
-            reason += f", inside <{opened[-1].tag}> of {opened[-1].where}"
-        raise UnreadableTopology(
-            f"this is no whole XML: {reason}", where=f"line {error.lineno}"
-        ) from error
-    except ValueError as error:  # surrogates, which no UTF-8 text has
-        raise UnreadableTopology("this is no UTF-8 text", where="line 1") from error
+        refuse(f"this is no whole XML: {reason}", error.lineno)
+    except ValueError:  # surrogates, which no UTF-8 text has
+        refuse("this is no UTF-8 text", 1)
     return roots[0]
 
 
@@ -136,70 +124,74 @@ def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
     """The machine that a file of NCCL describes, with notes on what of it is not used.
 
     `model` is the GPUs' model or product name, for files that do not tell. UnreadableTopology names
-    the line and the reason, and says what the file is if it is a known one without a topology.
+    the line and the reason.
     """
     root = parse_xml(text)
     if root.tag != "system":
-        what = _KNOWN.get(root.tag, f"this is a file of <{root.tag}>")
-        root.refuse(f"{what}, {_UNLIKE}", hint=HINT)
-    return _Topology(root).machine(name, model)
+        root.refuse(f"this is a file of <{root.tag}>, not a topology that NCCL has written")
+    for one in root.all("gpu"):
+        if one.get("gcn"):
+            one.refuse("this is a machine with AMD GPUs; only NVIDIA's are supported")
+    devices, notes = _gpus(root), list[str]()
+    known = model_of(model)
+    gpus = tuple(
+        GPU(index=index, model=known or one.model, numa=one.numa)
+        for index, one in enumerate(devices)
+    )
+    links, switched = _links(devices, notes)
+    machine = Machine(
+        name=name,
+        gpus=gpus,
+        links=links,
+        nics=_nics(root, devices),
+        nvswitch=switched or behind_nvswitch(common_model(gpus), links),
+        pcie_generation=_generation(devices),
+    )
+    return Reading(machine=machine, notes=tuple(notes))
 
 
-_UNLIKE = "not a topology that NCCL has written"
+# Devices
 
-_KNOWN = {
-    "graphs": "this is an NCCL graph: the rings and trees that NCCL chose",
-    "nvidia_smi_log": "this is the output of nvidia-smi -q -x, which does not tell the links",
-    "topology": "this is a dump of hwloc",
-}
-
-_GENERATIONS = {8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-"""GT/s of a lane by PCIe generation (PCI-SIG). What is slower is a link that saves power: newer
-NCCL writes the speed of the moment."""
-
-_DISPLAY = ("0x0300", "0x0302")
-_NETWORK = ("0x0200", "0x0207")
-_ACCELERATOR = "0x1200"
-"""Beginnings of PCI classes: VGA and 3D controllers; Ethernet and InfiniBand; AMD's GPUs."""
-
-_SWITCH = "0x0680"
-_PROCESSOR = "0x068001"
-"""Classes of an NVLink's other end: an NVSwitch is a bridge of no kind, POWER's NPU one of 01."""
-
-_TO_CPU = "a CPU is the other end"
-
-_MBPS = 8000.0
-"""Mb/s in a GB/s."""
+_Address = tuple[int, ...]
+"""Where a device is on the PCI bus: domain, bus, device, function."""
 
 _BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _address(text: str) -> _Address:
+    """A PCI address as numbers; empty if it is none."""
+    found = _BUS.fullmatch(text)
+    return tuple(int(part or "0", 16) for part in found.groups()) if found else ()
+
+
 class _Device:
-    """A GPU or a port, its PCIe slot, its NUMA node and the switches above it, outermost first."""
+    """A GPU or a port of a network card: its PCIe slot, its NUMA node, the switches above it."""
 
-    element: Element
-    slot: Element
-    cpu: Element | None
-    numa: int | None
-    switches: tuple[Element, ...]
-
-    @classmethod
-    def of(cls, element: Element, slot: Element) -> _Device:
-        """The device that an element tells of, in its slot."""
-        cpu = next((one for one in reversed(slot.above) if one.tag == "cpu"), None)
-        return cls(
-            element=element,
-            slot=slot,
-            cpu=cpu,
-            numa=None if cpu is None else cpu.number("numaid"),
-            switches=tuple(one for one in slot.above if one.tag == "pci"),
-        )
+    def __init__(self, element: Element) -> None:
+        self.element = element
+        slots = [one for one in element.above[-2:] if one.tag != "nic"]
+        self.slot = slots[-1] if slots and slots[-1].tag == "pci" else element
+        self.cpu = next((one for one in reversed(self.slot.above) if one.tag == "cpu"), None)
+        self.numa = None if self.cpu is None else self.cpu.number("numaid")
+        self.switches = [one for one in self.slot.above if one.tag == "pci"]
 
     @property
-    def nvlinks(self) -> tuple[Element, ...]:
-        """What the file says of its NVLinks; nothing where NCCL is to add the GPU itself."""
-        return tuple(self.element.all("nvlink")) if self.element.tag == "gpu" else ()
+    def address(self) -> _Address:
+        """Where it is on the PCI bus."""
+        found = _address(self.slot.get("busid"))
+        if not found:
+            written = self.slot.get("busid")
+            self.slot.refuse(f"{written!r} is not a PCI address such as 0000:0f:00.0")
+        return found
+
+    @property
+    def model(self) -> str | None:
+        """The model of a GPU, where there is no doubt."""
+        device = self.slot.get("device").lower().removeprefix("0x")
+        if self.slot.get("vendor").lower() == "0x10de" and device in BY_ID:
+            return BY_ID[device]
+        linked = any(self.element.all("nvlink"))
+        return BY_CAPABILITY.get(self.element.get("sm")) if linked else None
 
     def path(self, other: _Device) -> Link:
         """The PCIe path between two devices in the words of nvidia-smi.
@@ -211,229 +203,97 @@ class _Device:
             return Link(kind=LinkKind.PIX)
         if self.cpu is not other.cpu and (self.numa is None or self.numa != other.numa):
             return Link(kind=LinkKind.SYS)
-        shared = 0
-        for one, two in zip(self.switches, other.switches, strict=False):
-            if one is not two:
-                break
-            shared += 1
+        pairs = zip(self.switches, other.switches, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
         if not shared:
             return Link(kind=LinkKind.NODE)
         crossed = len(self.switches) + len(other.switches) - 2 * shared + 1
         return Link(kind=LinkKind.PIX if crossed == 1 else LinkKind.PXB)
 
 
-class _Topology:
-    """One file of NCCL under examination."""
+def _gpus(root: Element) -> list[_Device]:
+    """The GPUs in the order of their indexes."""
+    listed = list(root.all("gpu"))
+    if not listed:
+        root.refuse("no GPU in this file: NCCL adds them itself when a job runs")
+    if len(listed) > MOST_GPUS:
+        root.refuse(f"{len(listed)} GPUs; {MOST_GPUS} are the most that one machine has")
+    found: dict[int, _Device] = {}
+    places: set[_Address] = set()
+    for element in listed:
+        index, one = element.number("dev"), _Device(element)
+        if one.slot is element:
+            element.refuse("a GPU outside a PCIe slot")
+        if index is None or index >= len(listed):
+            element.refuse(f"GPU {element.get('dev')!r} of {len(listed)} is out of range")
+        if index in found or one.address in places:
+            element.refuse(f"GPU {index}, or its place on the bus, is there twice")
+        found[index] = one
+        places.add(one.address)
+    return [found[index] for index in sorted(found)]
 
-    def __init__(self, root: Element) -> None:
-        self.root = root
-        self.notes: list[str] = []
-        self.lost = False
 
-    def machine(self, name: str, model: str | None) -> Reading:
-        self.check_kind()
-        devices = self.devices()
-        own = model_of(model)
-        gpus = tuple(
-            GPU(index=index, model=own or self.model(one), numa=one.numa)
-            for index, one in enumerate(devices)
-        )
-        links, switched = self.links(devices)
-        told = not self.lost and all(one.element.tag == "gpu" for one in devices)
-        found = Machine(
-            name=name,
-            gpus=gpus,
-            links=links,
-            nics=self.nics(devices),
-            nvswitch=switched or behind_nvswitch(common_model(gpus), links),
-            # A file without GPUs is written by hand for NCCL to complete; its speeds are wishes.
-            pcie_generation=self.generation(devices) if told else None,
-            knowledge=Knowledge.MEASURED if told else Knowledge.ASSUMED,
-        )
-        return Reading(machine=found, notes=tuple(self.notes))
+_GENERATIONS = {8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+"""GT/s of a lane by PCIe generation (PCI-SIG). What is slower is a link that saves power: newer
+NCCL writes the speed of the moment."""
 
-    def check_kind(self) -> None:
-        """Refuse machines of AMD, and several machines in one file."""
-        for one in self.root.all("xgmi", "gpu", "pci"):
-            foreign = one.tag == "xgmi" or one.get("gcn")
-            if foreign or one.get("class").startswith(_ACCELERATOR):
-                one.refuse("this is a machine with AMD GPUs; only NVIDIA's are supported")
-        hosts = {one.get("host_hash") for one in self.root.all("cpu")} - {""}
-        if len(hosts) > 1:
-            self.root.refuse(
-                f"{len(hosts)} machines in one file", hint="dump each machine from a job of its own"
+
+def _generation(devices: Sequence[_Device]) -> int | None:
+    """The PCIe generation of the slowest GPU, if each says one."""
+    speeds = [re.match(r"[0-9]+(\.[0-9]+)?(?=\s*GT/s)", d.slot.get("link_speed")) for d in devices]
+    found = [_GENERATIONS.get(float(one[0])) if one else None for one in speeds]
+    known = [one for one in found if one is not None]
+    return min(known) if len(known) == len(found) else None
+
+
+# Links
+
+_SWITCH = "0x0680"
+_PROCESSOR = "0x068001"
+"""Classes of an NVLink's other end: an NVSwitch is a bridge of no kind, POWER's NPU one of 01."""
+
+
+def _links(devices: Sequence[_Device], notes: list[str]) -> tuple[Matrix, bool]:
+    """The matrix, and whether some of it runs through an NVSwitch.
+
+    A file that leaves out the other end of an NVLink is of some of the GPUs of a machine.
+    """
+    place = {one.address: index for index, one in enumerate(devices)}
+    direct = [Counter[int]() for _ in devices]
+    switch = [0] * len(devices)
+    for index, one in enumerate(devices):
+        for lanes in one.element.all("nvlink"):
+            count, kind = lanes.number("count"), lanes.get("tclass").lower()
+            target = place.get(_address(lanes.get("target")))
+            if not count:
+                lanes.refuse(f"{lanes.get('count')!r} is not a number of NVLinks")
+            if kind.startswith(_SWITCH) and kind != _PROCESSOR:
+                switch[index] += count
+            elif target is not None and target != index:
+                direct[index][target] += count
+            elif kind != _PROCESSOR:
+                end = lanes.get("target")
+                lanes.refuse(f"the other end of an NVLink, {end!r}, is no other GPU of this file")
+    for j, i in combinations(range(len(devices)), 2):
+        if direct[i][j] != direct[j][i]:
+            notes.append(
+                f"line {devices[i].element.line}: GPU {i} says {direct[i][j]} NVLinks to GPU {j},"
+                f" which says {direct[j][i]}; the fewer count"
             )
-
-    # Which GPUs there are.
-
-    def devices(self) -> tuple[_Device, ...]:
-        """The GPUs in the order of their indexes."""
-        said = list(self.root.all("gpu"))
-        found = self.numbered(said) if said else self.by_bus()
-        if not found:
-            self.root.refuse(
-                "no GPU in this file: NCCL adds them itself when a job runs, so they may be left"
-                " out",
-                hint=HINT,
-            )
-        if len(found) > MOST_GPUS:
-            self.root.refuse(f"{len(found)} GPUs; {MOST_GPUS} are the most that one machine has")
-        seen: dict[tuple[int, ...], _Device] = {}
-        for one in found:
-            other = seen.setdefault(self.bus(one.slot), one)
-            if other is not one:
-                one.element.refuse(f"{one.slot.get('busid')} is on {other.slot.where} already")
-        return tuple(found)
-
-    def numbered(self, said: Sequence[Element]) -> list[_Device]:
-        indexes: dict[int, _Device] = {}
-        for one in said:
-            slot, index = one.above[-1], one.number("dev")
-            if slot.tag != "pci":
-                one.refuse("a GPU outside a PCIe slot")
-            if index is None:
-                one.refuse(f"{one.get('dev')!r} is not the index of a GPU")
-            if index >= len(said):
-                one.refuse(
-                    f"GPU {index} of {len(said)} is out of range",
-                    hint="only the GPUs of one job may be in the file: " + HINT,
-                )
-            if index in indexes:
-                one.refuse(f"GPU {index} is there twice")
-            indexes[index] = _Device.of(one, slot)
-        return [indexes[index] for index in sorted(indexes)]
-
-    def by_bus(self) -> list[_Device]:
-        """GPUs that are only known by their PCI class, in the order in which they are numbered."""
-        slots = [one for one in self.root.all("pci") if one.get("class").startswith(_DISPLAY)]
-        if slots:
-            self.notes.append(
-                f"{slots[0].where}: the file gives GPUs no indexes and no NVLinks (NCCL adds them"
-                " when a job runs): numbered in the order of the bus, PCIe paths only"
-            )
-        return [_Device.of(one, one) for one in sorted(slots, key=self.bus)]
-
-    @staticmethod
-    def bus(slot: Element) -> tuple[int, ...]:
-        """A PCI address as numbers: domain, bus, device, function."""
-        found = _address(slot.get("busid"))
-        if not found:
-            slot.refuse(f"{slot.get('busid')!r} is not a PCI address such as 0000:0f:00.0")
-        return found
-
-    @staticmethod
-    def model(one: _Device) -> str | None:
-        device = one.slot.get("device").lower().removeprefix("0x")
-        if one.slot.get("vendor").lower() == "0x10de" and device in BY_ID:
-            return BY_ID[device]
-        return BY_CAPABILITY.get(one.element.get("sm")) if one.nvlinks else None
-
-    @staticmethod
-    def generation(devices: Sequence[_Device]) -> int | None:
-        """The PCIe generation of the slowest GPU, if each says one."""
-        found = set()
-        for one in devices:
-            speed = re.match(r"([0-9]+(?:\.[0-9]+)?)\s*GT/s", one.slot.get("link_speed"))
-            found.add(_GENERATIONS.get(float(speed[1])) if speed else None)
-        known = {one for one in found if one is not None}
-        return min(known) if len(known) == len(found) else None
-
-    # How they are linked.
-
-    def links(self, devices: Sequence[_Device]) -> tuple[Matrix, bool]:
-        """The matrix, and whether some of it runs through an NVSwitch."""
-        place = {self.bus(one.slot): index for index, one in enumerate(devices)}
-        direct = [Counter[int]() for _ in devices]
-        switch = [0] * len(devices)
-        odd: dict[str, list[int]] = {}
-        for index, one in enumerate(devices):
-            for lanes in one.nvlinks:
-                count = self.lanes(lanes)
-                target = self.target(lanes, place)
-                if target is None:
-                    switch[index] += count
-                elif isinstance(target, str):
-                    odd.setdefault(target, []).append(lanes.line)
-                elif target == index:
-                    odd.setdefault("a GPU names itself as the other end", []).append(lanes.line)
-                else:
-                    direct[index][target] += count
-        self.lost = any(what != _TO_CPU for what in odd)
-        for what, lines in odd.items():
-            more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-            self.notes.append(f"line {lines[0]}{more}: {what} of an NVLink, which is not used")
-        for j, i in combinations(range(len(devices)), 2):
-            if direct[i][j] != direct[j][i]:
-                self.notes.append(
-                    f"{devices[i].element.where}: GPU {i} says {direct[i][j]} NVLinks to GPU"
-                    f" {j}, which says {direct[j][i]}; the fewer count"
-                )
-        return linked(direct, switch, lambda one, other: devices[one].path(devices[other]))
-
-    @staticmethod
-    def lanes(one: Element) -> int:
-        count = one.number("count")
-        if not count:
-            one.refuse(f"{one.get('count')!r} is not a number of NVLinks")
-        return count
-
-    @staticmethod
-    def target(one: Element, place: Mapping[tuple[int, ...], int]) -> int | str | None:
-        """The GPU at the other end, None for an NVSwitch, or in words what else it is."""
-        kind = one.get("tclass").lower()
-        if kind.startswith(_SWITCH) and kind != _PROCESSOR:
-            return None
-        if kind == _PROCESSOR:
-            return _TO_CPU
-        address = _address(one.get("target"))
-        if address not in place:
-            return f"{one.get('target') or 'nothing'}, which is not in the file, is the other end"
-        return place[address]
-
-    # Network cards.
-
-    def nics(self, devices: Sequence[_Device]) -> tuple[NIC, ...]:
-        """Every port that is named, with its speed; else every network card, by its address."""
-        nets = sorted(self.root.all("net"), key=_order)
-        if nets:
-            return tuple(
-                NIC(
-                    name=one.get("name") or f"net{index}",
-                    attachment=_attachment(one, _slot_of(one), devices),
-                    speed=_speed(one),
-                )
-                for index, one in enumerate(nets)
-            )
-        cards = [one for one in self.root.all("pci") if one.get("class").startswith(_NETWORK)]
-        return tuple(
-            NIC(name=one.get("busid"), attachment=_attachment(one, one, devices))
-            for one in sorted(cards, key=self.bus)
-        )
+    return linked(direct, switch, lambda one, other: devices[one].path(devices[other]))
 
 
-def _attachment(net: Element, slot: Element, gpus: Sequence[_Device]) -> tuple[Link, ...]:
-    port = _Device.of(net, slot)
-    return tuple(map(port.path, gpus))
+_MBPS = 8000
+"""Mb/s in a GB/s."""
 
 
-def _address(text: str) -> tuple[int, ...]:
-    """A PCI address as numbers; empty if it is none."""
-    found = _BUS.fullmatch(text)
-    return tuple(int(part or "0", 16) for part in found.groups()) if found else ()
-
-
-def _order(net: Element) -> tuple[bool, int]:
-    """Ports in the order of their index, those without one last."""
-    index = net.number("dev")
-    return index is None, index or 0
-
-
-def _slot_of(net: Element) -> Element:
-    """What a port hangs on: its PCIe slot, or itself where it is no PCIe device."""
-    above = [one for one in net.above[-2:] if one.tag != "nic"]
-    return above[-1] if above and above[-1].tag == "pci" else net
-
-
-def _speed(net: Element) -> float | None:
-    written = net.get("speed")
-    return int(written) / _MBPS if re.fullmatch(r"[1-9][0-9]{0,8}", written) else None
+def _nics(root: Element, gpus: Sequence[_Device]) -> tuple[NIC, ...]:
+    """Every port that is named, in the order of their indexes, with its speed."""
+    found = []
+    nets = sorted(root.all("net"), key=lambda one: (one.number("dev") is None, one.number("dev")))
+    for index, one in enumerate(nets):
+        speed = one.number("speed")
+        attachment = tuple(map(_Device(one).path, gpus))
+        name = one.get("name") or f"net{index}"
+        found.append(NIC(name=name, attachment=attachment, speed=speed / _MBPS if speed else None))
+    return tuple(found)
