@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from arena_topo.drawing.machine_svg import machine
+from arena_topo.drawing import machine_svg
+from arena_topo.drawing.machine import State
 from arena_topo.topology import Cluster, Machine
 
 
@@ -13,11 +14,11 @@ def any_of(shown: object) -> str:
     TypeError for anything else.
     """
     if isinstance(shown, Machine):
-        return machine(shown)
+        return machine_svg.draw(State(machine=shown))
     if isinstance(shown, Cluster):
-        from arena_topo.drawing.network import fabric  # noqa: PLC0415 - only for networks
+        from arena_topo.drawing import network  # noqa: PLC0415 - only for networks
 
-        return fabric(shown)
+        return network.svg(shown)
     from arena_topo.gang.comparison import Proposal  # noqa: PLC0415 - reads the solver
     from arena_topo.jobs.plan_picture import drawn  # noqa: PLC0415 - reads the solver
 

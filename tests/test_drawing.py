@@ -18,7 +18,8 @@ from cube_mesh import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena_topo.drawing import text as drawing
+from arena_topo.drawing import network
+from arena_topo.drawing.machine import State, draw
 from arena_topo.topology import (
     GPU,
     NIC,
@@ -46,6 +47,10 @@ def preset(name):
     return presets.machine(name, name)
 
 
+def drawn(machine, *, pairs=True, unicode=True, width=100, **state):
+    return draw(State(machine=machine, **state), pairs=pairs, unicode=unicode, width=width)
+
+
 def gpus_of(text):
     return [int(one) for one in re.findall(r"GPU (\d+)", text)]
 
@@ -68,7 +73,7 @@ def gpus_of(text):
     ],
 )
 def test_a_machine_is_drawn(name, kind, more):
-    assert drawing.machine(preset(kind), **more) == screen(name)
+    assert drawn(preset(kind), **more) == screen(name)
 
 
 def test_gpus_that_share_a_switch_stand_together_whatever_their_indexes():
@@ -76,7 +81,7 @@ def test_gpus_that_share_a_switch_stand_together_whatever_their_indexes():
         tuple(None if i == j else PIX if i % 2 == j % 2 else PHB for j in range(4))
         for i in range(4)
     )
-    text = drawing.machine(machine("odd", "L4", links))
+    text = drawn(machine("odd", "L4", links))
     assert gpus_of(text) == [0, 2, 1, 3]
     assert text.splitlines()[-2:] == [
         "  ╰──── PIX ────╯ ╰──── PIX ────╯",
@@ -89,7 +94,7 @@ def test_links_that_form_no_tree_are_a_triangle_in_their_own_words():
     links = tuple(
         tuple(None if i == j else kinds[min(i, j), max(i, j)] for j in range(3)) for i in range(3)
     )
-    lines = drawing.machine(machine("odd", "L4", links), unicode=False).splitlines()
+    lines = drawn(machine("odd", "L4", links), unicode=False).splitlines()
     assert lines[-4:] == [
         "      1  PIX",
         "      2   .   PIX",
@@ -100,10 +105,10 @@ def test_links_that_form_no_tree_are_a_triangle_in_their_own_words():
 
 def test_a_switch_is_said_to_join_any_two_gpus_only_where_it_does():
     """A GPU whose NVLinks are down (`nvidia-smi topo -m` says NODE or SYS), and a weaker one."""
-    off = drawing.machine(OFF_THE_SWITCH)
+    off = drawn(OFF_THE_SWITCH)
     assert "between any two" not in off
     assert "      2  PHB   NV18" in off.splitlines()
-    weak = drawing.machine(WEAK_ON_THE_SWITCH).splitlines()
+    weak = drawn(WEAK_ON_THE_SWITCH).splitlines()
     assert "NVSwitch: NV18 between any two" in weak[4]
     assert weak[4].index("╰") > weak[1].index("┌")
     assert "NV14, 14 NVLinks" in weak[5]
@@ -111,25 +116,25 @@ def test_a_switch_is_said_to_join_any_two_gpus_only_where_it_does():
 
 def test_one_numa_node_needs_no_bracket():
     gpus = tuple(GPU(index=index, model="V100", numa=0) for index in range(8))
-    assert "NUMA" not in drawing.machine(Machine(name="m", gpus=gpus, links=V100.links))
+    assert "NUMA" not in drawn(Machine(name="m", gpus=gpus, links=V100.links))
 
 
 def test_pairs_inside_the_chosen_set_are_marked_and_no_others():
-    text = drawing.machine(V100, chosen=gpu_set((0, 3, 4)))
+    text = drawn(V100, chosen=gpu_set((0, 3, 4)))
     assert text.count("[") == 4  # three pairs and the legend
     assert "[NV2]" in text
     assert "[·]" in text
 
 
 def test_without_any_choice_no_gpu_has_a_state():
-    text = drawing.machine(V100)
+    text = drawn(V100)
     assert "chosen" not in text
     assert "free" not in text
     assert "in use" not in text
 
 
 def test_a_gpu_that_is_broken_is_drawn_so():
-    text = drawing.machine(HGX, free=gpu_set((0, 1)), broken=gpu_set((7,)))
+    text = drawn(HGX, free=gpu_set((0, 1)), broken=gpu_set((7,)))
     assert text.startswith("hgx-a100: 8 x A100; 2 free, 5 in use, 1 broken\n")
 
 
@@ -140,7 +145,7 @@ def test_what_is_not_known_of_the_links_is_said():
         links=flat(2),
         knowledge=Knowledge.UNKNOWN,
     )
-    assert drawing.machine(unknown).startswith("m: 2 x GPU (links not known)\n")
+    assert drawn(unknown).startswith("m: 2 x GPU (links not known)\n")
 
 
 def test_each_network_card_names_its_nearest_gpus():
@@ -150,18 +155,18 @@ def test_each_network_card_names_its_nearest_gpus():
     )
     plain = preset("pcie-4")
     with_nics = Machine(name="m", gpus=plain.gpus, links=plain.links, nics=nics)
-    assert drawing.machine(with_nics).splitlines()[-1] == (
+    assert drawn(with_nics).splitlines()[-1] == (
         "  NICs and their nearest GPUs: mlx5_0 PIX 0,1; mlx5_1 PHB all"
     )
 
 
 def test_a_machine_without_gpus_is_one_line():
-    assert drawing.machine(Machine(name="m", gpus=(), links=())) == "m: no GPUs\n"
+    assert drawn(Machine(name="m", gpus=(), links=())) == "m: no GPUs\n"
 
 
 def test_a_machine_of_one_gpu_is_one_box():
     lone = Machine(name="m", gpus=(GPU(index=0, model="T4"),), links=((None,),))
-    assert drawing.machine(lone, unicode=False) == ("m: 1 x T4\n  +-----+\n  |GPU 0|\n  +-----+\n")
+    assert drawn(lone, unicode=False) == ("m: 1 x T4\n  +-----+\n  |GPU 0|\n  +-----+\n")
 
 
 @st.composite
@@ -192,7 +197,7 @@ def test_every_machine_is_drawn_with_each_gpu_once_and_within_the_width(
     machine, chosen, free, width
 ):
     chosen &= machine.everything
-    text = drawing.machine(machine, chosen=chosen, free=free, unicode=False, width=width)
+    text = drawn(machine, chosen=chosen, free=free, unicode=False, width=width)
     boxes = "".join(line for line in text.splitlines() if "GPU" in line and line[2] in "|:#")
     assert sorted(gpus_of(boxes)) == list(range(len(machine.gpus)))
     assert text.isascii()
@@ -220,8 +225,8 @@ def racks(spines, leaves, nodes, free=lambda _at: 0b11111111):
 
 def test_a_network_is_a_tree_in_which_nodes_that_are_alike_share_a_line():
     world = racks(2, 2, 4, free=lambda at: 0b110110 if at in {1, 2, 9} else 0b11111111)
-    assert drawing.fabric(world) == screen("drawing-fabric.txt")
-    ascii_only = drawing.fabric(world, unicode=False)
+    assert network.text(world) == screen("drawing-fabric.txt")
+    ascii_only = network.text(world, unicode=False)
     assert ascii_only.isascii()
     assert len(ascii_only.splitlines()) == len(screen("drawing-fabric.txt").splitlines())
 
@@ -236,7 +241,7 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
         node("f", V100, 0b111, allocatable=gpu_set(range(7))),
         guesses={"beyond": "nothing says"},
     )
-    assert drawing.fabric(world, unicode=False) == (
+    assert network.text(world, unicode=False) == (
         "cluster (speed unknown): 5 nodes, 12 of 40 GPUs free\n"
         "|- ....####  4 free  8 x V100  a\n"
         "|- xx######  0 free  8 x V100  b (cordoned)\n"
@@ -260,36 +265,34 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
     ],
 )
 def test_the_legend_of_a_network_holds_only_signs_that_are_drawn(one, legend):
-    assert drawing.fabric(cluster(one), unicode=False).splitlines()[-1] == legend
+    assert network.text(cluster(one), unicode=False).splitlines()[-1] == legend
 
 
 def test_levels_whose_speed_nobody_gave_say_so_and_others_do_not():
     world = racks(2, 2, 1)
     guessed = replace(world, guesses={"leaf": "nothing says"})
-    lines = drawing.fabric(guessed).splitlines()
+    lines = network.text(guessed).splitlines()
     assert "leaf s0-r0 (speed unknown): " in lines[2]
     assert "spine s0 (12.5 GB/s): " in lines[1]
     assert lines[0].startswith("cluster (6 GB/s): ")
-    assert "unknown" not in drawing.fabric(world)
+    assert "unknown" not in network.text(world)
 
 
 def test_without_pairs_a_mesh_is_boxes_and_what_its_words_mean():
-    text = drawing.machine(V100, pairs=False)
+    text = drawn(V100, pairs=False)
     assert text.splitlines()[-1] == "  NV2 = 2 NVLinks; NV1 = 1 NVLink; SYS = across sockets"
-    assert len(text.splitlines()) == len(drawing.machine(V100).splitlines()) - 9
+    assert len(text.splitlines()) == len(drawn(V100).splitlines()) - 9
 
 
 def test_an_opaque_machine_says_how_many_of_the_doubtful_are_free_as_its_network_does():
     opaque = node("a", V100, 0b1111111, hidden=2)
-    assert "; 5 of 7 free, 1 in use\n" in drawing.machine(V100, free=opaque.free, hidden=2)
-    assert "  5 of 7 free  " in drawing.fabric(cluster(opaque))
+    assert "; 5 of 7 free, 1 in use\n" in drawn(V100, free=opaque.free, hidden=2)
+    assert "  5 of 7 free  " in network.text(cluster(opaque))
 
 
 def test_what_is_said_of_doubtful_gpus_keeps_to_a_narrow_screen_below_the_names():
     product = replace(HGX, knowledge=Knowledge.ASSUMED, name="gpu-node-17")
-    text = drawing.machine(
-        product, chosen=gpu_set((0,)), free=gpu_set(range(7)), hidden=2, width=60
-    )
+    text = drawn(product, chosen=gpu_set((0,)), free=gpu_set(range(7)), hidden=2, width=60)
     assert max(map(len, text.splitlines()[1:])) <= 60
     assert "2 of the GPUs marked free? are in use or unhealthy; not known which" in " ".join(
         text.split()
@@ -298,12 +301,12 @@ def test_what_is_said_of_doubtful_gpus_keeps_to_a_narrow_screen_below_the_names(
 
 def test_nodes_in_which_different_numbers_of_gpus_are_hidden_are_not_alike():
     world = cluster(node("a", V100, hidden=1), node("b", V100, hidden=2))
-    assert [line.split()[2] for line in drawing.fabric(world).splitlines()[1:3]] == ["7", "6"]
+    assert [line.split()[2] for line in network.text(world).splitlines()[1:3]] == ["7", "6"]
 
 
 def test_a_node_that_is_slower_than_what_joins_it_says_so():
     world = cluster(node("a", V100), node("b", V100, network=1.25), node("c", V100))
-    assert [line.partition("V100  ")[2] for line in drawing.fabric(world).splitlines()[1:3]] == [
+    assert [line.partition("V100  ")[2] for line in network.text(world).splitlines()[1:3]] == [
         "a, c",
         "b (1.25 GB/s to others)",
     ]
@@ -311,7 +314,7 @@ def test_a_node_that_is_slower_than_what_joins_it_says_so():
 
 def test_names_that_do_not_fit_are_counted():
     world = cluster(*(node(f"a-rather-long-name-{at}", HGX) for at in range(40)))
-    (line,) = drawing.fabric(world, width=80).splitlines()[1:2]
+    (line,) = network.text(world, width=80).splitlines()[1:2]
     assert len(line) <= 80
     shown = line.count("a-rather-long-name-")
     assert line.endswith(f" and {40 - shown} more")
@@ -320,16 +323,16 @@ def test_names_that_do_not_fit_are_counted():
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        (racks(3, 10, 4, free=lambda at: at % 256), "Not shown, as too many for one screen: nodes"),
-        (racks(20, 25, 1), "Not shown, as too many for one screen: leaf domains, nodes"),
+        (racks(3, 10, 4, free=lambda at: at % 256), "Not shown, as too many: nodes"),
+        (racks(20, 25, 1), "Not shown, as too many: leaf domains, nodes"),
         (racks(100, 1, 1), "... and 42 more spine domains"),
         (cluster(*(node(f"n{at}", V100, at) for at in range(250))), "more kinds of nodes"),
     ],
 )
 def test_a_network_too_large_for_a_screen_is_drawn_less_deep(world, said):
-    text = drawing.fabric(world)
+    text = network.text(world)
     assert said in text
-    assert len(text.splitlines()) <= drawing.FABRIC_LINES + 2
+    assert len(text.splitlines()) <= network.MOST + 2
 
 
 def test_nodes_without_gpus_take_no_place_from_the_network():
@@ -337,26 +340,26 @@ def test_nodes_without_gpus_take_no_place_from_the_network():
     bare = (
         node(f"cpu-{at}", machine("cpu", "none", ()), domains=(f"({at})",) * 2) for at in range(99)
     )
-    text = drawing.fabric(replace(racks(1, 2, 2), nodes=(*bare, *real)))
-    assert text == drawing.fabric(racks(1, 2, 2)) + "Not shown: 99 nodes without GPUs\n"
+    text = network.text(replace(racks(1, 2, 2), nodes=(*bare, *real)))
+    assert text == network.text(racks(1, 2, 2)) + "Not shown: 99 nodes without GPUs\n"
 
 
 def test_one_gpu_is_not_many():
     world = cluster(node("a", machine("one", "V100", matrix(1, {}))))
-    assert drawing.fabric(world).startswith("cluster (speed unknown): 1 node, 1 of 1 GPU free\n")
+    assert network.text(world).startswith("cluster (speed unknown): 1 node, 1 of 1 GPU free\n")
 
 
 def test_no_gpu_is_called_free_on_a_machine_that_takes_no_jobs():
-    text = drawing.machine(V100, free=gpu_set(range(6)), hidden=2, away="unused")
+    text = drawn(V100, free=gpu_set(range(6)), hidden=2, away="unused")
     assert "; 6 unused, 2 in use\n" in text
     assert "free" not in text
 
 
 def test_no_nodes_are_no_network():
-    assert drawing.fabric(cluster()) == "no nodes\n"
+    assert network.text(cluster()) == "no nodes\n"
 
 
 def test_two_lanes_of_a_mesh_are_not_taken_for_a_tree():
     """A chain of double links joins all, but its ends are joined less well."""
     chain = machine("chain", "V100", matrix(3, {(0, 1): 2, (1, 2): 2, (0, 2): 1}))
-    assert "2   ·   NV2" in drawing.machine(chain)
+    assert "2   ·   NV2" in drawn(chain)

@@ -15,8 +15,8 @@ import yaml
 from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli, layout
-from arena_topo.drawing import tables
-from arena_topo.drawing import text as drawing
+from arena_topo.drawing import network, tables
+from arena_topo.drawing.machine import State, draw
 from arena_topo.engines import machines, opening
 from arena_topo.engines.local import seating
 from arena_topo.errors import UnreadableTopology
@@ -77,7 +77,7 @@ def quad(name: str = "node-1"):
 
 def shown(**how: Any) -> str:
     """What is shown of the quad: its matrix, and its boxes without the same links once more."""
-    drawn = drawing.machine(machines.read(str(QUAD)).machine, pairs=False, **how)
+    drawn = draw(State(machine=machines.read(str(QUAD)).machine), pairs=False, **how)
     return f"{screen('matrix-nccl.txt')}\n{drawn}"
 
 
@@ -290,10 +290,10 @@ def dump(tmp_path):
 def test_without_a_machine_the_network_is_drawn_with_what_is_free(arena, dump):
     code, out, _err = arena("show", "--state", dump)
     cluster = opening.read_state((dump,))
-    assert (code, out) == (0, drawing.fabric(cluster))
+    assert (code, out) == (0, network.text(cluster))
     assert "node-4 (cordoned)" in out
     plain = arena("show", "--state", dump, "--ascii")[1]
-    assert plain == drawing.fabric(cluster, unicode=False)
+    assert plain == network.text(cluster, unicode=False)
 
 
 def test_the_network_as_json_is_what_was_drawn(arena, dump):
@@ -319,7 +319,7 @@ def test_a_node_is_drawn_with_the_gpus_that_are_free_and_those_in_use(arena, dum
     assert matrix.splitlines()[0].split() == ["GPU0", "GPU1", "GPU2", "GPU3", "NIC0", "NUMA"]
     assert (code, legend) == (
         0,
-        drawing.machine(machine, free=gpu_set([0, 2, 3]), pairs=False),
+        draw(State(machine=machine, free=gpu_set([0, 2, 3])), pairs=False),
     )
 
 

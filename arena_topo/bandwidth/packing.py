@@ -86,38 +86,6 @@ def ring_bounds(
     return least, most, budget.used
 
 
-def side_by_side(
-    multiplicity: Sequence[Sequence[int]], gpus: GPUSet, first: Ring = ()
-) -> tuple[Ring, ...]:
-    """As many NVLink rings through all of a set as can be laid without sharing a lane.
-
-    `multiplicity` are the lanes between every two GPUs, the set has 3 or more. Where `first` can be
-    one of so many rings it is the first of them. Where the search takes too long there are fewer.
-    """
-    inside = members(gpus)
-    for many in range(most_rings(multiplicity, gpus), 0, -1):
-        for start in ((first,), ()) if first else ((),):
-            left = [[multiplicity[one][other] for other in inside] for one in inside]
-            for ring in start:
-                _take(left, [inside.index(gpu) for gpu in ring])
-            if min(map(min, left)) < 0:
-                continue
-            laid = _found(left, many - len(start), Budget(EFFORT))
-            if laid is not None:
-                return (*start, *(tuple(inside[at] for at in ring) for ring in laid))
-    return ()
-
-
-def _found(lanes_of: list[list[int]], wanted: int, budget: Budget) -> list[Ring] | None:
-    """So many rings side by side; None if there are not, or too hard to find."""
-    for turn in range(len(lanes_of)):
-        laid = _laid(lanes_of, wanted, turn, budget)
-        if len(laid) == wanted:
-            return laid
-    packing = _Packing(lanes_of, _rings(lanes_of, budget), budget)
-    return packing.chosen if packing.holds(wanted) else None
-
-
 def _take(lanes_of: list[list[int]], ring: Sequence[int]) -> None:
     """Take a lane of each link of a ring."""
     for one, other in itertools.pairwise((*ring, ring[0])):

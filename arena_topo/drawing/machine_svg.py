@@ -1,45 +1,338 @@
-"""One machine as a picture: its GPUs, and the links between them."""
+"""A machine drawn as SVG: its GPUs, and the links that join them.
+
+Links that form a tree, or a switch, are boxes around the GPUs that they join. NVLinks from GPU to
+GPU are lines: two quads as NVIDIA draws a DGX-1, anything else on a circle.
+"""
 
 from __future__ import annotations
 
-from arena_topo.drawing.figure import counted, draw, draw_key, heading, key, states
-from arena_topo.drawing.sheet import Sheet, wrapped
-from arena_topo.topology import GPUSet, Machine
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise, permutations
+
+from arena_topo.bandwidth import packing
+from arena_topo.drawing.machine import (
+    BROKEN,
+    CHOSEN,
+    DOUBT,
+    FREE,
+    Group,
+    State,
+    meaning,
+    nics,
+    sockets,
+    tree,
+)
+from arena_topo.drawing.sheet import SMALL, Point, Sheet, framed, lines, stack
+from arena_topo.manifests import estimates
+from arena_topo.solver.gpu_sets import gpu_sets
+from arena_topo.topology import Knowledge, Link, LinkKind, Machine, members
+
+LEAST = 470.0
+"""Pixels of a line of text where a machine is narrower."""
+
+_WIDE, _HIGH = 62.0, 44.0
+"""A GPU's box."""
+
+_APART = 5.0
+_MOST_LANES = 4
+"""Lanes between two GPUs that are drawn side by side; more are a thick line."""
+
+_QUAD = 4
+_ROW = 360.0
+"""Pixels of a row of boxes: four GPUs, or two pairs."""
+
+_LOOKS = {CHOSEN: "on", "": "node", FREE: "node", DOUBT: "node doubt", BROKEN: "broken"}
+_USED = "used"
 
 
-def machine(
-    machine: Machine,
-    *,
-    free: GPUSet | None = None,
-    hidden: int = 0,
-    broken: GPUSet | None = None,
-    away: str | None = None,
-    notes: tuple[str, ...] = (),
-) -> str:
-    """Draw the GPUs of a machine and the links between them, as SVG.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """The ranks that a job puts on the chosen GPUs; `poor` where better GPUs are known."""
 
-    The arguments are those of `drawing.machine`; `notes` are sentences that stand below.
-    """
-    said = states(machine, free=free, hidden=hidden, broken=broken, away=away)
-    drawn = draw(machine, said)
+    of: Mapping[int, int] = field(default_factory=dict)
+    poor: bool = False
+
+
+def draw(state: State, *, notes: Sequence[str] = ()) -> str:
+    """Draw a machine as SVG; `notes` are sentences that stand below."""
+    name, what = state.machine.name, state.what
+    drawn = figure(state)
+    room = max(drawn.size[0], LEAST)
+    cards = nics(state.machine)
+    told = [*([f"NICs and their nearest GPUs: {'; '.join(cards)}"] if cards else []), *notes]
+    sheet = stack(
+        [
+            lines([(name, "head"), (what, "dim")], room),
+            drawn,
+            key(state.machine, room),
+            lines([(note, "small dim") for note in told], room),
+        ]
+    )
+    return sheet.finish(f"{name}: {what}", " ".join(("How its GPUs are linked.", *notes)))
+
+
+def figure(state: State, ranks: Ranks | None = None) -> Sheet:
+    """The GPUs of a machine and what joins them; the links of the chosen ones are marked."""
+    machine = state.machine
+    of = ranks or Ranks()
+    if _meshed(machine):
+        return _mesh(state, of)
+    every = tuple(range(len(machine.gpus)))
+    levels = tree(machine)
+    # Links that form neither a tree nor a mesh of NVLinks are only counted: the matrix has them.
+    groups = [Group(gpus=every, link=min(_links(machine)))] if levels is None else sum(levels, ())
+    numa = [Group(gpus=gpus, numa=at) for at, gpus in sockets(machine).items()]
+    if all(_nest(set(one.gpus), set(two.gpus)) for one in numa for two in groups):
+        groups = [*numa, *groups]
+    boxes: dict[tuple[int, ...], list[Group]] = {}
+    for group in sorted(groups, key=lambda one: len(one.gpus)):
+        boxes.setdefault(group.gpus, []).append(group)
+    chosen = set(members(state.chosen))
+    lit = next((gpus for gpus in boxes if len(chosen) > 1 and chosen <= set(gpus)), ())
+    return _nested(every, boxes, state, of, lit)
+
+
+def _nest(one: set[int], other: set[int]) -> bool:
+    """Whether two boxes can be drawn without crossing each other."""
+    return one <= other or other <= one or not one & other
+
+
+def key(machine: Machine, room: float) -> Sheet:
+    """What the lines of a mesh mean."""
     sheet = Sheet()
-    left, _top, right, _bottom = drawn.edges
-    room = max(right - left, 360)
-    sheet.text((0, 14), machine.name, "head", room=room, size=17)
-    what = heading(machine) + (f"; {counted(said)}" if counted(said) else "")
-    y = 36.0
-    for line in wrapped(what, room):
-        sheet.text((0, y), line, "dim")
-        y += 18
-    _wide, high = sheet.inset(drawn, (0, y + 6))
-    y += high + 24
-    y = draw_key(sheet, key(machine), (0, y), room) if key(machine) else y
-    for note in notes:
-        for line in wrapped(note, room, 12):
-            sheet.text((0, y + 10), line, "small dim", size=12)
-            y += 17
-    return sheet.finish(f"{machine.name}: {what}", " ".join((_told(machine), *notes)))
+    if not _meshed(machine):
+        return sheet
+    y = 0.0
+    pcie = []
+    for link in sorted(_links(machine)):
+        said = f"{meaning(link)} ({link}), {_rate(link, machine)}"
+        if link.kind is not LinkKind.NVLINK:
+            pcie.append(said)
+            continue
+        _lanes(sheet, ((0, y + 8), (34, y + 8)), ["link"] * link.lanes)
+        sheet.text((42, y + 12), said, "small dim", size=SMALL)
+        y += 20
+    if pcie:
+        sheet.line(((0, y + 8), (34, y + 8)), "link dashed")
+        words = lines([(f"other pairs: {'; '.join(reversed(pcie))}", "small dim")], room - 42)
+        sheet.inset(words, (42, y + 1))
+    return sheet
 
 
-def _told(machine: Machine) -> str:
-    return "How the GPUs of this machine are linked." if machine.gpus else "There are no GPUs."
+def _links(machine: Machine) -> set[Link]:
+    return {machine.link(*pair) for pair in combinations(range(len(machine.gpus)), 2)}
+
+
+def _rate(link: Link, machine: Machine) -> str:
+    facts = gpu_sets(machine.configuration).facts
+    nvlink = link.kind is LinkKind.NVLINK
+    return f"{estimates.amount(link.lanes * facts.lane_rate if nvlink else facts.rate(link))} GB/s"
+
+
+def _gpu(sheet: Sheet, at: Point, gpu: int, word: str, ranks: Ranks) -> None:
+    """The box of a GPU around a point."""
+    x, y = at
+    look = _LOOKS.get(word, _USED)
+    if word == CHOSEN and ranks.poor:
+        look = "poor"
+    ink = " on-text" if look in {"on", "poor"} else " used-text" if look == _USED else ""
+    sheet.box((x - _WIDE / 2, y - _HIGH / 2), (_WIDE, _HIGH), look, corner=7)
+    sheet.text((x, y + (-2 if word else 4.5)), f"GPU {gpu}", f"strong middle{ink}")
+    if word:
+        said = f"rank {ranks.of[gpu]}" if word == CHOSEN and gpu in ranks.of else word
+        sheet.text((x, y + 14), said, f"small middle{ink}", size=SMALL)
+
+
+# ---------------------------------------------------------------- boxes in boxes
+
+
+def _nested(
+    gpus: Sequence[int],
+    groups: Mapping[tuple[int, ...], Sequence[Group]],
+    state: State,
+    ranks: Ranks,
+    lit: tuple[int, ...],
+) -> Sheet:
+    """Some GPUs, and boxes around those that something joins."""
+    parts: list[Sheet] = []
+    left = list(gpus)
+    while left:
+        around = [own for own in groups if left[0] in own and set(own) <= set(left)]
+        if around:
+            inner = max(around, key=len)
+            rest = {own: joins for own, joins in groups.items() if own != inner}
+            look = "frame" if inner != lit else "poor-frame" if ranks.poor else "on-frame"
+            content = _nested(inner, rest, state, ranks, lit)
+            parts.append(framed(content, _label(groups[inner], state.machine), look))
+            left = [gpu for gpu in left if gpu not in inner]
+        else:
+            sheet = Sheet()
+            _gpu(sheet, (0, 0), left[0], state.words[left[0]], ranks)
+            parts.append(sheet)
+            left = left[1:]
+    most = max(1, int(_ROW / max(part.size[0] for part in parts)))
+    row = -(-len(parts) // -(-len(parts) // most))
+    rows = [stack(parts[at : at + row], across=True) for at in range(0, len(parts), row)]
+    return stack(rows)
+
+
+def _label(groups: Sequence[Group], machine: Machine) -> str:
+    """What joins the GPUs of a box: `NUMA 0: one NUMA node (NODE), 19.9 GB/s`."""
+    said = []
+    for group in groups:
+        if group.link is None:
+            said.append(group.word)
+            continue
+        rate = _rate(group.link, machine)
+        if group.switch:
+            said.append(f"NVSwitch: {group.link.lanes} NVLinks each, {rate}")
+        elif machine.knowledge is Knowledge.UNKNOWN:
+            said.append(f"not known, {rate}")
+        elif len(group.gpus) > 2:  # noqa: PLR2004 there is no room for more below two GPUs
+            said.append(f"{meaning(group.link)} ({group.link}), {rate}")
+        else:
+            said.append(f"{group.link}, {rate}")
+    return ": ".join(said)
+
+
+# ---------------------------------------------------------------- lines
+
+
+def _meshed(machine: Machine) -> bool:
+    """Whether more than two GPUs are joined by NVLinks of their own."""
+    lanes = packing.lanes(machine.links)
+    parts = packing.components(range(len(lanes)), lambda one, other: lanes[one][other] > 0)
+    return not machine.nvswitch and any(len(part) > 2 for part in parts)  # noqa: PLR2004
+
+
+def _mesh(state: State, ranks: Ranks) -> Sheet:
+    machine = state.machine
+    spots = _quads(machine) or _circle(machine)
+    sheet = Sheet()
+    for words, left, top, wide, high in _frames(machine, spots):
+        sheet.box((left, top), (wide, high), "frame")
+        sheet.text((left + wide / 2, top + 17), words, "small dim middle", size=SMALL)
+    look = "slow" if ranks.poor else "lit"
+    chosen = set(members(state.chosen))
+    faint = "faint" if chosen else "link"
+    marked = []
+    for pair in combinations(range(len(machine.gpus)), 2):
+        lanes = machine.link(*pair).lanes if machine.link(*pair).kind is LinkKind.NVLINK else 0
+        if lanes and set(pair) <= chosen:
+            marked.append((pair, [look] * lanes))
+        elif lanes:
+            _lanes(sheet, _path(spots, *pair), [faint] * lanes)
+    for pair, looks in marked:
+        _lanes(sheet, _path(spots, *pair), looks, thick=3)
+    for pair in _off_nvlink(state):
+        _lanes(sheet, _path(spots, *pair), [f"{look} dashed"], thick=3)
+    for gpu, spot in spots.items():
+        _gpu(sheet, spot, gpu, state.words[gpu], ranks)
+    return sheet
+
+
+def _off_nvlink(state: State) -> list[tuple[int, int]]:
+    """The pairs of the best ring of the chosen GPUs that have no NVLink."""
+    ring = gpu_sets(state.machine.configuration).order(state.chosen) if state.chosen else ()
+    pairs = {(min(pair), max(pair)) for pair in pairwise((*ring, *ring[:1])) if len(set(pair)) > 1}
+    return sorted(one for one in pairs if state.machine.link(*one).kind is not LinkKind.NVLINK)
+
+
+def _lanes(sheet: Sheet, points: Sequence[Point], looks: Sequence[str], thick: float = 2) -> None:
+    """A line for each lane, side by side; a thick one for many."""
+    if len(looks) > _MOST_LANES:
+        looks, thick = looks[:1], 8
+    (x, y), (right, low) = points[0], points[-1]
+    away = math.dist(points[0], points[-1])
+    for lane, look in enumerate(looks):
+        aside = (lane - (len(looks) - 1) / 2) * _APART
+        if len(points) == 2:  # noqa: PLR2004 a straight line
+            dx, dy = aside * (y - low) / away, aside * (right - x) / away
+            sheet.line(((x + dx, y + dy), (right + dx, low + dy)), look, thick=thick)
+        else:
+            # The lanes of a curve lie inside each other.
+            lift = points[1][1] + (aside if points[1][1] < y else -aside)
+            inside = (x + aside, y), (x + aside, lift), (right - aside, lift), (right - aside, y)
+            sheet.curve(inside, look, thick=thick)
+
+
+_LIFT = 112.0
+"""How far the controls of a curve are from the row of GPUs that it leads around."""
+
+
+def _path(spots: Mapping[int, Point], one: int, other: int) -> tuple[Point, ...]:
+    """A straight line, or a curve around the GPUs that stand between two of a row."""
+    start, end = sorted((spots[one], spots[other]))
+    if not any(y == start[1] == end[1] and start[0] < x < end[0] for x, y in spots.values()):
+        return start, end
+    above = start[1] <= sum(y for _x, y in spots.values()) / len(spots)
+    y = start[1] + (-_LIFT if above else _LIFT)
+    return start, (start[0], y), (end[0], y), end
+
+
+def _circle(machine: Machine) -> dict[int, Point]:
+    """GPUs on a circle, those of a NUMA node side by side, the first at the upper left."""
+    order = sorted(range(len(machine.gpus)), key=lambda gpu: (machine.gpus[gpu].numa or 0, gpu))
+    # So far apart that a line to the next but one passes a GPU's box.
+    radius = max(110.0, len(order) * 120 / (2 * math.pi))
+    turn = 2 * math.pi / len(order)
+    return {
+        gpu: (
+            round(-1.15 * radius * math.sin((at + 0.5) * turn), 1),
+            round(-radius * math.cos((at + 0.5) * turn), 1),
+        )
+        for at, gpu in enumerate(order)
+    }
+
+
+_CORNERS = ((0, 0), (1, 0), (1, 1), (0, 1))
+_COLUMNS = (0.0, 112.0, 254.0, 366.0)
+_LOW = 124.0
+
+
+def _quads(machine: Machine) -> dict[int, Point]:
+    """Two quads whose GPUs are joined one to one, as in a DGX-1; empty where it is no such mesh.
+
+    The drawing is NVIDIA's (DGX-1 system architecture white paper, figure 4): partners lie on one
+    line, the inner ones side by side.
+    """
+    lanes = packing.lanes(machine.links)
+    every = range(len(lanes))
+    if len(lanes) != 2 * _QUAD:
+        return {}
+    for left in combinations(every, _QUAD):
+        right = [gpu for gpu in every if gpu not in left]
+        full = all(lanes[one][two] for quad in (left, right) for one, two in combinations(quad, 2))
+        partners = {gpu: [other for other in right if lanes[gpu][other]] for gpu in left}
+        if not full or sorted(partners.values()) != [[gpu] for gpu in right]:
+            continue
+        # Opposite corners: the pair with the fewest lanes, as diagonals cross.
+        first, *others = left
+        around = min(
+            permutations(others),
+            key=lambda three: lanes[first][three[1]] + lanes[three[0]][three[2]],
+        )
+        spots: dict[int, Point] = {}
+        for gpu, (column, row) in zip((first, *around), _CORNERS, strict=True):
+            spots[gpu] = (_COLUMNS[column], row * _LOW)
+            spots[partners[gpu][0]] = (_COLUMNS[3 - column], row * _LOW)
+        return spots
+    return {}
+
+
+def _frames(
+    machine: Machine, spots: Mapping[int, Point]
+) -> list[tuple[str, float, float, float, float]]:
+    """A box around the GPUs of each NUMA node; none where they would overlap."""
+    frames = []
+    for numa, gpus in sockets(machine).items():
+        xs, ys = zip(*(spots[gpu] for gpu in gpus), strict=True)
+        left, top = min(xs) - _WIDE / 2 - 14, min(ys) - _HIGH / 2 - 30
+        wide, high = max(xs) + _WIDE / 2 + 14 - left, max(ys) + _HIGH / 2 + 14 - top
+        frames.append((f"NUMA {numa}", left, top, wide, high))
+    for (_, left, top, wide, high), (_, other, up, broad, tall) in combinations(frames, 2):
+        if left < other + broad and other < left + wide and top < up + tall and up < top + high:
+            return []
+    return frames

@@ -1,250 +1,272 @@
-"""The network of a cluster as a tree, from the whole on the left to the nodes on the right.
+"""The network of a cluster as a tree of domains, in text and as SVG.
 
-Each domain says how fast its nodes are joined and how many of its GPUs are free; each node has a
-box for every GPU. Nodes that are alike share a row.
+Nodes that are alike share a row with a sign for every GPU. A network of more than MOST rows is
+drawn less deep, and what is left out is counted; so are the nodes without GPUs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from arena_topo.drawing.sheet import HEAD, SMALL, Layer, Point, Sheet, width, wrapped
+from arena_topo.drawing.machine import ASCII, UNICODE
+from arena_topo.drawing.sheet import SMALL, Sheet, framed, lines, stack, width
 from arena_topo.drawing.tables import EMULATED
-from arena_topo.drawing.text import FABRIC_LINES, names
 from arena_topo.topology import BEYOND, Cluster, Node, count, natural
 
-_DOMAIN = (176.0, 62.0)
-_COLUMN = 204.0
-_ROW = 26.0
-_SPACE = 12.0
-_SQUARE = 13.0
-_STEP = 16.0
-_WRAPPED = 16
-"""GPUs in one row of a node's boxes."""
+MOST = 60
+"""Rows of a drawing: one screen of a tall terminal."""
 
-_NAMES = 60
-"""Characters of names in one row."""
+_SHORTEST = 24
+"""Columns that are left for names even where a tree is deeper than the screen is wide."""
+
+_FREE, _USED, _DOUBT, _AWAY = "free", "in use", "doubt", "away"
+_MEANING = {
+    _FREE: "free",
+    _USED: "in use",
+    _DOUBT: "some of these are in use or unhealthy; which ones is not reported",
+    _AWAY: "cannot be used now",
+}
+_LOOKS = {_FREE: "node", _USED: "used", _DOUBT: "node doubt", _AWAY: "broken"}
+
+_SQUARE, _STEP, _WRAPPED = 13.0, 16.0, 16
+_WIDEST = 820.0
+"""Pixels up to which domains stand side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """Nodes that are alike."""
+    """Nodes that are alike; `signs` is one of `_MEANING` for each GPU."""
 
-    nodes: tuple[Node, ...]
-
-    @property
-    def high(self) -> float:
-        """Pixels that the row takes."""
-        return _ROW + _STEP * ((len(self.nodes[0].machine.gpus) - 1) // _WRAPPED)
+    signs: tuple[str, ...]
+    free: str
+    what: str
+    nodes: tuple[str, ...]
+    tail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Domain:
-    """A part of the network; `level` is that of its tier, -1 for the whole."""
+    """A part of the network with its speed and its free GPUs."""
 
     name: str
-    level: int
+    speed: str
     nodes: tuple[Node, ...]
     parts: tuple[_Domain | _Row, ...] = ()
 
     @property
-    def high(self) -> float:
-        """Pixels that the domain and all below it take."""
-        inside = sum(part.high for part in self.parts)
-        if self.parts and isinstance(self.parts[0], _Domain):
-            inside += _SPACE * (len(self.parts) - 1)
-        return max(_DOMAIN[1], inside)
+    def free(self) -> tuple[int, int]:
+        """How many of its GPUs are free, and how many there are."""
+        return sum(map(_free, self.nodes)), sum(len(one.machine.gpus) for one in self.nodes)
+
+    @property
+    def counted(self) -> str:
+        """The same in words."""
+        free, gpus = self.free
+        return f"{free} of {gpus} GPU{'s' if gpus != 1 else ''} free"
 
 
-def fabric(cluster: Cluster) -> str:
-    """Draw the network of a cluster as SVG.
+def text(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
+    """Draw the network as a tree of lines of at most `width` columns where names allow it."""
+    tree, notes = _tree(cluster)
+    if not tree.nodes:
+        none = f"{_many(cluster.nodes)}, none with GPUs\n"
+        return none if cluster.nodes else "no nodes\n"
+    pen = UNICODE if unicode else ASCII
+    characters = {_FREE: pen.empty, _USED: pen.full, _DOUBT: "?", _AWAY: "x"}
 
-    As `drawing.fabric` does it draws a large network less deep, at most FABRIC_LINES domains or
-    rows, and counts what it leaves out.
-    """
+    def below(domain: _Domain, trunk: str) -> Iterator[str]:
+        for part in domain.parts:
+            last = part is domain.parts[-1]
+            head = trunk + (pen.last if last else pen.branch)
+            if isinstance(part, _Domain):
+                yield f"{head}{part.name} ({part.speed}): {_many(part.nodes)}, {part.counted}"
+                yield from below(part, trunk + (" " * len(pen.trunk) if last else pen.trunk))
+            else:
+                gauge = "".join(characters[sign] for sign in part.signs)
+                said = f"{gauge}  {part.free}  {part.what}  "
+                room = max(_SHORTEST, width - len(head)) - len(said) - len(part.tail)
+                yield f"{head}{said}{names(part.nodes, room)}{part.tail}"
+
+    drawn = [f"{tree.name} ({tree.speed}): {_many(tree.nodes)}, {tree.counted}", *below(tree, "")]
+    meanings = [f"{characters[one]} {_MEANING[one]}" for one in _signs(tree)]
+    return "".join(
+        f"{line}\n" for line in (*drawn, *(["  ".join(meanings)] * any(meanings)), *notes)
+    )
+
+
+def svg(cluster: Cluster) -> str:
+    """Draw the network as boxes in boxes."""
+    tree, notes = _tree(cluster)
+    what = f"{_many(tree.nodes)}, {tree.counted}"
+    legend = Sheet()
+    at = 0.0
+    for sign in _signs(tree):
+        legend.box((at, 0), (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
+        legend.text((at + 20, 11), _MEANING[sign], "small dim", size=SMALL)
+        at += 42 + width(_MEANING[sign], SMALL)
+    notes += [f"{EMULATED}."] if cluster.emulated else []
+    drawn = _card(tree)
+    below = lines([(note, "small dim") for note in notes], max(360.0, drawn.size[0]))
+    sheet = stack([lines([(what, "head")], math.inf), drawn, legend, below])
+    levels = "; ".join(f"{tier.name} {_speed(cluster, tier.name)}" for tier in cluster.tiers)
+    told = f"Levels from coarse to near: {levels}" if levels else "No levels known"
+    return sheet.finish(f"Network of {what}", told)
+
+
+# ---------------------------------------------------------------- the tree
+
+
+def _tree(cluster: Cluster) -> tuple[_Domain, list[str]]:
+    """The network as deep as it may be drawn, and what is not drawn."""
     nodes = tuple(
         sorted(
             (one for one in cluster.nodes if one.machine.gpus), key=lambda one: natural(one.name)
         )
     )
-    tree = _Domain(name="cluster", level=-1, nodes=nodes)
     deepest = len(cluster.tiers) + 1
-    depth = deepest
-    while nodes:
-        tree = _Domain(
-            name="cluster", level=-1, nodes=nodes, parts=_parts(nodes, 0, depth, len(cluster.tiers))
-        )
-        if depth == 1 or _lines(tree) <= FABRIC_LINES:
+    for depth in range(deepest, 0, -1):
+        parts = _parts(cluster, nodes, 0, depth)
+        if sum(map(_lines, parts)) < MOST:
             break
-        depth -= 1
     notes = []
-    if len(tree.parts) > FABRIC_LINES:
-        more = len(tree.parts) - FABRIC_LINES
+    if sum(map(_lines, parts)) >= MOST:
         what = f"{cluster.tiers[0].name} domains" if cluster.tiers else "kinds of nodes"
-        tree = _Domain(name=tree.name, level=-1, nodes=nodes, parts=tree.parts[:FABRIC_LINES])
-        notes.append(f"... and {more} more {what}")
+        notes.append(f"... and {len(parts) - MOST + 2} more {what}")
+        parts = parts[: MOST - 2]
     if depth < deepest:
-        hidden = [f"{tier.name} domains" for tier in cluster.tiers[depth:]]
-        notes.append(f"Not shown, as too many: {', '.join([*hidden, 'nodes'])}")
-    if len(nodes) < len(cluster.nodes):
-        notes.append(f"Not shown: {_many(len(cluster.nodes) - len(nodes))} without GPUs")
-    if cluster.emulated:
-        notes.append(EMULATED)
-    what = f"{_many(len(nodes))}, {_counted(nodes)}"
-    sheet = Sheet()
-    sheet.text((0, 14), what, "head", size=HEAD)
-    signs: set[str] = set()
-    _draw(sheet, tree, (0, 36), cluster, signs)
-    y = 36 + tree.high + 22
-    y = _legend(sheet, signs, (0, y))
-    room = max(360.0, sheet.edges[2])
-    for note in notes:
-        for line in wrapped(note, room, SMALL):
-            sheet.text((0, y + 10), line, "small dim", size=SMALL)
-            y += 17
-    levels = ", ".join(
-        tier.name if cluster.guessed(tier.name) else f"{tier.name} {tier.bandwidth:g} GB/s"
-        for tier in cluster.tiers
-    )
-    return sheet.finish(
-        f"Network of {what}",
-        f"Levels from coarse to near: {levels}" if levels else "No levels known",
-    )
+        hidden = [*(f"{tier.name} domains" for tier in cluster.tiers[depth:]), "nodes"]
+        notes.append(f"Not shown, as too many: {', '.join(hidden)}")
+    others = [one for one in cluster.nodes if not one.machine.gpus]
+    if others:
+        notes.append(f"Not shown: {_many(others)} without GPUs")
+    speed = _speed(cluster, BEYOND)
+    return _Domain(name="cluster", speed=speed, nodes=nodes, parts=parts), notes
 
 
-def _parts(nodes: Sequence[Node], level: int, depth: int, tiers: int) -> tuple[_Domain | _Row, ...]:
+def _parts(
+    cluster: Cluster, nodes: Sequence[Node], level: int, depth: int
+) -> tuple[_Domain | _Row, ...]:
     if level == depth:
         return ()
-    if level == tiers:
-        alike: dict[tuple[object, ...], list[Node]] = {}
+    if level == len(cluster.tiers):
+        alike: dict[_Row, list[str]] = {}
         for node in nodes:
-            doubt = node.unavailable or node.shared
-            key = (node.machine.model, tuple(_looks(node)), node.hidden, doubt, node.network)
-            alike.setdefault(key, []).append(node)
-        return tuple(_Row(nodes=tuple(group)) for group in alike.values())
+            alike.setdefault(_row(node), []).append(node.name)
+        return tuple(_shared(row, names) for row, names in alike.items())
     inside: dict[str, list[Node]] = {}
     for node in nodes:
         inside.setdefault(node.domains[level], []).append(node)
+    tier = cluster.tiers[level].name
     return tuple(
         _Domain(
-            name=name,
-            level=level,
+            name=f"{tier} {name}",
+            speed=_speed(cluster, tier),
             nodes=tuple(inside[name]),
-            parts=_parts(inside[name], level + 1, depth, tiers),
+            parts=_parts(cluster, inside[name], level + 1, depth),
         )
         for name in sorted(inside, key=natural)
     )
 
 
-def _lines(domain: _Domain) -> int:
-    return sum(_lines(part) if isinstance(part, _Domain) else 1 for part in domain.parts) or 1
+def _row(node: Node) -> _Row:
+    """What a drawing says of a node, its name left out."""
+    takes = node.unavailable is None and node.shared is None
+    free = (_DOUBT if node.hidden else _FREE) if takes else _AWAY
+    healthy = node.machine.everything if node.allocatable is None else node.allocatable
+    gpus = range(len(node.machine.gpus))
+    signs = tuple(
+        free if node.free >> gpu & 1 else _USED if healthy >> gpu & 1 else _AWAY for gpu in gpus
+    )
+    slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
+    said = [one for one in (node.unavailable or node.shared, slow) if one]
+    known = f"{_free(node)} of {count(node.free)}" if _DOUBT in signs else f"{_free(node)}"
+    return _Row(
+        signs=signs,
+        free=f"{known} free",
+        what=f"{len(gpus)} x {node.machine.model or 'GPU'}",
+        nodes=(),
+        tail=f" ({'; '.join(said)})" if said else "",
+    )
 
 
-# ---------------------------------------------------------------- domains
+def _shared(row: _Row, nodes: Sequence[str]) -> _Row:
+    each = " each" if len(nodes) > 1 else ""
+    return _Row(
+        signs=row.signs,
+        free=row.free + each,
+        what=row.what,
+        nodes=tuple(nodes),
+        tail=row.tail,
+    )
 
 
-def _draw(sheet: Sheet, domain: _Domain, at: Point, cluster: Cluster, signs: set[str]) -> None:
-    """A domain as high as all that is in it, and that to its right."""
-    x, y = at
-    high = domain.high
-    sheet.box(at, (_DOMAIN[0], high), "frame", layer=Layer.NODE)
-    middle = y + high / 2
-    tier = cluster.tiers[domain.level] if domain.level >= 0 else None
-    speed = cluster.beyond if tier is None else tier.bandwidth
-    assumed = cluster.guessed(BEYOND if tier is None else tier.name)
-    name = domain.name if tier is None else f"{tier.name} {domain.name}"
-    room = _DOMAIN[0] - 24
-    sheet.text((x + 12, middle - 14), name, "strong", room=room / 1.08)
-    said = "speed unknown" if assumed else f"{speed:g} GB/s"
-    sheet.text((x + 12, middle + 1), said, "small dim", room=room, size=SMALL)
-    sheet.text((x + 12, middle + 16), _counted(domain.nodes), "small", room=room, size=SMALL)
-    gpus = sum(len(node.machine.gpus) for node in domain.nodes)
-    share = sum(map(_free, domain.nodes)) / gpus if gpus else 0.0
-    sheet.box((x + 12, middle + 22), (room, 4), "used", layer=Layer.LABEL, round_=2)
-    if share:
-        sheet.box((x + 12, middle + 22), (room * share, 4), "on", layer=Layer.LABEL, round_=2)
-    right = x + _COLUMN
-    # What is lower than its domain stands in its middle.
-    gaps = _SPACE if domain.parts and isinstance(domain.parts[0], _Domain) else 0.0
-    below = sum(part.high for part in domain.parts) + gaps * max(0, len(domain.parts) - 1)
-    low = y + (high - below) / 2
-    for part in domain.parts:
-        centre = low + part.high / 2
-        start, turn = x + _DOMAIN[0], x + (_DOMAIN[0] + _COLUMN) / 2
-        points = [(start, middle), (turn, middle), (turn, centre), (right, centre)]
-        straight = abs(middle - centre) < 1
-        sheet.line([points[0], (right, middle)] if straight else points, "link", thick=1.5)
-        if isinstance(part, _Domain):
-            _draw(sheet, part, (right, low), cluster, signs)
+def _lines(part: _Domain | _Row) -> int:
+    return 1 + (sum(map(_lines, part.parts)) if isinstance(part, _Domain) else 0)
+
+
+def _signs(tree: _Domain) -> list[str]:
+    """The signs that are drawn, in the order of their meanings."""
+
+    def drawn(part: _Domain | _Row) -> Iterator[str]:
+        if isinstance(part, _Row):
+            yield from part.signs
         else:
-            _row(sheet, part, (right, low), signs)
-        low += part.high + gaps
+            for one in part.parts:
+                yield from drawn(one)
+
+    found = set(drawn(tree))
+    return [sign for sign in _MEANING if sign in found]
 
 
-def _counted(nodes: Sequence[Node]) -> str:
-    gpus = sum(len(node.machine.gpus) for node in nodes)
-    return f"{sum(map(_free, nodes))} of {gpus} GPU{'s' if gpus != 1 else ''} free"
+def _speed(cluster: Cluster, level: str) -> str:
+    if cluster.guessed(level):
+        return "speed unknown"
+    speeds = {tier.name: tier.bandwidth for tier in cluster.tiers}
+    return f"{speeds.get(level, cluster.beyond):g} GB/s"
 
 
-def _many(nodes: int) -> str:
-    return f"{nodes} node{'s' if nodes != 1 else ''}"
+def _many(nodes: Sequence[object]) -> str:
+    return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
 
 
 def _free(node: Node) -> int:
     return node.free_count if node.unavailable is None and node.shared is None else 0
 
 
-# ---------------------------------------------------------------- nodes
+def names(every: Sequence[str], width: int) -> str:
+    """As many names as fit in `width` columns, at least one, and how many more there are."""
+    shown, used = 1, len(every[0])
+    most = width - len(f" and {len(every)} more")
+    while shown < len(every) and used + 2 + len(every[shown]) <= most:
+        used += 2 + len(every[shown])
+        shown += 1
+    left = len(every) - shown
+    return ", ".join(every[:shown]) + (f" and {left} more" if left else "")
 
 
-_MEANING = {
-    "node": "free",
-    "used": "in use",
-    "node doubt": "some of these are in use, nobody says which",
-    "broken": "cannot be used now",
-}
+# ---------------------------------------------------------------- boxes
 
 
-def _looks(node: Node) -> Iterable[str]:
-    takes = node.unavailable is None and node.shared is None
-    free = ("node doubt" if node.hidden else "node") if takes else "broken"
-    healthy = node.machine.everything if node.allocatable is None else node.allocatable
-    for gpu in range(len(node.machine.gpus)):
-        yield free if node.free >> gpu & 1 else "used" if healthy >> gpu & 1 else "broken"
-
-
-def _row(sheet: Sheet, row: _Row, at: Point, signs: set[str]) -> None:
-    """A box for each GPU, how many are free, and the names of the nodes."""
-    x, y = at
-    node = row.nodes[0]
-    top = y + (_ROW - _SQUARE) / 2
-    looks = list(_looks(node))
-    for gpu, look in enumerate(looks):
-        corner = (x + gpu % _WRAPPED * _STEP + 4, top + gpu // _WRAPPED * _STEP)
-        sheet.box(corner, (_SQUARE, _SQUARE), look, layer=Layer.NODE, round_=3)
-    signs.update(looks)
-    x += min(_WRAPPED, len(looks)) * _STEP + 12
-    each = " each" if len(row.nodes) > 1 else ""
-    free = f"{_free(node)} of {count(node.free)}" if "node doubt" in looks else f"{_free(node)}"
-    slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
-    said = [one for one in (node.unavailable or node.shared, slow) if one]
-    tail = f" ({'; '.join(said)})" if said else ""
-    listed = names([str(one.name) for one in row.nodes], _NAMES)
-    middle = top + _SQUARE / 2 + 4.5 + (row.high - _ROW) / 2
-    sheet.text((x, middle), f"{free} free{each}", "small dim", size=SMALL)
-    x += max(84.0, width(f"{free} free{each}", SMALL) + 14)
-    text = f"{listed}, {len(looks)} x {node.machine.model or 'GPU'}{tail}"
-    sheet.text((x, middle), text, "small", room=520, size=SMALL)
-
-
-def _legend(sheet: Sheet, signs: set[str], at: Point) -> float:
-    """What the boxes mean that were drawn; the y below them."""
-    x, y = at
-    for look, words in _MEANING.items():
-        if look in signs:
-            sheet.box((x, y), (_SQUARE, _SQUARE), look, layer=Layer.NODE, round_=3)
-            sheet.text((x + 20, y + 11), words, "small dim", size=SMALL)
-            x += 20 + width(words, SMALL) + 22
-    return y + (24 if signs else 0)
+def _card(part: _Domain | _Row) -> Sheet:
+    """A domain as a box around its parts; nodes as a row of squares."""
+    sheet = Sheet()
+    if isinstance(part, _Row):
+        for gpu, sign in enumerate(part.signs):
+            corner = (gpu % _WRAPPED * _STEP, gpu // _WRAPPED * _STEP)
+            sheet.box(corner, (_SQUARE, _SQUARE), _LOOKS[sign], corner=3)
+        x = min(_WRAPPED, len(part.signs)) * _STEP + 8
+        said = f"{part.free}: {names(part.nodes, 40)}, {part.what}{part.tail}"
+        sheet.text((x, 11), said, "small", room=420, size=SMALL)
+        return sheet
+    free, gpus = part.free
+    sheet.text((0, 12), part.name, "strong", room=220)
+    sheet.text((0, 28), f"{part.speed}; {part.counted}", "small dim", room=260, size=SMALL)
+    sheet.box((0, 35), (180, 4), "used", corner=2)
+    if free:
+        sheet.box((0, 35), (180 * free / gpus, 4), "on", corner=2)
+    inside = [_card(one) for one in part.parts]
+    across = isinstance(part.parts[0], _Domain) if part.parts else False
+    across = across and sum(card.size[0] for card in inside) <= _WIDEST
+    return framed(stack([sheet, stack(inside, across=across)]), "")

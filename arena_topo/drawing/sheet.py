@@ -1,101 +1,60 @@
-"""A sheet of SVG: shapes in layers, text that fits, and one look for light and dark screens."""
+"""A sheet of SVG: boxes, lines and text that fits, in one look for light and dark screens."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 from collections.abc import Sequence
-from enum import IntEnum
 from html import escape
 
 from arena_topo.escaping import one_line
 
 Point = tuple[float, float]
 
-MARGIN = 20
-"""Pixels around everything."""
+TEXT, SMALL, HEAD, BIG = 13, 12, 17, 24
+"""Sizes of text in pixels."""
 
-TEXT = 13
-SMALL = 12
-HEAD = 17
-BIG = 24
+_MARGIN = 20
+_PAD = 12.0
 
-
-class Layer(IntEnum):
-    """What lies over what, from below."""
-
-    FRAME = 0
-    LINK = 1
-    RING = 2
-    NODE = 3
-    LABEL = 4
-
-
-_LIGHT = {
-    ".paper": "fill:#ffffff;stroke:#d5dde5",
-    ".frame": "fill:#f2f5f8;stroke:#c3ced9",
-    "text": "fill:#17212b",
-    ".dim": "fill:#566473",
-    ".good": "fill:#0062a8",
-    ".bad": "fill:#b83a08",
-    ".node": "fill:#ffffff;stroke:#43515f",
-    ".used": "fill:#d8dee4;stroke:#b4bfca",
-    ".broken": "fill:#e6e0dd;stroke:#b83a08",
-    ".on": "fill:#0067b1;stroke:#0067b1",
-    ".poor": "fill:#b83a08;stroke:#b83a08",
-    ".on-text": "fill:#ffffff",
-    ".used-text": "fill:#5d6975",
-    ".link": "stroke:#6d7c8b",
-    ".faint": "stroke:#bcc7d2",
-    ".bar": "fill:#dfe6ed;stroke:#9fadbb",
-    ".bar-on": "fill:#cfe5f6;stroke:#0067b1",
-    ".bar-slow": "fill:#fbe3d6;stroke:#c8400a",
-    ".ring0": "stroke:#0067b1",
-    ".ring1": "stroke:#00845a",
-    ".ring2": "stroke:#a1399f",
-    ".slow,.weak": "stroke:#c8400a",
+COLOURS = {
+    ".paper": ("fill:#ffffff;stroke:#d5dde5", "fill:#10161d;stroke:#2b3743"),
+    ".frame": ("fill:#f2f5f8;stroke:#c3ced9", "fill:#182029;stroke:#36434f"),
+    ".on-frame": ("fill:#cfe5f6;stroke:#0067b1", "fill:#15344c;stroke:#4aa9ee"),
+    ".poor-frame": ("fill:#fbe3d6;stroke:#c8400a", "fill:#45220f;stroke:#ff8a4c"),
+    "text": ("fill:#17212b", "fill:#e6edf3"),
+    ".dim": ("fill:#566473", "fill:#9aa8b6"),
+    ".good": ("fill:#0062a8", "fill:#6cbcf7"),
+    ".bad": ("fill:#b83a08", "fill:#ff9a66"),
+    ".node": ("fill:#ffffff;stroke:#43515f", "fill:#10161d;stroke:#b4c0cc"),
+    ".used": ("fill:#d8dee4;stroke:#b4bfca", "fill:#2b3641;stroke:#414e5b"),
+    ".broken": ("fill:#e6e0dd;stroke:#b83a08", "fill:#33261f;stroke:#ff8a4c"),
+    ".on": ("fill:#0067b1;stroke:#0067b1", "fill:#4aa9ee;stroke:#4aa9ee"),
+    ".poor": ("fill:#b83a08;stroke:#b83a08", "fill:#ff9a66;stroke:#ff9a66"),
+    ".on-text": ("fill:#ffffff", "fill:#07131d"),
+    ".used-text": ("fill:#5d6975", "fill:#94a1ae"),
+    ".link": ("stroke:#6d7c8b", "stroke:#8b99a7"),
+    ".faint": ("stroke:#bcc7d2", "stroke:#445260"),
+    ".lit": ("stroke:#0067b1", "stroke:#4aa9ee"),
+    ".seen": ("stroke:#00845a", "stroke:#37c894"),
+    ".slow": ("stroke:#c8400a", "stroke:#ff8a4c"),
 }
-_DARK = {
-    ".paper": "fill:#10161d;stroke:#2b3743",
-    ".frame": "fill:#182029;stroke:#36434f",
-    "text": "fill:#e6edf3",
-    ".dim": "fill:#9aa8b6",
-    ".good": "fill:#6cbcf7",
-    ".bad": "fill:#ff9a66",
-    ".node": "fill:#10161d;stroke:#b4c0cc",
-    ".used": "fill:#2b3641;stroke:#414e5b",
-    ".broken": "fill:#33261f;stroke:#ff8a4c",
-    ".on": "fill:#4aa9ee;stroke:#4aa9ee",
-    ".poor": "fill:#ff9a66;stroke:#ff9a66",
-    ".on-text": "fill:#07131d",
-    ".used-text": "fill:#94a1ae",
-    ".link": "stroke:#8b99a7",
-    ".faint": "stroke:#445260",
-    ".bar": "fill:#26313c;stroke:#566472",
-    ".bar-on": "fill:#15344c;stroke:#4aa9ee",
-    ".bar-slow": "fill:#45220f;stroke:#ff8a4c",
-    ".ring0": "stroke:#4aa9ee",
-    ".ring1": "stroke:#37c894",
-    ".ring2": "stroke:#d58ad4",
-    ".slow,.weak": "stroke:#ff8a4c",
-}
+"""The rule of each class on light and on dark screens; lightness differs, not hue alone."""
+
 _SHAPE = (
     "text{font-family:sans-serif;font-size:13px}"
     ".small{font-size:12px}.head{font-size:17px;font-weight:600}"
     ".big{font-size:24px;font-weight:700}.strong{font-weight:600}"
-    ".middle{text-anchor:middle}.end{text-anchor:end}"
-    ".link,.faint,.ring0,.ring1,.ring2,.slow,.weak{fill:none;stroke-linejoin:round}"
-    ".pcie,.doubt{stroke-dasharray:5 4}.slow{stroke-dasharray:9 5}"
-    ".node,.used,.on,.poor,.broken,.doubt{stroke-width:1.5}"
+    ".middle{text-anchor:middle}.end{text-anchor:end}path{fill:none}"
+    ".dashed,.doubt{stroke-dasharray:5 4}.node,.used,.on,.poor,.broken{stroke-width:1.5}"
 )
 
 
-def _rules(look: dict[str, str]) -> str:
-    return "".join(f"{name}{{{rule}}}" for name, rule in look.items())
+def _rules(screen: int) -> str:
+    return "".join(f"{name}{{{rules[screen]}}}" for name, rules in COLOURS.items())
 
 
-STYLE = f"{_SHAPE}{_rules(_LIGHT)}@media (prefers-color-scheme:dark){{{_rules(_DARK)}}}"
-"""One look in two colourings, which differ in lightness too: nothing is told by hue alone."""
+STYLE = f"{_SHAPE}{_rules(0)}@media (prefers-color-scheme:dark){{{_rules(1)}}}"
 
 _NARROW = frozenset("fijlrtI.,:;'|!()[]/- ")
 _WIDE = frozenset("mwMW@%&")
@@ -148,66 +107,65 @@ def wrapped(words: str, room: float, size: float = TEXT) -> list[str]:
 
 
 class Sheet:
-    """A drawing that grows; y grows downward. What is said of others may be anything at all."""
+    """A drawing that grows; y grows downward, and what is drawn later lies above.
+
+    Names of others may be any text.
+    """
 
     def __init__(self) -> None:
-        self._layers: dict[Layer, list[str]] = {layer: [] for layer in Layer}
+        self._shapes: list[str] = []
         self._left = self._top = math.inf
         self._right = self._bottom = -math.inf
 
     @property
-    def edges(self) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom of all that is drawn."""
-        return self._left, self._top, self._right, self._bottom
+    def size(self) -> tuple[float, float]:
+        """Width and height of all that is drawn."""
+        if not self._shapes:
+            return 0.0, 0.0
+        return self._right - self._left, self._bottom - self._top
 
-    def inset(self, other: Sheet, at: Point) -> tuple[float, float]:
-        """Put all of another sheet here, by its upper left corner; how large it is."""
-        left, top, right, bottom = other.edges
-        x, y = _number(at[0] - left), _number(at[1] - top)
+    def reserve(self, high: float) -> None:
+        """Be at least so high."""
+        self._bottom = max(self._bottom, self._top + high)
+
+    def inset(self, other: Sheet, at: Point) -> None:
+        """Put all of another sheet here, by its upper left corner."""
+        if not other._shapes:
+            return
         self._reach(*at)
-        self._reach(at[0] + right - left, at[1] + bottom - top)
-        self._layers[Layer.NODE] += [
-            f'<g transform="translate({x} {y})">',
-            *(shape for layer in Layer for shape in other._layers[layer]),
-            "</g>",
-        ]
-        return right - left, bottom - top
+        self._reach(at[0] + other.size[0], at[1] + other.size[1])
+        moved = _pair((at[0] - other._left, at[1] - other._top))
+        self._shapes += [f'<g transform="translate({moved})">', *other._shapes, "</g>"]
 
-    def box(
-        self,
-        at: Point,
-        size: tuple[float, float],
-        look: str,
-        *,
-        layer: Layer = Layer.FRAME,
-        round_: float = 8,
-    ) -> None:
+    def box(self, at: Point, size: tuple[float, float], look: str, *, corner: float = 8) -> None:
         """A rectangle with round corners, by its upper left one."""
         self._reach(*at)
         self._reach(at[0] + size[0], at[1] + size[1])
-        self._layers[layer].append(
+        self._shapes.append(
             f'<rect class="{look}" x="{_number(at[0])}" y="{_number(at[1])}"'
-            f' width="{_number(size[0])}" height="{_number(size[1])}" rx="{_number(round_)}"/>'
+            f' width="{_number(size[0])}" height="{_number(size[1])}" rx="{_number(corner)}"/>'
         )
 
-    def line(
-        self, points: Sequence[Point], look: str, *, thick: float = 2, layer: Layer = Layer.LINK
-    ) -> None:
-        """A line over these points, its corners rounded."""
+    def line(self, points: Sequence[Point], look: str, *, thick: float = 2) -> None:
+        """A line over these points."""
         for point in points:
             self._reach(*point)
-        self._layers[layer].append(
-            f'<path class="{look}" stroke-width="{_number(thick)}" d="{_rounded(points)}"/>'
-        )
+        self._path("L".join(map(_pair, points)), look, thick)
+
+    def curve(self, points: Sequence[Point], look: str, *, thick: float = 2) -> None:
+        """A cubic Bezier curve: its start, two controls at one height, and its end."""
+        start, one, other, end = points
+        self._reach(*start)
+        # It goes three quarters of the way towards its controls.
+        self._reach(end[0], start[1] + 0.75 * (one[1] - start[1]))
+        self._path(f"{_pair(start)}C{' '.join(map(_pair, (one, other, end)))}", look, thick)
+
+    def _path(self, path: str, look: str, thick: float) -> None:
+        width = _number(thick)
+        self._shapes.append(f'<path class="{look}" stroke-width="{width}" d="M{path}"/>')
 
     def text(
-        self,
-        at: Point,
-        words: str,
-        look: str = "",
-        *,
-        room: float = float("inf"),
-        size: float = TEXT,
+        self, at: Point, words: str, look: str = "", *, room: float = math.inf, size: float = TEXT
     ) -> None:
         """A line of text on the baseline at `at`, cut in the middle where it has no room."""
         line = fitted(words, room, size)
@@ -217,33 +175,24 @@ class Sheet:
         self._reach(left, at[1] - 0.8 * size)
         self._reach(left + wide, at[1] + 0.2 * size)
         named = f' class="{look}"' if look else ""
-        self._layers[Layer.LABEL].append(
+        self._shapes.append(
             f'<text{named} x="{_number(at[0])}" y="{_number(at[1])}">{escape(line)}</text>'
         )
 
     def finish(self, title: str, description: str) -> str:
         """The whole document; title and description are for those who do not see it."""
-        left, top, right, bottom = self.edges
-        wide, high = right - left + 2 * MARGIN, bottom - top + 2 * MARGIN
-        shapes = [shape for layer in Layer for shape in self._layers[layer]]
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{_number(left - MARGIN)}'
-            f' {_number(top - MARGIN)} {_number(wide)} {_number(high)}" width="{_number(wide)}"'
-            f' height="{_number(high)}">'
-        )
-        paper = (
-            f'<rect class="paper" x="{_number(left - MARGIN + 0.5)}"'
-            f' y="{_number(top - MARGIN + 0.5)}" width="{_number(wide - 1)}"'
-            f' height="{_number(high - 1)}" rx="10"/>'
-        )
+        wide, high = (one + 2 * _MARGIN for one in self.size)
+        left, top = self._left - _MARGIN, self._top - _MARGIN
+        size = f'width="{_number(wide)}" height="{_number(high)}"'
+        view = f"{_pair((left, top))} {_pair((wide, high))}"
         return "\n".join(
             (
-                head,
+                f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{view}" {size}>',
                 f"<title>{escape(one_line(title))}</title>",
                 f"<desc>{escape(one_line(description))}</desc>",
                 f"<style>{STYLE}</style>",
-                paper,
-                *shapes,
+                f'<rect class="paper" x="{_number(left)}" y="{_number(top)}" {size} rx="10"/>',
+                *self._shapes,
                 "</svg>\n",
             )
         )
@@ -253,22 +202,44 @@ class Sheet:
         self._right, self._bottom = max(self._right, x), max(self._bottom, y)
 
 
-_CORNER = 14
+def lines(said: Sequence[tuple[str, str]], room: float) -> Sheet:
+    """Sentences below each other, each with the class of its text, wrapped to so many pixels."""
+    sheet = Sheet()
+    y = 0.0
+    for words, look in said:
+        classes = look.split()
+        sizes = {"small": SMALL, "head": HEAD, "big": BIG}
+        size = next((sizes[name] for name in classes if name in sizes), TEXT)
+        # Bold text is a little wider.
+        bold = 1.1 if size > TEXT or "strong" in classes else 1.0
+        for line in wrapped(words, room / bold, size):
+            sheet.text((0, y + size), line, look, size=size)
+            y += 1.4 * size
+    return sheet
 
 
-def _rounded(points: Sequence[Point]) -> str:
-    parts = [f"M{_pair(points[0])}"]
-    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        parts.append(f"L{_pair(_toward(corner, before))}Q{_pair(corner)} ")
-        parts.append(_pair(_toward(corner, after)))
-    return "".join((*parts, f"L{_pair(points[-1])}"))
+def stack(parts: Sequence[Sheet], *, gap: float = _PAD, across: bool = False) -> Sheet:
+    """Sheets below each other, or side by side."""
+    sheet = Sheet()
+    at = 0.0
+    for part in parts:
+        wide, high = part.size
+        sheet.inset(part, (at, 0.0) if across else (0.0, at))
+        at += (wide if across else high) + (gap if part.size != (0.0, 0.0) else 0.0)
+    return sheet
 
 
-def _toward(start: Point, end: Point) -> Point:
-    """A little from `start` toward `end`, never past half the way."""
-    away = ((end[0] - start[0]) ** 2 + (end[1] - start[1]) ** 2) ** 0.5
-    share = min(0.5, _CORNER / away) if away else 0.0
-    return start[0] + (end[0] - start[0]) * share, start[1] + (end[1] - start[1]) * share
+def framed(content: Sheet, words: str, look: str = "frame", *, least: float = 0.0) -> Sheet:
+    """A sheet in a box at least so wide, with words below its content."""
+    wide, high = content.size
+    inner = max(wide, least - 2 * _PAD)
+    sheet = Sheet()
+    sheet.box((0, 0), (inner + 2 * _PAD, high + 2 * _PAD + (18 if words else 0)), look)
+    sheet.inset(content, (_PAD + (inner - wide) / 2, _PAD))
+    if words:
+        middle = (_PAD + inner / 2, high + _PAD + 19)
+        sheet.text(middle, words, "small middle", room=inner, size=SMALL)
+    return sheet
 
 
 def _pair(point: Point) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from arena_topo.bandwidth import Estimate
-from arena_topo.drawing.sheet import HEAD, SMALL, Layer, Sheet
+from arena_topo.drawing.sheet import HEAD, SMALL, Sheet
 from arena_topo.forecast.forecasting import SIZES, Against, Forecast
 from arena_topo.forecast.view import size_of
 from arena_topo.manifests import estimates
@@ -51,9 +51,9 @@ def _plot(sheet: Sheet, one: Estimate, beside: Against | None) -> None:
         return _ROOM + _WIDE * along, top + _HIGH * (1 - rate / most)
 
     def curve(rates: Sequence[tuple[int, float]], look: str, thick: float) -> None:
-        sheet.line([place(*rate) for rate in rates], look, thick=thick, layer=Layer.RING)
+        sheet.line([place(*rate) for rate in rates], look, thick=thick)
 
-    sheet.box((_ROOM, top), (_WIDE, _HIGH), "frame", round_=0)
+    sheet.box((_ROOM, top), (_WIDE, _HIGH), "frame", corner=0)
     for step in range(_STEPS + 1):
         rate = most * step / _STEPS
         at = place(first, rate)[1]
@@ -66,13 +66,13 @@ def _plot(sheet: Sheet, one: Estimate, beside: Against | None) -> None:
     sheet.text((_ROOM + _WIDE, top + _HIGH + 36), "bytes", "small dim end", size=SMALL)
     sheet.text((0, top - 14), "GB/s", "small dim", size=SMALL)
     reached = [(size, one.at(size)) for size in powers]
-    curve([(size, low) for size, (_, low, _) in reached], "link pcie", 1.5)
-    curve([(size, high) for size, (_, _, high) in reached], "link pcie", 1.5)
-    curve([(size, point) for size, (point, _, _) in reached], "ring0", 3)
-    names = [("ring0", "forecast"), ("link pcie", "its range")]
+    curve([(size, low) for size, (_, low, _) in reached], "link dashed", 1.5)
+    curve([(size, high) for size, (_, _, high) in reached], "link dashed", 1.5)
+    curve([(size, point) for size, (point, _, _) in reached], "lit", 3)
+    names = [("lit", "forecast"), ("link dashed", "its range")]
     if measured:
-        curve(measured, "ring1", 3)
-        names.append(("ring1", "measured"))
+        curve(measured, "seen", 3)
+        names.append(("seen", "measured"))
     along = _ROOM
     for look, name in names:
         sheet.line([(along, top + _HIGH + 32), (along + 24, top + _HIGH + 32)], look, thick=3)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arena_topo.bandwidth import Estimate, Limit, nearest_nics
-from arena_topo.drawing import text as drawing
+from arena_topo.drawing import machine, network
+from arena_topo.drawing.machine import State
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.escaping import one_line
 from arena_topo.gang.comparison import Counted, Proposal
@@ -24,7 +25,6 @@ from arena_topo.solver.baselines import Outcome
 from arena_topo.topology import (
     Cluster,
     GPUSet,
-    Node,
     NodeName,
     gpu_set,
 )
@@ -56,7 +56,7 @@ def text(
     blocks = [
         _headline(proposal, plan.job, plan.forecast),
         _workers(plan.job, plan.forecast, rings=not proposal.named),
-        *_machines(plan.placement, cluster, plan.job.gpus, unicode=unicode, width=width),
+        *_machines(taken(plan.forecast, plan.job.gpus), cluster, unicode=unicode, width=width),
         _bandwidths(proposal, plan.placement, cluster, folded),
         _rows(proposal, cluster, folded),
         _holding(proposal, plan.forecast, folded),
@@ -100,56 +100,61 @@ def _workers(job: MPIJob, forecast: Forecast, *, rings: bool) -> str:
 # ---------------------------------------------------------------- the machines
 
 
-def _machines(
-    placement: Placement, cluster: Cluster, gpus: int, *, unicode: bool, width: int
-) -> Iterable[str]:
-    """A drawing for each kind of machine and chosen set, the first so many; `gpus` per worker."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a job takes of one node: GPUs with their ranks, and how many the kubelet picks."""
+
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    kubelet: int = 0
+
+    @property
+    def gpus(self) -> GPUSet:
+        """The GPUs that are known."""
+        return gpu_set(self.ranks)
+
+
+def taken(forecast: Forecast, gpus: int) -> dict[NodeName, Taken]:
+    """What the workers of a plan take of each node; `gpus` per worker."""
+    nodes: dict[NodeName, Taken] = {}
+    for index, node, own in sorted(forecast.workers):
+        before = nodes.get(NodeName(node), Taken())
+        ranks = {gpu: index * gpus + at for at, gpu in enumerate(own)}
+        kubelet = before.kubelet + (0 if own else gpus)
+        nodes[NodeName(node)] = Taken(ranks={**before.ranks, **ranks}, kubelet=kubelet)
+    return nodes
+
+
+Kind = tuple[State, Taken, list[NodeName]]
+"""A machine, what is taken of it, and the nodes that look the same."""
+
+
+def kinds(nodes: Mapping[NodeName, Taken], cluster: Cluster) -> list[Kind]:
+    """The machines of a choice; those that would be drawn the same come once."""
     known = {node.name: node for node in cluster.nodes}
-    chosen: dict[NodeName, GPUSet] = {}
-    taken: Counter[NodeName] = Counter()
-    for one in placement.assignments:
-        taken[one.node] += gpus
-        chosen[one.node] = GPUSet(chosen.get(one.node, 0) | gpu_set(one.gpus))
-    alike: dict[tuple[object, ...], list[NodeName]] = {}
-    for name, own in chosen.items():
-        alike.setdefault((*_look(known[name]), own, taken[name]), []).append(name)
-    groups = list(alike.values())
-    for names in groups[:MOST_DRAWINGS]:
-        node = known[names[0]]
-        healthy = node.machine.everything if node.allocatable is None else node.allocatable
-        drawn = drawing.machine(
-            replace(node.machine, name=node.name),
-            chosen=chosen[node.name],
-            free=node.free,
-            hidden=node.hidden,
-            broken=GPUSet(node.machine.everything & ~healthy),
-            unicode=unicode,
-            width=width,
-        )
-        if not chosen[node.name]:
-            drawn += f"  the kubelet picks {taken[node.name]} of them for this job\n"
-        if len(names) > 1:
-            also = "also on: "
-            drawn += f"  {also}{drawing.names(names[1:], width - len(also) - 2)}\n"
+    found: dict[object, Kind] = {}
+    for name, own in nodes.items():
+        state = State.of(known[name], own.gpus)
+        gpus = tuple(replace(gpu, uuid=None) for gpu in state.machine.gpus)
+        look = replace(state, machine=replace(state.machine, name="", gpus=gpus))
+        found.setdefault((look, own.kubelet), (state, own, []))[2].append(name)
+    return list(found.values())
+
+
+def _machines(
+    nodes: Mapping[NodeName, Taken], cluster: Cluster, *, unicode: bool, width: int
+) -> Iterable[str]:
+    """A drawing for each kind of machine and chosen set, the first so many."""
+    found = kinds(nodes, cluster)
+    for state, own, same in found[:MOST_DRAWINGS]:
+        drawn = machine.draw(state, unicode=unicode, width=width)
+        if own.kubelet:
+            drawn += f"  the kubelet picks {own.kubelet} of them for this job\n"
+        if len(same) > 1:
+            drawn += f"  also on: {network.names(same[1:], width - 11)}\n"
         yield drawn
-    more = groups[MOST_DRAWINGS:]
+    more = sum(len(same) for _state, _own, same in found[MOST_DRAWINGS:])
     if more:
-        yield f"{_many(sum(map(len, more)), 'more node')} not drawn: the table names their GPUs\n"
-
-
-def _look(node: Node) -> tuple[object, ...]:
-    """Nodes with one look share a drawing."""
-    machine = node.machine
-    return (
-        machine.links,
-        tuple((gpu.model, gpu.numa) for gpu in machine.gpus),
-        machine.nics,
-        machine.nvswitch,
-        machine.knowledge,
-        node.free,
-        node.hidden,
-        node.allocatable,
-    )
+        yield f"{_many(more, 'more node')} not drawn: the table names their GPUs\n"
 
 
 # ---------------------------------------------------------------- bandwidths

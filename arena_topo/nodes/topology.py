@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,16 +36,18 @@ from arena_topo.cli.options import (
     tell,
 )
 from arena_topo.cli.terminal import columns, draws
-from arena_topo.drawing import tables
+from arena_topo.drawing import network, tables
+from arena_topo.drawing.machine import State, assumed_nics, draw
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, Word
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import object_name, to_json, to_yaml
+from arena_topo.nodes import fabric
+from arena_topo.topology import Cluster, Machine, Node, presets
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from arena_topo.topology import Cluster, Machine, Node
 from arena_topo.cli.machines import cluster_of, is_node, node_or_preset
 
 _AGENT = "Agent"
@@ -74,8 +77,6 @@ def topology_presets(
     everywhere: Globals, *, output_format: PlanFormatFlag = PlanFormat.WIDE
 ) -> None:
     """List the machines that are known by name."""
-    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
-
     del everywhere
     if output_format is not PlanFormat.WIDE:
         known = [tables.machine_value(presets.machine(name, name)) for name in presets.names()]
@@ -116,8 +117,6 @@ def topology_show(
         tell(read.notes)
         _show_machine(read.machine, plain=plain, output_format=output_format)
         return
-    from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
-
     named = target in presets.names()
     if named and not state and not is_node(target, everywhere):
         _show_machine(presets.machine(target, target), plain=plain, output_format=output_format)
@@ -312,79 +311,63 @@ def _end(*_signal: object) -> None:
 
 
 def _show_machine(machine: Machine, *, plain: bool, output_format: GraphFormat) -> None:
-    if output_format is GraphFormat.GRAPHML:
-        show(_graphml(machine.graph()))
+    if output_format is GraphFormat.WIDE:
+        show(_drawn(State(machine=machine), plain=plain))
     elif output_format is GraphFormat.SVG:
-        from arena_topo.drawing import machine_svg  # noqa: PLC0415 - only where one is drawn
-
-        show(machine_svg.machine(machine))
-    elif output_format is GraphFormat.WIDE:
-        show(_drawn(machine, plain=plain))
+        show(_picture(State(machine=machine)))
+    elif output_format is GraphFormat.GRAPHML:
+        show(_graphml(machine.graph()))
     else:
         show(document(tables.machine_value(machine), output_format))
 
 
 def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: GraphFormat) -> None:
-    from arena_topo.nodes import fabric  # noqa: PLC0415 - only where nodes are shown
-
     if output_format is GraphFormat.GRAPHML:
         show(_graphml(node.machine.graph()))
-        return
-    if output_format not in {GraphFormat.WIDE, GraphFormat.SVG}:
+    elif output_format not in {GraphFormat.WIDE, GraphFormat.SVG}:
         show(document(fabric.node_value(node, cluster), output_format))
-        return
-    from arena_topo.topology import GPUSet  # noqa: PLC0415 - only for drawings
-
-    broken = GPUSet(0)
-    if node.allocatable is not None:
-        broken = GPUSet(node.machine.everything & ~node.allocatable)
-    if not node.machine.gpus and output_format is GraphFormat.WIDE:
-        show(f"node {node.name} has no GPUs\n" + _emulated(cluster))
-        return
-    doubt = node.unavailable or node.shared
-    state: dict[str, Any] = {"free": node.free, "hidden": node.hidden, "broken": broken}
-    if doubt:
-        state["away"] = "shared" if node.shared else "unused"
-    if output_format is GraphFormat.SVG:
-        from arena_topo.drawing import machine_svg  # noqa: PLC0415 - only where one is drawn
-
+    elif not node.machine.gpus and output_format is GraphFormat.WIDE:
+        show(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
+    else:
+        doubt = node.unavailable or node.shared
         notes = [f"No job can start here now: {doubt}"] if doubt else []
-        notes += [tables.EMULATED] if cluster.emulated else []
-        show(machine_svg.machine(node.machine, notes=tuple(notes), **state))
-        return
-    drawn = _drawn(node.machine, plain=plain, **state) + fabric.measured(node.machine)
-    show(drawn + (f"  No job can start here now: {doubt}\n" if doubt else "") + _emulated(cluster))
+        state = State.of(node)
+        if output_format is GraphFormat.SVG:
+            notes += [tables.EMULATED] if cluster.emulated else []
+            show(_picture(state, notes))
+            return
+        below = [f"  {note}\n" for note in notes]
+        parts = (_drawn(state, plain=plain), fabric.measured(node.machine), *below)
+        show("".join((*parts, _emulated(cluster))))
 
 
-def _drawn(machine: Machine, *, plain: bool, **state: Any) -> str:
-    """The matrix of a machine and its GPUs; NICs only below them where a terminal is narrow."""
-    from arena_topo.drawing import text  # noqa: PLC0415 - only where something is drawn
+def _picture(state: State, notes: Sequence[str] = ()) -> str:
+    from arena_topo.drawing import machine_svg  # noqa: PLC0415 - reads the solver
 
+    return machine_svg.draw(state, notes=notes)
+
+
+def _drawn(state: State, *, plain: bool) -> str:
+    """The matrix of a machine and its GPUs; a narrow terminal has NICs only below them."""
     width = columns()
-    matrix = tables.matrix(machine)
+    matrix = tables.matrix(state.machine)
     if (
         sys.stdout is not None
         and sys.stdout.isatty()
         and max(map(len, matrix.splitlines())) > width
     ):
-        matrix = tables.matrix(machine, cards=False)
-    unicode = draws(plain=plain)
-    drawn = text.machine(machine, **state, pairs=False, unicode=unicode, width=width)
-    return f"{matrix}\n{drawn}{text.assumed_nics(machine)}"
+        matrix = tables.matrix(state.machine, cards=False)
+    drawn = draw(state, pairs=False, unicode=draws(plain=plain), width=width)
+    return f"{matrix}\n{drawn}{assumed_nics(state.machine)}"
 
 
 def _show_fabric(cluster: Cluster, *, plain: bool, output_format: GraphFormat) -> None:
-    from arena_topo.drawing import text  # noqa: PLC0415 - only where something is drawn
-    from arena_topo.nodes import fabric  # noqa: PLC0415 - only where something is drawn
-
     if output_format is GraphFormat.GRAPHML:
         show(_graphml(cluster.graph()))
     elif output_format is GraphFormat.SVG:
-        from arena_topo.drawing.network import fabric as picture  # noqa: PLC0415
-
-        show(picture(cluster))
+        show(network.svg(cluster))
     elif output_format is GraphFormat.WIDE:
-        drawn = text.fabric(cluster, unicode=draws(plain=plain), width=columns())
+        drawn = network.text(cluster, unicode=draws(plain=plain), width=columns())
         show(drawn + _emulated(cluster))
     else:
         show(document(fabric.value(cluster), output_format))
