@@ -37,6 +37,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # A process of a user runs one line, and this one thousands: the parser is made once for them all.
 cli.tree = functools.cache(cli.tree)
 
+SLOWEST = (
+    *("test_solver_best", "test_documents", "test_signals", "test_surroundings", "test_wait"),
+    *("test_screens", "test_local_engine", "test_log_screens", "test_shells", "test_solver_laws"),
+    *("test_solver_explain", "test_suspend", "test_workflow_logs", "test_view", "test_local_logs"),
+)
+"""The files that take longest, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with what takes longest: else one worker does it at the end, while others are idle."""
+    place = {name: number for number, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker of tests that a real cluster must pass; undo ignored signals."""
