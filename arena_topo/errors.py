@@ -139,9 +139,13 @@ class ClusterError(ArenaError):
 
 
 class AccessDenied(ClusterError):
-    """The API server does not know the caller (401), or does not allow the call (403)."""
+    """The API server does not know the caller (401), or does not allow the call (403).
+
+    `resource` is what the call was about, where that is one.
+    """
 
     exit_code = 4
+    resource = ""
 
 
 class TimedOut(ArenaError):

@@ -14,7 +14,7 @@ from arena_topo.engines.metrics import GpuSample
 from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy, Share
 from arena_topo.gang.comparison import Comparison
 from arena_topo.manifests import Binding, Guarantee
-from arena_topo.reasons.cases import Code, Diagnosis
+from arena_topo.reasons.case import Code, Diagnosis
 from arena_topo.reasons.drift import Device as SeenDevice
 from arena_topo.reasons.drift import Difference, Kind, Sight
 from arena_topo.reasons.explanation import Holder, Turn, Waiting

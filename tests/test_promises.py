@@ -12,7 +12,7 @@ from pathlib import Path
 from cube_mesh import V100
 
 from arena_topo.bandwidth import packing
-from arena_topo.reasons.cases import Code
+from arena_topo.reasons.case import Code
 from arena_topo.topology import GPUSet, members
 
 ROOT = Path(__file__).parent.parent

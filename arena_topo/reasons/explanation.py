@@ -1,10 +1,10 @@
 """Why a job is where it is: the verdict, who holds what it waits for, its place in the queue.
 
 facts        what may be read of the world around a job (engines.kubernetes)
-complaints   which events still hold
-symptoms     what pods, nodes and events show
-verdicts     the decision table
-why          all of it put together, with the solver's answer for a job that waits for GPUs
+case         all that is known of it, in the words of whichever engine has it
+live_events  which events still hold
+rules        the decision table
+explanation  all of it put together, with the solver's answer for a job that waits for GPUs
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from arena_topo.clusters.queues import suspended
 from arena_topo.clusters.usage import gpu_count, job_over, worker_template
 from arena_topo.engines import Backend, Event, JobStatus, Phase
-from arena_topo.engines.kubernetes import symptoms
 from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
 from arena_topo.engines.kubernetes.mpijob import job_of_pod, runs, seconds, started, time_limit
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued
@@ -28,9 +27,9 @@ from arena_topo.manifests import GATE, MAP, STATE
 from arena_topo.manifests.annotations import job_of, parse_map
 from arena_topo.manifests.binding import bind
 from arena_topo.reasons import launcher_log
-from arena_topo.reasons.cases import Case, Diagnosis, Fit
+from arena_topo.reasons.case import Case, Diagnosis, Fit
 from arena_topo.reasons.launcher_log import LauncherLog
-from arena_topo.reasons.verdicts import verdict
+from arena_topo.reasons.rules import cordoned, lost, verdict
 from arena_topo.solver import Placement, Refusal, Request, Solver, Unplaceable, place
 from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import Cluster, count
@@ -179,9 +178,7 @@ def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
     )
     denied = list(facts.denied)
     placed = notes.get(STATE) == "placed" and not facts.status.phase.over
-    troubled = placed and bool(
-        symptoms.lost(facts.pods, facts.nodes) or symptoms.cordoned(facts.pods, facts.nodes)
-    )
+    troubled = placed and bool(lost(facts.pods, facts.nodes) or cordoned(facts.pods, facts.nodes))
     look = _looked(backend, facts, denied) if waits else _Look()
     log = _log(backend, facts.status, denied)
     case = Case(
@@ -287,8 +284,7 @@ def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Clus
     try:
         return None, backend.cluster()
     except AccessDenied as error:
-        resource = "pods" if "pods" in error.message else "nodes"
-        denied.append(Denied(verb="list", resource=resource))
+        denied.append(Denied(verb="list", resource=error.resource or "nodes"))
     except ArenaError as error:
         denied.append(Denied(verb="list", resource="nodes", why=error.message))
     return None, None

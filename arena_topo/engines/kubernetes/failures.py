@@ -149,9 +149,11 @@ def unlisted(error: AccessDenied, also: AccessDenied | None, instead: str) -> Ac
     hint = error.hint or ""
     if also is not None and also.message != error.message:
         hint = hint.replace('resources: ["nodes"]', 'resources: ["nodes", "pods"]')
-    return AccessDenied(
+    denied = AccessDenied(
         error.message, status=error.status, why=error.why, hint=f"{hint}; {instead}"
     )
+    denied.resource = error.resource
+    return denied
 
 
 def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> str | None:
@@ -224,13 +226,15 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
         else:
             # What the server offers at all; its rights have HTTP's verbs.
             verb, rule = method.lower(), f'nonResourceURLs: ["{path}"]'
-        return AccessDenied(
+        denied = AccessDenied(
             f"not allowed to {verb} {what}{where}",
             status=status,
             why=message,
             hint=f"ask for this rule in a {'Role' if space else 'ClusterRole'}: "
             f'{{{rule}, verbs: ["{verb}"]}}',
         )
+        denied.resource = what
+        return denied
     if status == ABSENT:
         return NotFound(message or f"the API server has no {what}")
     if status == CONFLICT and said.get("reason") == "AlreadyExists":

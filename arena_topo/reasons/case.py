@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from arena_topo.clusters.queues import queuing, suspended, suspender
 from arena_topo.engines import Event, JobStatus, Phase
-from arena_topo.engines.kubernetes.complaints import standing
 from arena_topo.engines.kubernetes.facts import Object
 from arena_topo.manifests import FORMAT, STATE
 from arena_topo.manifests.cause import Cause, CauseCode
 from arena_topo.reasons.launcher_log import LauncherLog
+from arena_topo.reasons.live_events import standing
 from arena_topo.solver import Verdict as Fits
 
 if TYPE_CHECKING:
@@ -127,11 +127,6 @@ class Case:
         return (self.mpijob.get("metadata") or {}).get("annotations") or {}
 
     @property
-    def policy(self) -> Object:
-        """Its run policy."""
-        return (self.mpijob.get("spec") or {}).get("runPolicy") or {}
-
-    @property
     def suspended(self) -> bool:
         """Whether somebody keeps the operator from starting it."""
         return suspended(self.mpijob)
@@ -214,12 +209,3 @@ class Case:
         if self.state and self.owner is None and not self.status.phase.over:
             return self.command("replan")
         return f"{self.command('delete')}, and submit it again"
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a row says when it applies: the sentence, the cause, the way out."""
-
-    what: str
-    why: str | None = None
-    hint: str | None = None
