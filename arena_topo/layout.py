@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import escaped_in_quotes, one_line
+
+T = TypeVar("T")
 
 NOTHING = "N/A"
 
@@ -69,6 +71,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str =
     dashes = [indent + "\t".join("-" * len(word) for word in header)] if indent else []
     body = (indent + "\t".join(map(one_line, row)) for row in rows)
     return [indent + "\t".join(header), *dashes, *body]
+
+
+Column = tuple[str, Callable[[T], str]]
+"""A column of a table: its header, and the cell of a row."""
+
+
+def tabulated(columns: Sequence[Column[T]], rows: Iterable[T], *, indent: str = "") -> list[str]:
+    """A table as `table` makes it, of columns that say what they show of a row."""
+    header = [name for name, _cell in columns]
+    return table(header, [[cell(row) for _name, cell in columns] for row in rows], indent=indent)
 
 
 def to_json(value: Any) -> str:

@@ -303,28 +303,13 @@ def test_exclusive_nodes_show_on_which_gpus_their_pods_were_measured():
     assert row.split() == ["default", "p", "Running", "2", "gpu0,gpu1"]
 
 
-# ---------------------------------------------------------------- numbers
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (744.0, "744"),
-        (738.42, "738.42"),
-        (2.1, "2.1"),
-        (0.0, "0"),
-        (0.00005, "5e-05"),
-        (1234567.0, "1.234567e+06"),
-        (100000.0, "100000"),
-    ],
-)
-def test_numbers_are_printed_as_go_prints_them(value: float, text: str):
-    assert top_view._go(value) == text
-
-
-def test_bandwidths_keep_the_digits_of_32_bits():
-    assert top_view._single(96.44000244140625) == 96.44
-    assert top_view._single(738.4212345678) == 738.42126
+def test_published_bandwidths_are_printed_with_the_digits_that_arena_keeps():
+    rate = 96.44000244140625
+    matrix = [[0 if one == other else rate for other in range(4)] for one in range(4)]
+    published = arenas_node()
+    published[1]["data"]["bandwidth"] = json.dumps(matrix)
+    text = top_view.details([only(*published)])
+    assert "  GPU0  0      96.44  96.44  96.44\n" in text
 
 
 # ---------------------------------------------------------------- top job

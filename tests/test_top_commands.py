@@ -215,11 +215,10 @@ def test_refreshing_ends_in_time_where_nobody_answers(
     assert "--timeout is over" in err
 
 
-@pytest.mark.parametrize("rows", [24, 60])
-def test_what_changes_is_seen_of_a_node_on_a_terminal_of_24_rows(rows: int, tmp_path: Path):
+def test_what_changes_is_seen_of_a_node_on_a_terminal_of_24_rows(tmp_path: Path):
     environment = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm"}
     words = ["--backend=local", "--emulate=dgx-1-v100:1", "top", "node", "-d", "-r"]
-    shown = Running(words, environment, columns=100, rows=rows)
+    shown = Running(words, environment, columns=100, rows=24)
     text = shown.until("Unhealthy GPUs: 0")
     shown.during(0.5)
     shown.program.sendintr()
@@ -227,8 +226,7 @@ def test_what_changes_is_seen_of_a_node_on_a_terminal_of_24_rows(rows: int, tmp_
     assert text.count("Name: ") == 1
     assert text.count("GPU7   idle") == 1
     assert "more" not in text
-    assert ("LinkTypeMatrix:" in text) == (rows == 60)
-    assert ("Links and addresses are left out" in text) == (rows == 24)
+    assert "LinkTypeMatrix:" not in text
 
 
 def test_the_same_note_is_not_told_again_at_every_look(capfd: pytest.CaptureFixture[str]):

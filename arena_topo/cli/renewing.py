@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,6 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.opening import engine
 from arena_topo.cli.options import Globals, say
-from arena_topo.cli.terminal import window
 from arena_topo.engines import Backend
 from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.flag import Flag
@@ -45,7 +43,7 @@ def opened(everywhere: Globals, *, refresh: bool, fabric: FabricFile | None = No
 def renew(
     first: Any,
     look: Callable[[], Any],
-    screen: Callable[[Any, int | None, int | None], str],
+    screen: Callable[[Any, int | None], str],
     value: Callable[[Any], Any],
     output_format: PlanFormat,
     *,
@@ -64,13 +62,10 @@ def renew(
             return escaped_in_quotes(json.dumps(value(seen), ensure_ascii=False)) + "\n"
         if output_format is PlanFormat.YAML:
             return "---\n" + layout.to_yaml(value(seen))
-        return f"{screen(seen, None, None)}{'-' * 25} {layout.clock(now)} {'-' * 37}\n"
-
-    terminal = sys.stdout
+        return f"{screen(seen, None)}{'-' * 25} {layout.clock(now)} {'-' * 37}\n"
 
     def draw(seen: Any, _now: float, width: int | None) -> str:
-        # One row is left to whatever is written next, one to how old this is.
-        return screen(seen, width, window(terminal)[1] - 2)
+        return screen(seen, width)
 
     watch(
         again,

@@ -68,10 +68,9 @@ def top_job(
         within = None if all_namespaces else namespace
         return filtering.jobs(backend, within, metrics=measured, tell=heard)
 
-    def screen(seen: tuple[SeenJob, ...], width: int | None, rows: int | None = None) -> str:
+    def screen(seen: tuple[SeenJob, ...], _width: int | None) -> str:
         from arena_topo.jobs import topjob  # noqa: PLC0415 - only here
 
-        del width, rows
         now = time.time()
         if name:
             [one] = seen

@@ -111,8 +111,9 @@ def top_node(
             tell=heard,
         )
 
-    def screen(sight: Overview, width: int | None, rows: int | None = None) -> str:
-        return _nodes_screen(sight, what, named=bool(names), width=width, rows=rows)
+    def screen(sight: Overview, width: int | None) -> str:
+        moving = refresh and width is not None
+        return _nodes_screen(sight, what, named=bool(names), width=width, brief=moving)
 
     heard = once(set())
     first = look()
@@ -132,9 +133,9 @@ def top_node(
 
 
 def _nodes_screen(
-    sight: Overview, what: Nodes, *, named: bool, width: int | None, rows: int | None
+    sight: Overview, what: Nodes, *, named: bool, width: int | None, brief: bool
 ) -> str:
-    """The nodes for people; where there are only so many `rows`, details without what stays."""
+    """The nodes for people; `brief` details leave out what does not change."""
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
     found = sight.found
@@ -147,10 +148,7 @@ def _nodes_screen(
     if not what.details:
         return top_view.nodes(found.nodes, named=named)
     samples = top_view.by_node(sight.samples)
-    text = top_view.details(found.nodes, samples)
-    if rows is not None and text.count("\n") > rows:
-        return top_view.details(found.nodes, samples, brief=True)
-    return text
+    return top_view.details(found.nodes, samples, brief=brief)
 
 
 def _nodes_value(sight: Overview, what: Nodes) -> dict[str, Any]:

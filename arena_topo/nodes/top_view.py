@@ -6,17 +6,15 @@ names that it asks for. Ours come last in each object.
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from arena_topo import layout
 from arena_topo.engines.measured import percent
-from arena_topo.engines.occupancy import SHARE_CORE, SHARE_MEMORY, Mode, NodePod, NodeStatus
+from arena_topo.engines.occupancy import SHARE_CORE, SHARE_MEMORY, Mode, NodePod, NodeStatus, Share
 from arena_topo.escaping import one_line
-from arena_topo.topology import Knowledge, count, gpu_set
+from arena_topo.layout import Column
+from arena_topo.topology import Knowledge, count, gpu_set, natural
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
@@ -25,15 +23,15 @@ Samples = Mapping[str, Mapping[int, "GpuSample"]]
 """What was measured, by node and by GPU."""
 
 _GIB = float(1 << 30)
-
 _RULE = "-" * 99
 _SHARE_RULE = "-" * 107
-
-_HEADER = ("NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)")
-
 _NONE = "<none>"
+
 _SELF = "N-A"
 """What stands on the diagonal of a matrix of links, as ACK writes it."""
+
+_DIGITS = 4
+"""Decimals of a published bandwidth: arena keeps 32 bits of it, and prints no more."""
 
 _KEYS = {
     Mode.EXCLUSIVE: "gpuExclusiveNodes",
@@ -42,14 +40,6 @@ _KEYS = {
     Mode.NORMAL: "normalNodes",
 }
 """Where each class of nodes stands in documents, in the order of Go's maps."""
-
-_LEFT_OUT = "Links and addresses are left out: the terminal is too small."
-
-_Blocks = tuple[list[str], list[str], list[str]]
-"""The lines about a node's pods, about the links between its GPUs, and about the GPUs."""
-
-_FLOAT_DIGITS = 9
-"""Digits that tell any two numbers of 32 bits apart."""
 
 
 def by_node(samples: Iterable[GpuSample]) -> dict[str, dict[int, GpuSample]]:
@@ -63,56 +53,51 @@ def by_node(samples: Iterable[GpuSample]) -> dict[str, dict[int, GpuSample]]:
 # ---------------------------------------------------------------- one line for each node
 
 
+_NODE: tuple[Column[NodeStatus], ...] = (
+    ("NAME", lambda one: one.name),
+    ("IPADDRESS", lambda one: one.ip),
+    ("ROLE", lambda one: one.role or _NONE),
+    ("STATUS", lambda one: one.status),
+)
+_COUNTS: tuple[Column[NodeStatus], ...] = (
+    ("GPU(Total)", lambda one: _go(one.total)),
+    ("GPU(Allocated)", lambda one: _go(one.allocated)),
+)
+_SHARES: tuple[Column[NodeStatus], ...] = (
+    ("GPUs(Allocated/Total)", lambda one: f"{_go(one.allocated)}/{_go(one.total)}"),
+    ("GPU_MEMORY(Allocated/Total)", lambda one: _taken(*_memory(one), ".1f", " GiB")),
+    ("GPU_CORE(Allocated/Total)", lambda one: _taken(*_core(one), "d", "")),
+)
+_MODE: Column[NodeStatus] = ("GPU(Mode)", lambda one: one.mode.alias)
+_ILL: Column[NodeStatus] = ("UNHEALTHY", lambda one: _go(one.unhealthy))
+
+
 def nodes(statuses: Sequence[NodeStatus], *, named: bool = False) -> str:
     """The summary: a line for each node, class by class, and how many GPUs are taken of all.
 
     `named` says that only some nodes were asked for; then a mixed summary has no total.
     """
     modes = {one.mode for one in statuses}
-    if len(modes) == 1:
-        [mode] = modes
-        return _of_shares(statuses) if mode is Mode.SHARE else _of_one_class(statuses, mode)
-    ill = any(one.unhealthy for one in statuses)
-    several = len(modes - {Mode.NORMAL}) > 1
-    header = [*_HEADER, *(["GPU(Mode)"] if several else []), *(["UNHEALTHY"] if ill else [])]
-    rows = []
-    for one in _ordered(statuses):
-        row = [*_begun(one), _go(one.total), _go(one.allocated)]
-        row += [one.mode.alias] if several else []
-        rows.append([*row, *([_go(one.unhealthy)] if ill else [])])
-    lines = layout.table(header, rows)
-    if not named:
-        lines += [_RULE, *_totals(statuses, "GPUs In Cluster:")]
+    share = modes == {Mode.SHARE}
+    columns = [*_NODE, *(_SHARES if share else _COUNTS)]
+    columns += [_MODE] if len(modes - {Mode.NORMAL}) > 1 else []
+    columns += [_ILL] if any(one.unhealthy for one in statuses) else []
+    lines = layout.tabulated(columns, _ordered(statuses))
+    resources = {name for one in statuses for name in (_offered(one) if share else _resource(one))}
+    of = f"GPUs of nodes which own resource {', '.join(sorted(resources))} In Cluster:"
+    if len(modes) > 1:
+        lines += [] if named else [_RULE, *_totals(statuses, "GPUs In Cluster:")]
+    elif share:
+        totals = list(_totals(statuses, of))
+        lines += [_SHARE_RULE, *totals[:2], *_parts(statuses), *totals[2:]]
+    elif modes != {Mode.NORMAL}:
+        lines += [_RULE, *_totals(statuses, of)]
     return layout.align(lines)
 
 
 def _ordered(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
     modes = list(Mode)
     return sorted(statuses, key=lambda one: modes.index(one.mode))
-
-
-def _begun(one: NodeStatus) -> list[str]:
-    return [one.name, one.ip, one.role or _NONE, one.status]
-
-
-def _of_one_class(statuses: Sequence[NodeStatus], mode: Mode) -> str:
-    ill = any(one.unhealthy for one in statuses)
-    header = [*_HEADER, *(["UNHEALTHY"] if ill else [])]
-    rows = [
-        [
-            *_begun(one),
-            _go(one.total),
-            _go(one.allocated),
-            *([_go(one.unhealthy)] if ill else []),
-        ]
-        for one in statuses
-    ]
-    lines = layout.table(header, rows)
-    if mode is not Mode.NORMAL:
-        resources = ", ".join(sorted({one.node.resource for one in statuses}))
-        of = f"GPUs of nodes which own resource {resources} In Cluster:"
-        lines += [_RULE, *_totals(statuses, of)]
-    return layout.align(lines)
 
 
 def _totals(statuses: Sequence[NodeStatus], of: str) -> Iterator[str]:
@@ -128,49 +113,24 @@ def _totals(statuses: Sequence[NodeStatus], of: str) -> Iterator[str]:
             yield f"{_go(round(some, 1))}/{_go(total)} ({share:.1f}%)"
 
 
-def _of_shares(statuses: Sequence[NodeStatus]) -> str:
-    ill = any(one.unhealthy for one in statuses)
-    header = [
-        *_HEADER[:4],
-        "GPUs(Allocated/Total)",
-        "GPU_MEMORY(Allocated/Total)",
-        "GPU_CORE(Allocated/Total)",
-        *(["UNHEALTHY"] if ill else []),
-    ]
-    rows = []
-    for one in statuses:
-        memory, core = _memory(one), _core(one)
-        rows.append(
-            [
-                *_begun(one),
-                f"{_go(one.allocated)}/{_go(one.total)}",
-                f"{memory[0]:.1f}/{memory[1]:.1f} GiB" if memory[1] else "__",
-                f"{core[0]}/{core[1]}" if core[1] else "__",
-                *([_go(one.unhealthy)] if ill else []),
-            ]
-        )
-    lines = [*layout.table(header, rows), _SHARE_RULE]
-    resources = ", ".join(sorted({resource for one in statuses for resource in _offered(one)}))
-    allocated, *unhealthy = zip(
-        *[iter(_totals(statuses, f"GPUs of nodes which own resource {resources} In Cluster:"))] * 2,
-        strict=True,
-    )
-    lines += allocated
-    for name, resource, unit, one_decimal in (
-        ("GPU Memory", SHARE_MEMORY, " GiB", True),
-        ("GPU Core", SHARE_CORE, " ", False),
+def _parts(statuses: Sequence[NodeStatus]) -> Iterator[str]:
+    """How much memory and how many cores of shared GPUs are taken."""
+    for name, resource, of, form, unit in (
+        ("GPU Memory", SHARE_MEMORY, _memory, ".1f", " GiB"),
+        ("GPU Core", SHARE_CORE, _core, "d", " "),
     ):
-        of = [_memory(one) if one_decimal else _core(one) for one in statuses]
-        taken, most = sum(some for some, _ in of), sum(some for _, some in of)
+        taken, most = (sum(values) for values in zip(*map(of, statuses), strict=True))
         if most:
-            form = ".1f" if one_decimal else "d"
-            lines.append(
-                f"Allocated/Total {name} of nodes which own resource {resource} In Cluster:"
-            )
-            lines.append(f"{taken:{form}}/{most:{form}}{unit}({100 * taken / most:.1f}%)")
-    for two in unhealthy:
-        lines += two
-    return layout.align(lines)
+            yield f"Allocated/Total {name} of nodes which own resource {resource} In Cluster:"
+            yield f"{taken:{form}}/{most:{form}}{unit}({100 * taken / most:.1f}%)"
+
+
+def _taken(some: float, most: float, form: str, unit: str) -> str:
+    return f"{some:{form}}/{most:{form}}{unit}" if most else "__"
+
+
+def _resource(one: NodeStatus) -> list[str]:
+    return [one.node.resource]
 
 
 def _offered(one: NodeStatus) -> list[str]:
@@ -200,30 +160,34 @@ def details(
 ) -> str:
     """All about each node, class by class, with what was measured of its GPUs.
 
-    `brief` leaves out what does not change, says so in the first line, and puts the GPUs before
-    the pods that have them.
+    `brief` leaves out what does not change: links, addresses and descriptions.
     """
-    lines = [_LEFT_OUT] if brief else []
+    lines: list[str] = []
     for one in _ordered(statuses):
         measured = (samples or {}).get(one.name, {})
-        pods, links, gpus = _BLOCKS[one.mode](one, measured)
-        if brief:
-            lines += ["", *_head(one)[:2], *gpus, *pods]
-        else:
-            lines += ["", *_head(one), *pods, *links, *gpus, ""]
+        lines += ["", f"Name:    {one_line(one.name)}", f"Status:  {one_line(one.status)}"]
+        lines += (
+            []
+            if brief
+            else [
+                f"Role:    {one_line(one.role or _NONE)}",
+                f"Type:    {one.mode.label}",
+                f"Address: {one_line(one.ip)}",
+                "Description:",
+                *(f"  {one_line(line)}" for line in _description(one)),
+            ]
+        )
+        if one.pods:
+            pods = [pod for pod in one.pods if not _memory(one)[1] or pod.share is not None]
+            lines += ["Instances:", *layout.tabulated(_pods(one, measured), pods, indent="  ")]
+        if one.mode is Mode.TOPOLOGY and not brief:
+            lines += _matrices(one)
+        if measured:
+            lines += _measured(one, measured)
+        elif one.mode is not Mode.NORMAL:
+            lines += [*_gpus(one), *_summary(one)]
+        lines += [] if brief else [""]
     return layout.align(lines)
-
-
-def _head(one: NodeStatus) -> list[str]:
-    return [
-        f"Name:    {one_line(one.name)}",
-        f"Status:  {one_line(one.status)}",
-        f"Role:    {one_line(one.role or _NONE)}",
-        f"Type:    {one.mode.label}",
-        f"Address: {one_line(one.ip)}",
-        "Description:",
-        *(f"  {one_line(line)}" for line in _description(one)),
-    ]
 
 
 def _description(one: NodeStatus) -> list[str]:
@@ -242,181 +206,48 @@ def _description(one: NodeStatus) -> list[str]:
     return [told[node.machine.knowledge], f"Pods get them by {how}."]
 
 
-def _normal(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
-    del one, samples
-    return [], [], []
-
-
-def _topology(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
-    pods: list[str] = []
-    if one.pods:
-        header = ("NAMESPACE", "NAME", "GPU(Requested)", "GPU(Allocated)")
-        rows = [(pod.namespace, pod.name, str(pod.gpus), _devices(pod)) for pod in one.pods]
-        pods += ["Instances:", *layout.table(header, rows, indent="  ")]
-    lines = []
-    names = [f"GPU{gpu.index}" for gpu in one.node.machine.gpus]
-    matrices = [("LinkTypeMatrix:", _links(one))]
-    matrices.append(("BandwidthMatrix:", [[_go(rate) for rate in row] for row in _rates(one)]))
-    for title, matrix in matrices:
-        lines += [title, "\t".join(["  ", *names])]
-        lines += ["\t".join([f"  {name}", *row]) for name, row in zip(names, matrix, strict=True)]
-    if one.node.machine.bandwidth is None:
-        lines.append("  Computed from the links, GB/s; nobody has measured them.")
-    return pods, lines, _gpus(one, samples)
-
-
-def _gpus(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
-    if samples:
-        return _measured(one, samples)
-    lines = ["GPUs:", "  INDEX\tSTATUS\tHEALTHY", "  ----\t------\t-------"]
-    for gpu in one.node.machine.gpus:
-        healthy = "true" if one.healthy(gpu.index) else "false"
-        lines.append(f"  GPU{gpu.index}\t{one.state(gpu.index)}\t{healthy}")
-    if one.node.opaque:
-        lines.append(
-            f"  {one.node.hidden} of the unknown ones are in use; which ones is not reported."
-        )
-    return [*lines, *_summary(one)]
-
-
-def _summary(one: NodeStatus, *, wide: bool = False) -> list[str]:
-    """The last lines of a node; arena aligns them for exclusive nodes only."""
-    fields = (
-        ("Total GPUs:", one.total),
-        ("Allocated GPUs:", one.allocated),
-        ("Unhealthy GPUs:", one.unhealthy),
-    )
-    gap = max(len(name) for name, _ in fields) if wide else 0
-    return ["GPU Summary:", *(f"  {name:<{gap}} {_go(value)}" for name, value in fields)]
-
-
-def _measured(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
-    """The GPUs with their memory, in GiB, and duty cycle; N/A for what nobody measures."""
-    header = ("INDEX", "MEMORY(Total)", "MEMORY(Allocated)", "MEMORY(Used)", "DUTY_CYCLE")
-    rows = []
-    totals = [0.0, 0.0, 0.0]
-    for gpu in one.node.machine.gpus:
-        sample = samples.get(gpu.index)
-        total = None if sample is None else sample.memory_total
-        taken = one.using >> gpu.index & 1 or (sample is not None and bool(sample.pod))
-        allocated = None if total is None else total if taken else 0.0
-        used = None if sample is None else sample.memory_used
-        for at, value in enumerate((total, allocated, used)):
-            totals[at] += value or 0.0
-        cycle = None if sample is None else sample.duty_cycle
-        rows.append((str(gpu.index), _gib(total), _gib(allocated), _gib(used), percent(cycle)))
-    lines = ["GPUs:", *layout.table(header, rows, indent="  "), "GPU Summary:"]
-    for name, text in (
-        ("Total GPUs:", _go(one.total)),
-        ("Allocated GPUs:", _go(one.allocated)),
-        ("Unhealthy GPUs:", _go(one.unhealthy)),
-        ("Total GPU Memory:", _gib(totals[0])),
-        ("Allocated GPU Memory:", _gib(totals[1])),
-        ("Used GPU Memory:", _gib(totals[2])),
-    ):
-        lines.append(f"  {name:<21} {text}")
-    return lines
-
-
-def _gib(value: float | None) -> str:
-    return layout.NOTHING if value is None else f"{value / _GIB:.1f} GiB"
-
-
-def _exclusive(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
-    lines = []
-    if one.pods:
-        header = ["NAMESPACE", "NAME", "STATUS", "GPU(Requested)"]
-        header += ["GPU(Allocated)"] if samples else []
-        rows = []
-        for pod in one.pods:
-            row = [pod.namespace, pod.name, pod.status, str(pod.gpus)]
-            rows.append([*row, *([_seen_on(pod, samples)] if samples else [])])
-        lines += ["Instances:", *layout.table(header, rows, indent="  ")]
-    return lines, [], _measured(one, samples) if samples else _summary(one, wide=True)
-
-
-def _seen_on(pod: NodePod, samples: Mapping[int, GpuSample]) -> str:
-    """The GPUs on which a pod was measured."""
-    mine = [
-        index
-        for index, sample in sorted(samples.items())
-        if (sample.namespace, sample.pod) == (pod.namespace, pod.name)
+def _pods(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[Column[NodePod]]:
+    """The columns of the pods on a node, which differ by its class."""
+    columns: list[Column[NodePod]] = [
+        ("NAMESPACE", lambda pod: pod.namespace),
+        ("NAME", lambda pod: pod.name),
     ]
-    return ",".join(f"gpu{index}" for index in mine) or layout.NOTHING
-
-
-def _share(one: NodeStatus, samples: Mapping[int, GpuSample]) -> _Blocks:
-    if not one.capacity.get(SHARE_MEMORY):
-        return _sliced(one)
-    core = bool(_core(one)[1])
-    gpus = [str(gpu) for gpu in range(int(one.total))]
-    pods = []
-    if one.pods:
-        header = ["NAMESPACE", "NAME", "GPU_MEM(Requested)", "GPU_MEM(Allocated)"]
-        header += ["GPU_CORE(Requested)", "GPU_CORE(Allocated)"] if core else []
-        rows = []
-        for pod in one.pods:
-            share = pod.share
-            if share is None:
-                continue
-            given = [
-                f"gpu{gpu}({share.memory_of[gpu]:.1f}GiB)" for gpu in gpus if gpu in share.memory_of
-            ]
-            row = [pod.namespace, pod.name, f"{share.memory:.1f} GiB", ",".join(given)]
-            if core:
-                cores = [f"gpu{gpu}({share.core_of[gpu]})" for gpu in gpus if gpu in share.core_of]
-                row += [str(share.core), ",".join(cores)]
-            rows.append(row)
-        pods = ["Instances:", *layout.table(header, rows, indent="  ")]
-    if samples:
-        return pods, [], _measured(one, samples)
-    header = ["INDEX", "MEMORY(Total)", "MEMORY(Allocated)"]
-    header += ["CORE(Total)", "CORE(Allocated)"] if core else []
-    rows = []
-    for device in _share_devices(one):
-        total, taken = device["totalGPUMemory"] / _GIB, device["allocatedGPUMemory"] / _GIB
-        part = 100 * taken / total if total else 0.0
-        row = [device["id"], f"{_go(total)} GiB", f"{_go(taken)} GiB({part:.1f}%)"]
-        if core:
-            most, some = device["totalGPUCore"], device["allocatedGPUCore"]
-            row += [str(most), f"{some}({100 * some / most if most else 0.0:.1f}%)"]
-        rows.append(row)
-    lines = ["GPUs:", *layout.table(header, rows, indent="  "), *_summary(one)]
-    taken_memory, all_memory = _memory(one)
-    lines.append(f"  Total GPU Memory: {all_memory:.1f} GiB")
-    lines.append(f"  Allocated GPU Memory: {taken_memory:.1f} GiB")
-    if core:
-        taken_core, all_core = _core(one)
-        lines += [f"  Total GPU Core: {all_core}", f"  Allocated GPU Core: {taken_core}"]
-    return pods, [], lines
-
-
-def _sliced(one: NodeStatus) -> _Blocks:
-    """A node whose GPUs are cut up or handed out several times: what it offers, who asks for it."""
-    lines = []
-    if one.pods:
-        rows = [
-            (
-                pod.namespace,
-                pod.name,
-                pod.status,
-                ",".join(f"{name}={_go(many)}" for name, many in sorted(pod.asks.items())),
-            )
-            for pod in one.pods
+    status: Column[NodePod] = ("STATUS", lambda pod: pod.status)
+    requested: Column[NodePod] = ("GPU(Requested)", lambda pod: str(pod.gpus))
+    if one.mode is Mode.TOPOLOGY:
+        return [*columns, requested, ("GPU(Allocated)", _devices)]
+    if one.mode is Mode.EXCLUSIVE:
+        columns += [status, requested]
+        return (
+            [*columns, ("GPU(Allocated)", lambda pod: _seen_on(pod, samples))]
+            if samples
+            else columns
+        )
+    if not _memory(one)[1]:
+        return [*columns, status, ("REQUESTED", _asks)]
+    columns += [
+        ("GPU_MEM(Requested)", lambda pod: f"{_share(pod).memory:.1f} GiB"),
+        ("GPU_MEM(Allocated)", lambda pod: _given(_share(pod).memory_of, "({:.1f}GiB)")),
+    ]
+    if _core(one)[1]:
+        columns += [
+            ("GPU_CORE(Requested)", lambda pod: str(_share(pod).core)),
+            ("GPU_CORE(Allocated)", lambda pod: _given(_share(pod).core_of, "({})")),
         ]
-        header = ("NAMESPACE", "NAME", "STATUS", "REQUESTED")
-        lines += ["Instances:", *layout.table(header, rows, indent="  ")]
-    rows_of = [(name, _go(most), _go(some)) for name, (most, some) in one.slices.items()]
-    slices = ["Slices:", *layout.table(("RESOURCE", "TOTAL", "ALLOCATED"), rows_of, indent="  ")]
-    return lines, [], [*slices, *_summary(one)]
+    return columns
 
 
-_BLOCKS = {
-    Mode.NORMAL: _normal,
-    Mode.EXCLUSIVE: _exclusive,
-    Mode.TOPOLOGY: _topology,
-    Mode.SHARE: _share,
-}
+def _share(pod: NodePod) -> Share:
+    return pod.share or Share()
+
+
+def _given(parts: Mapping[str, int], form: str) -> str:
+    ordered = sorted(parts.items(), key=lambda part: natural(part[0]))
+    return ",".join(f"gpu{gpu}{form.format(many)}" for gpu, many in ordered)
+
+
+def _asks(pod: NodePod) -> str:
+    return ",".join(f"{name}={_go(many)}" for name, many in sorted(pod.asks.items()))
 
 
 def _devices(pod: NodePod) -> str:
@@ -424,6 +255,25 @@ def _devices(pod: NodePod) -> str:
         plan = ",".join(map(str, pod.planned))
         return f"{plan} (planned)" if plan else layout.NOTHING
     return ",".join(map(str, pod.devices))
+
+
+def _seen_on(pod: NodePod, samples: Mapping[int, GpuSample]) -> str:
+    """The GPUs on which a pod was measured."""
+    where = (pod.namespace, pod.name)
+    mine = [gpu for gpu, one in sorted(samples.items()) if (one.namespace, one.pod) == where]
+    return ",".join(f"gpu{gpu}" for gpu in mine) or layout.NOTHING
+
+
+def _matrices(one: NodeStatus) -> list[str]:
+    names = [f"GPU{gpu.index}" for gpu in one.node.machine.gpus]
+    lines = []
+    rates = [[_go(rate) for rate in row] for row in _rates(one)]
+    for title, matrix in (("LinkTypeMatrix:", _links(one)), ("BandwidthMatrix:", rates)):
+        lines += [title, "\t".join(["  ", *names])]
+        lines += ["\t".join([f"  {name}", *row]) for name, row in zip(names, matrix, strict=True)]
+    if one.node.machine.bandwidth is None:
+        lines.append("  Computed from the links, GB/s; not measured.")
+    return lines
 
 
 def _links(one: NodeStatus) -> list[list[str]]:
@@ -436,15 +286,96 @@ def _rates(one: NodeStatus) -> list[list[float]]:
     """GB/s between any two GPUs: as published, else what the solver makes of their link."""
     machine = one.node.machine
     if machine.bandwidth is not None:
-        return [[_single(rate) for rate in row] for row in machine.bandwidth]
+        return [[round(rate, _DIGITS) for rate in row] for row in machine.bandwidth]
     from arena_topo.solver.gpu_sets import gpu_sets  # noqa: PLC0415 - only for pairs
 
     worth = gpu_sets(machine.configuration).value
-    size = len(machine.gpus)
-    return [
-        [0.0 if one == other else worth(gpu_set((one, other))) for other in range(size)]
-        for one in range(size)
+    every = range(len(machine.gpus))
+    return [[0.0 if a == b else worth(gpu_set((a, b))) for b in every] for a in every]
+
+
+def _gpus(one: NodeStatus) -> list[str]:
+    """What is known of the GPUs of a node, or of the parts that it offers of them."""
+    if one.mode is Mode.EXCLUSIVE:
+        return []
+    if one.mode is Mode.TOPOLOGY:
+        lines = ["GPUs:", "  INDEX\tSTATUS\tHEALTHY", "  ----\t------\t-------"]
+        for gpu in one.node.machine.gpus:
+            healthy = layout.truth(one.healthy(gpu.index))
+            lines.append(f"  GPU{gpu.index}\t{one.state(gpu.index)}\t{healthy}")
+        if one.node.opaque:
+            doubt = "of the unknown ones are in use; which ones is not reported."
+            lines.append(f"  {one.node.hidden} {doubt}")
+        return lines
+    if not _memory(one)[1]:
+        header = ("RESOURCE", "TOTAL", "ALLOCATED")
+        rows = [(name, _go(most), _go(some)) for name, (most, some) in one.slices.items()]
+        return ["Slices:", *layout.table(header, rows, indent="  ")]
+    columns: list[Column[dict[str, Any]]] = [
+        ("INDEX", lambda gpu: gpu["id"]),
+        ("MEMORY(Total)", lambda gpu: f"{_go(gpu['totalGPUMemory'] / _GIB)} GiB"),
+        ("MEMORY(Allocated)", lambda gpu: _part(gpu, "GPUMemory", _GIB, " GiB")),
     ]
+    if _core(one)[1]:
+        columns += [
+            ("CORE(Total)", lambda gpu: str(gpu["totalGPUCore"])),
+            ("CORE(Allocated)", lambda gpu: _part(gpu, "GPUCore", 1, "")),
+        ]
+    return ["GPUs:", *layout.tabulated(columns, _share_devices(one), indent="  ")]
+
+
+def _part(gpu: Mapping[str, Any], what: str, size: float, unit: str) -> str:
+    total, taken = gpu[f"total{what}"], gpu[f"allocated{what}"]
+    return f"{_go(taken / size)}{unit}({100 * taken / total if total else 0.0:.1f}%)"
+
+
+def _summary(one: NodeStatus) -> list[str]:
+    """The last lines of a node; arena aligns them for exclusive nodes only."""
+    fields = [
+        ("Total GPUs:", _go(one.total)),
+        ("Allocated GPUs:", _go(one.allocated)),
+        ("Unhealthy GPUs:", _go(one.unhealthy)),
+    ]
+    taken, memory = _memory(one)
+    if one.mode is Mode.SHARE and memory:
+        fields += [
+            ("Total GPU Memory:", f"{memory:.1f} GiB"),
+            ("Allocated GPU Memory:", f"{taken:.1f} GiB"),
+        ]
+        some, core = _core(one)
+        if core:
+            fields += [("Total GPU Core:", str(core)), ("Allocated GPU Core:", str(some))]
+    gap = len("Allocated GPUs:") if one.mode is Mode.EXCLUSIVE else 0
+    return ["GPU Summary:", *(f"  {name:<{gap}} {text}" for name, text in fields)]
+
+
+def _measured(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
+    """The GPUs with their memory, in GiB, and duty cycle; N/A for what nobody measures."""
+    rows, totals = [], [0.0, 0.0, 0.0]
+    for gpu in one.node.machine.gpus:
+        sample = samples.get(gpu.index)
+        total = None if sample is None else sample.memory_total
+        taken = one.using >> gpu.index & 1 or (sample is not None and bool(sample.pod))
+        allocated = None if total is None else total if taken else 0.0
+        amounts = (total, allocated, None if sample is None else sample.memory_used)
+        totals = [most + (some or 0.0) for most, some in zip(totals, amounts, strict=True)]
+        cycle = percent(None if sample is None else sample.duty_cycle)
+        rows.append((str(gpu.index), *map(_gib, amounts), cycle))
+    header = ("INDEX", "MEMORY(Total)", "MEMORY(Allocated)", "MEMORY(Used)", "DUTY_CYCLE")
+    fields = (
+        ("Total GPUs:", _go(one.total)),
+        ("Allocated GPUs:", _go(one.allocated)),
+        ("Unhealthy GPUs:", _go(one.unhealthy)),
+        ("Total GPU Memory:", _gib(totals[0])),
+        ("Allocated GPU Memory:", _gib(totals[1])),
+        ("Used GPU Memory:", _gib(totals[2])),
+    )
+    lines = ["GPUs:", *layout.table(header, rows, indent="  "), "GPU Summary:"]
+    return [*lines, *(f"  {name:<21} {text}" for name, text in fields)]
+
+
+def _gib(value: float | None) -> str:
+    return layout.NOTHING if value is None else f"{value / _GIB:.1f} GiB"
 
 
 # ---------------------------------------------------------------- documents
@@ -463,13 +394,17 @@ def nodes_value(
     """
     found: dict[str, list[dict[str, Any]]] = {key: [] for key in _KEYS.values()}
     for one in statuses:
-        measured = (samples or {}).get(one.name, {})
-        found[_KEYS[one.mode]].append(_VALUES[one.mode](one, measured, emulated=emulated))
+        value = _node_value(one, (samples or {}).get(one.name, {}))
+        if one.mode is not Mode.NORMAL:
+            hidden = min(one.node.hidden, count(one.node.free))
+            ours = {"resource": one.node.resource, "hiddenGPUs": hidden, "emulated": emulated}
+            value.update(ours)
+        found[_KEYS[one.mode]].append(value)
     return found
 
 
-def _common(one: NodeStatus) -> dict[str, Any]:
-    return {
+def _node_value(one: NodeStatus, samples: Mapping[int, GpuSample]) -> dict[str, Any]:
+    common = {
         "name": one.name,
         "description": "\n".join(_description(one)),
         "ip": one.ip,
@@ -477,147 +412,89 @@ def _common(one: NodeStatus) -> dict[str, Any]:
         "role": one.role,
         "type": one.mode.label,
     }
-
-
-def _gpu_counts(one: NodeStatus, samples: Mapping[int, GpuSample]) -> dict[str, Any]:
-    return {
+    if one.mode is Mode.NORMAL:
+        return common
+    counts = {
         "totalGPUs": _plain(one.total),
         "allocatedGPUs": _plain(one.allocated),
         "unhealthyGPUs": _plain(one.unhealthy),
-        "gpuMetrics": [
-            {
-                "id": str(index),
-                "uuid": sample.uuid,
-                # The SDK asks for it, although arena never writes it.
-                "status": one.state(index) if index < len(one.node.machine.gpus) else "idle",
-                "gpuDutyCycle": sample.duty_cycle or 0,
-                "usedGPUMemory": _plain(sample.memory_used or 0),
-                "totalGPUMemory": _plain(sample.memory_total or 0),
-                "podNames": [f"{sample.namespace}/{sample.pod}"] if sample.pod else [],
-            }
-            for index, sample in sorted(samples.items())
-        ],
+        "gpuMetrics": [_metric(one, gpu, sample) for gpu, sample in sorted(samples.items())],
     }
-
-
-def _ours(one: NodeStatus, *, emulated: bool) -> dict[str, Any]:
+    instances = {"instances": [_pod_value(one, pod) for pod in one.pods or ()]}
+    if one.mode is Mode.EXCLUSIVE:
+        return {**instances, **common, **counts}
+    if one.mode is Mode.TOPOLOGY:
+        machine = one.node.machine
+        return {
+            **instances,
+            "gpuTopology": {
+                "linkMatrix": _links(one),
+                "bandwidthMatrix": [[_plain(rate) for rate in row] for row in _rates(one)],
+            },
+            **counts,
+            **common,
+            "devices": [
+                {
+                    "id": str(gpu.index),
+                    "healthy": one.healthy(gpu.index),
+                    "status": one.state(gpu.index),
+                    # What arena's Python SDK reads.
+                    "gpuIndex": str(gpu.index),
+                    "uuid": gpu.uuid or "",
+                }
+                for gpu in machine.gpus
+            ],
+            "knowledge": machine.knowledge.value,
+            "bandwidthSource": "computed" if machine.bandwidth is None else "published",
+        }
+    (taken, memory), (some, core) = _memory(one), _core(one)
     return {
-        "resource": one.node.resource,
-        "hiddenGPUs": min(one.node.hidden, count(one.node.free)),
-        "emulated": emulated,
-    }
-
-
-def _normal_value(
-    one: NodeStatus, samples: Mapping[int, GpuSample], *, emulated: bool
-) -> dict[str, Any]:
-    del samples, emulated
-    return _common(one)
-
-
-def _exclusive_value(
-    one: NodeStatus, samples: Mapping[int, GpuSample], *, emulated: bool
-) -> dict[str, Any]:
-    return {
-        "instances": [
-            {**_named(pod), "requestGPUs": pod.gpus, "allocation": _ids(pod.devices)}
-            for pod in one.pods or ()
-        ],
-        **_common(one),
-        **_gpu_counts(one, samples),
-        **_ours(one, emulated=emulated),
-    }
-
-
-def _topology_value(
-    one: NodeStatus, samples: Mapping[int, GpuSample], *, emulated: bool
-) -> dict[str, Any]:
-    machine = one.node.machine
-    return {
-        "instances": [
-            {
-                **_named(pod),
-                "requestGPUs": pod.gpus,
-                "allocation": _ids(pod.devices),
-                "visibleGPUs": _ids(pod.visible),
-                "planned": _ids(pod.planned),
-            }
-            for pod in one.pods or ()
-        ],
-        "gpuTopology": {
-            "linkMatrix": _links(one),
-            "bandwidthMatrix": [[_plain(rate) for rate in row] for row in _rates(one)],
-        },
-        **_gpu_counts(one, samples),
-        **_common(one),
-        "devices": [
-            {
-                "id": str(gpu.index),
-                "healthy": one.healthy(gpu.index),
-                "status": one.state(gpu.index),
-                # What arena's Python SDK reads.
-                "gpuIndex": str(gpu.index),
-                "uuid": gpu.uuid or "",
-            }
-            for gpu in machine.gpus
-        ],
-        "knowledge": machine.knowledge.value,
-        "bandwidthSource": "computed" if machine.bandwidth is None else "published",
-        **_ours(one, emulated=emulated),
-    }
-
-
-def _share_value(
-    one: NodeStatus, samples: Mapping[int, GpuSample], *, emulated: bool
-) -> dict[str, Any]:
-    instances = []
-    for pod in one.pods or ():
-        share = pod.share
-        memory_of = {} if share is None else dict(share.memory_of)
-        instances.append(
-            {
-                **_named(pod),
-                "requestGPUMemory": 0 if share is None else share.memory,
-                "requestGPUCore": 0 if share is None else share.core,
-                "gpuMemoryAllocation": memory_of,
-                "gpuCoreAllocation": {} if share is None else dict(share.core_of),
-                # What arena's Python SDK reads.
-                "allocation": memory_of,
-                "asks": {name: _plain(many) for name, many in sorted(pod.asks.items())},
-            }
-        )
-    taken, memory = _memory(one)
-    taken_core, core = _core(one)
-    return {
-        "instances": instances,
+        **instances,
         "totalGPUMemory": _plain(memory * _GIB),
         "allocatedGPUMemory": _plain(taken * _GIB),
         "totalGPUCore": core,
-        "allocatedGPUCore": taken_core,
-        "devices": [
-            {key: _plain(value) if key != "id" else value for key, value in device.items()}
-            for device in _share_devices(one)
-        ],
-        **_gpu_counts(one, samples),
-        **_common(one),
+        "allocatedGPUCore": some,
+        "devices": _share_devices(one),
+        **counts,
+        **common,
         "slices": {
-            name: {"total": _plain(most), "allocated": _plain(some)}
-            for name, (most, some) in one.slices.items()
+            name: {"total": _plain(most), "allocated": _plain(used)}
+            for name, (most, used) in one.slices.items()
         },
-        **_ours(one, emulated=emulated),
     }
 
 
-_VALUES = {
-    Mode.NORMAL: _normal_value,
-    Mode.EXCLUSIVE: _exclusive_value,
-    Mode.TOPOLOGY: _topology_value,
-    Mode.SHARE: _share_value,
-}
+def _metric(one: NodeStatus, gpu: int, sample: GpuSample) -> dict[str, Any]:
+    return {
+        "id": str(gpu),
+        "uuid": sample.uuid,
+        # The SDK asks for it, although arena never writes it.
+        "status": one.state(gpu) if gpu < len(one.node.machine.gpus) else "idle",
+        "gpuDutyCycle": sample.duty_cycle or 0,
+        "usedGPUMemory": _plain(sample.memory_used or 0),
+        "totalGPUMemory": _plain(sample.memory_total or 0),
+        "podNames": [f"{sample.namespace}/{sample.pod}"] if sample.pod else [],
+    }
 
 
-def _named(pod: NodePod) -> dict[str, Any]:
-    return {"name": pod.name, "namespace": pod.namespace, "status": pod.status}
+def _pod_value(one: NodeStatus, pod: NodePod) -> dict[str, Any]:
+    named = {"name": pod.name, "namespace": pod.namespace, "status": pod.status}
+    if one.mode is Mode.SHARE:
+        share = _share(pod)
+        return {
+            **named,
+            "requestGPUMemory": share.memory,
+            "requestGPUCore": share.core,
+            "gpuMemoryAllocation": dict(share.memory_of),
+            "gpuCoreAllocation": dict(share.core_of),
+            # What arena's Python SDK reads.
+            "allocation": dict(share.memory_of),
+            "asks": {name: _plain(many) for name, many in sorted(pod.asks.items())},
+        }
+    whole = {**named, "requestGPUs": pod.gpus, "allocation": _ids(pod.devices)}
+    if one.mode is Mode.EXCLUSIVE:
+        return whole
+    return {**whole, "visibleGPUs": _ids(pod.visible), "planned": _ids(pod.planned)}
 
 
 def _ids(devices: Iterable[int] | None) -> list[str]:
@@ -631,8 +508,8 @@ def _share_devices(one: NodeStatus) -> list[dict[str, Any]]:
     return [
         {
             "id": gpu,
-            "totalGPUMemory": one.memory_of() * _GIB,
-            "allocatedGPUMemory": sum(some.memory_of.get(gpu, 0) for some in shares) * _GIB,
+            "totalGPUMemory": _plain(one.memory_of() * _GIB),
+            "allocatedGPUMemory": _plain(sum(some.memory_of.get(gpu, 0) for some in shares) * _GIB),
             "totalGPUCore": core // total,
             "allocatedGPUCore": sum(some.core_of.get(gpu, 0) for some in shares),
         }
@@ -640,35 +517,11 @@ def _share_devices(one: NodeStatus) -> list[dict[str, Any]]:
     ]
 
 
-# ---------------------------------------------------------------- numbers as Go prints them
-
-
-def _go(value: float) -> str:
-    """A number as Go's %v prints it: the fewest digits, exponents from a million up."""
-    if not math.isfinite(value):
-        return "+Inf" if value > 0 else str(value)
-    exact = Decimal(repr(float(value))).normalize()
-    exponent = exact.adjusted()
-    if exact and not -4 <= exponent < 6:  # noqa: PLR2004 - strconv.FormatFloat, 'g'
-        digits = format(exact.scaleb(-exponent), "f")
-        return f"{digits}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
-    return format(exact, "f")
-
-
 def _plain(value: float) -> float:
     """A number as Go's JSON has it: whole ones without a point."""
     return int(value) if value == int(value) else value
 
 
-def _single(value: float) -> float:
-    """The number of the fewest digits that has the same 32 bits, as arena keeps bandwidths."""
-    try:
-        bits = struct.pack("f", value)
-    except OverflowError:
-        return value
-    [kept] = struct.unpack("f", bits)
-    for digits in range(1, _FLOAT_DIGITS + 1):
-        text = f"{kept:.{digits}g}"
-        if struct.pack("f", float(text)) == bits:
-            return float(text)
-    return value
+def _go(value: float) -> str:
+    """A number as Go prints it: the fewest digits, whole ones without a point."""
+    return str(_plain(value))
