@@ -432,9 +432,9 @@ def _kueue(case: Case) -> Diagnosis | None:
         return _said(Code.KUEUE_QUOTA, what, message, ask)
     if reserved.get("status") == "True":
         message = str(admitted.get("message") or "")
-    why = message or (None if case.workload else "Kueue has not made a Workload for it")
+    unknown = None if case.workload else "Kueue has not made a Workload for it"
     what = f"Kueue decides when it starts (queue {queue})"
-    return _said(Code.SUSPENDED_BY_KUEUE, what, why, ask)
+    return _said(Code.SUSPENDED_BY_KUEUE, what, message or unknown, ask)
 
 
 def _kube_queue(case: Case) -> Diagnosis | None:
