@@ -314,7 +314,9 @@ def test_a_gpu_that_becomes_free_never_makes_it_worse(world: Cluster, data: st.D
         for before, after in zip(now.gangs, then.gangs, strict=True):
             assert after.whole >= before.whole
             assert after.counted >= before.counted
-            assert (after.best or 0) >= (before.best or 0)
+            # A network of known rate comes before a faster one whose rate is assumed.
+            if after.tier == before.tier:
+                assert (after.best or 0) >= (before.best or 0)
             assert after.whole_empty == before.whole_empty
 
 
