@@ -25,7 +25,7 @@ class Flag:
     contradicts, as a person types them (`--wait`, `--output json`); a word that is no flag goes by
     its name in the help (`JOB`). One that a command does not have is not asked of it. `completes`
     is what a shell offers for the value: some of KINDS, with spaces between them; choices and
-    switches need none.
+    switches need none. `choices` are the values of an enumeration that a command takes, if not all.
     """
 
     help: str
@@ -40,6 +40,7 @@ class Flag:
     excludes: tuple[str, ...] = ()
     hidden: bool = False
     completes: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo.cli.arguments import (
+    DOCUMENTS,
     NODES,
     PANEL,
-    Document,
+    Output,
+    OutputFlag,
     PerhapsName,
-    PlanFormat,
-    PlanFormatFlag,
     document,
+    output,
 )
 from arena_topo.cli.detaching import coming_back
 from arena_topo.cli.opening import engine, namespace_of
@@ -123,9 +124,7 @@ def install(
             metavar="NAME",
         ),
     ] = (),
-    output_format: Annotated[
-        Document, Flag(help="How to print it.", name="--output", short="-o", panel=PANEL)
-    ] = Document.YAML,
+    output_format: Annotated[Output, output(*DOCUMENTS, help="How to print it.")] = Output.YAML,
 ) -> None:
     """Print what an administrator applies once: policies, roles, controller, node agent."""
     if remove:
@@ -154,12 +153,12 @@ def install(
         say(f"note: {note}")
     if diff:
         _diff(wanted, everywhere)
-    elif output_format is Document.YAML:
+    elif output_format is Output.YAML:
         # The reason of each right is a comment, which objects cannot keep.
         show(installing.text(wanted))
     else:
         objects = installing.objects(wanted)
-        if output_format is Document.NAME:
+        if output_format is Output.NAME:
             show("".join(f"{object_name(one)}\n" for one in objects))
         else:
             show(to_json(objects))
@@ -178,7 +177,7 @@ def _diff(wanted: Installation, everywhere: Globals) -> None:
     say("Nothing would change.")
 
 
-def _remove(everywhere: Globals, output_format: Document) -> None:
+def _remove(everywhere: Globals, output_format: Output) -> None:
     from arena_topo.admin import install as removing  # noqa: PLC0415 - the verbs load late
 
     found = removing.removal(_admin(engine(everywhere)))
@@ -189,10 +188,10 @@ def _remove(everywhere: Globals, output_format: Document) -> None:
         )
     if not found.objects:
         say("Nothing of arena-topo is installed.")
-    elif output_format is Document.NAME:
+    elif output_format is Output.NAME:
         show("".join(f"{object_name(one)}\n" for one in found.objects))
     else:
-        write = to_json if output_format is Document.JSON else to_yaml
+        write = to_json if output_format is Output.JSON else to_yaml
         show(write(found.objects))
 
 
@@ -201,7 +200,7 @@ def check(
     job: PerhapsName,
     everywhere: Globals,
     *,
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: OutputFlag = Output.WIDE,
 ) -> None:
     """Check the cluster's features and your permissions; with a job, what its workers see."""
     backend = engine(everywhere)
@@ -214,7 +213,7 @@ def check(
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
     found = checks.check(admin, namespace)
-    if output_format is PlanFormat.WIDE:
+    if output_format is Output.WIDE:
         wide = columns() if sys.stdout is not None and sys.stdout.isatty() else None
         display(shown.report(found, width=wide))
     else:
@@ -223,12 +222,12 @@ def check(
         raise typer.Exit(1)
 
 
-def _inspect(job: str, namespace: str, backend: Backend, output_format: PlanFormat) -> None:
+def _inspect(job: str, namespace: str, backend: Backend, output_format: Output) -> None:
     from arena_topo.admin import inspection  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
     found = inspection.inspect(backend, job, namespace)
-    if output_format is PlanFormat.WIDE:
+    if output_format is Output.WIDE:
         display(shown.inspection(found))
     else:
         show(document(shown.inspection_value(found), output_format))
@@ -280,13 +279,13 @@ def _dedicate(
 
 
 @spread
-def nodes_list(everywhere: Globals, *, output_format: PlanFormatFlag = PlanFormat.WIDE) -> None:
+def nodes_list(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) -> None:
     """List the nodes with GPUs and who may use them."""
     from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
     found = nodes.standings(_admin(engine(everywhere)).nodes())
-    if output_format is PlanFormat.WIDE:
+    if output_format is Output.WIDE:
         display(shown.standings(found))
     else:
         show(document(shown.standings_value(found), output_format))

@@ -59,62 +59,17 @@ NODES = Word(completes="nodes")
 """What a shell offers where nodes are named."""
 
 
-class Format(StrEnum):
-    """How `get` and `list` show jobs."""
+class Output(StrEnum):
+    """How something is shown; a command takes some of these."""
 
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
     NAME = "name"
-
-    @classmethod
-    def parse(cls, text: str) -> Format:
-        """Read a format; ValueError carries arena's text."""
-        if text not in set(cls):
-            raise ValueError(f"unknown output format,only support:[{'|'.join(cls)}], got {text!r}")
-        return cls(text)
-
-
-class Told(StrEnum):
-    """How a command tells what it did to jobs."""
-
-    WIDE = "wide"
-    NAME = "name"
-
-
-class Document(StrEnum):
-    """How manifests are printed."""
-
-    YAML = "yaml"
-    JSON = "json"
-    NAME = "name"
-
-
-class PlanFormat(StrEnum):
-    """How `plan` shows a placement."""
-
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-
-
-class PictureFormat(StrEnum):
-    """How machines, placements and networks are shown: all of `PlanFormat`, or as a picture."""
-
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    SVG = "svg"
-
-
-class GraphFormat(StrEnum):
-    """How machines and networks are shown: all of `PictureFormat`, or as a graph."""
-
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
     SVG = "svg"
     GRAPHML = "graphml"
+    TEXT = "text"
+    RAW = "raw"
 
 
 class DryRun(StrEnum):
@@ -183,25 +138,33 @@ FabricFlag = Annotated[
     ),
 ]
 
-OUTPUT = Flag(help="How to show it.", name="--output", short="-o", panel=PANEL)
-"""The flag of every format in which something is shown."""
 
-FormatFlag = Annotated[Format, OUTPUT]
-
-ToldFlag = Annotated[Told, OUTPUT]
-
-PlanFormatFlag = Annotated[PlanFormat, OUTPUT]
-
-PictureFormatFlag = Annotated[PictureFormat, OUTPUT]
-
-GraphFormatFlag = Annotated[GraphFormat, OUTPUT]
+def output(*choices: Output, help: str = "How to show it.") -> Flag:  # noqa: A002 - as in Flag
+    """The flag of a command that shows something in these ways."""
+    return Flag(help=help, name="--output", short="-o", panel=PANEL, choices=choices)
 
 
-def document(value: object, output_format: PlanFormat | PictureFormat | GraphFormat) -> str:
+_SCREEN = (Output.WIDE, Output.JSON, Output.YAML)
+
+OutputFlag = Annotated[Output, output(*_SCREEN)]
+
+JobsOutputFlag = Annotated[Output, output(*_SCREEN, Output.NAME)]
+
+ActionOutputFlag = Annotated[Output, output(Output.WIDE, Output.NAME)]
+
+PictureOutputFlag = Annotated[Output, output(*_SCREEN, Output.SVG)]
+
+GraphOutputFlag = Annotated[Output, output(*_SCREEN, Output.SVG, Output.GRAPHML)]
+
+DOCUMENTS = (Output.YAML, Output.JSON, Output.NAME)
+"""How manifests are printed."""
+
+
+def document(value: object, output_format: Output) -> str:
     """A value for programs, in JSON or YAML; the last line has an end."""
     from arena_topo import layout  # noqa: PLC0415 - not for help
 
-    if output_format == PlanFormat.YAML:
+    if output_format == Output.YAML:
         return layout.to_yaml(value)
     return layout.to_json(value) + "\n"
 

@@ -142,7 +142,7 @@ def _declared(one: Leaf | Branch) -> Mapping[str, Any]:
 def _option(param: Any, hint: Any, command: Any) -> Option:
     flag = _carried(hint, Flag)
     names = (*sorted(param.opts, key=lambda name: name.startswith("--")), *param.secondary_opts)
-    choices = _choices(hint)
+    choices = (flag.choices if flag else ()) or _choices(hint)
     commas = bool(choices) and _is_set(_kind(hint))
     return Option(
         names=names,

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, Any
 
 from arena_topo import __version__
-from arena_topo.cli.arguments import OUTPUT, PANEL
+from arena_topo.cli.arguments import PANEL, Output, OutputFlag, output
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, display, say, show, spread
 from arena_topo.flag import Flag
-
-
-class VersionFormat(StrEnum):
-    """How `version` shows what it knows."""
-
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-
-
-class IdentityFormat(StrEnum):
-    """How `whoami` shows a name; arena knows JSON alone."""
-
-    JSON = "json"
-    YAML = "yaml"
 
 
 @spread
@@ -41,7 +25,7 @@ def version(
             panel=PANEL,
         ),
     ] = False,
-    output_format: Annotated[VersionFormat, OUTPUT] = VersionFormat.WIDE,
+    output_format: OutputFlag = Output.WIDE,
 ) -> None:
     """Show the version of the program."""
     known: dict[str, Any] = {"version": f"v{__version__}"}
@@ -49,12 +33,12 @@ def version(
         from arena_topo.cli import build  # noqa: PLC0415 - reads what pip has installed
 
         known |= build.facts(verbose=verbose)
-    if output_format is VersionFormat.WIDE:
+    if output_format is Output.WIDE:
         show(_lines(known))
         return
     from arena_topo import layout  # noqa: PLC0415 - only for programs
 
-    if output_format is VersionFormat.JSON:
+    if output_format is Output.JSON:
         show(layout.to_json(known) + "\n")
     else:
         show(layout.to_yaml(known))
@@ -76,7 +60,7 @@ def _lines(known: Mapping[str, Any]) -> str:
 def whoami(
     everywhere: Globals,
     *,
-    output_format: Annotated[IdentityFormat, OUTPUT] = IdentityFormat.JSON,
+    output_format: Annotated[Output, output(Output.JSON, Output.YAML)] = Output.JSON,
 ) -> None:
     """Show the name that jobs are submitted under."""
     import hashlib  # noqa: PLC0415 - only here
@@ -90,7 +74,7 @@ def whoami(
     identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
     administrator = name in backend.administrators(everywhere.arena_namespace)
     shown = {"Name": name, "Id": identity, "IsAdminUser": administrator}
-    if output_format is IdentityFormat.YAML:
+    if output_format is Output.YAML:
         show(layout.to_yaml(shown))
     else:
         show(json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from arena_topo import layout
 from arena_topo.cli import settings
-from arena_topo.cli.arguments import PANEL, PlanFormat, PlanFormatFlag
+from arena_topo.cli.arguments import PANEL, Output, OutputFlag
 from arena_topo.cli.commands import variables
 from arena_topo.cli.configuration_view import (
     HIDDEN,
@@ -34,7 +34,7 @@ def config_view(
     resolved: Annotated[
         bool, Flag(help="Show every setting as it counts here, and its origin.", panel=PANEL)
     ] = False,
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: OutputFlag = Output.WIDE,
 ) -> None:
     """Show what the files of settings say; nothing is asked of any server."""
     from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
@@ -62,9 +62,9 @@ def config_view(
         settings=listed,
         reached=reached,
     )
-    if output_format is PlanFormat.WIDE:
+    if output_format is Output.WIDE:
         display(configuration(answer, home=settings.at_home("~")))
-    elif output_format is PlanFormat.JSON:
+    elif output_format is Output.JSON:
         show(layout.to_json(configuration_value(answer)) + "\n")
     else:
         show(layout.to_yaml(configuration_value(answer)))

@@ -561,10 +561,10 @@ def _option(name: str, kind: Any, flag: Flag, default: Any) -> Any:
         *filter(None, [flag.short, f"{long}/--no-{long[2:]}" if on else long]),
         help=help_text,
         rich_help_panel=flag.panel,
-        metavar=None if kind is bool else flag.metavar or _metavar(kind),
+        metavar=None if kind is bool else flag.metavar or _metavar(kind, flag.choices),
         hidden=flag.hidden,
         show_default=False,
-        parser=_parser(kind, long),
+        parser=_parser(kind, long, flag.choices),
     )
 
 
@@ -572,19 +572,21 @@ def _shown(default: Any) -> str:
     return f"{default:g}s" if isinstance(default, Seconds) else str(default)
 
 
-def _metavar(kind: Any) -> str:
+def _metavar(kind: Any, choices: tuple[str, ...] = ()) -> str:
     if issubclass(kind, StrEnum):
-        return "|".join(one.value for one in kind if one.value)
+        return "|".join(choices or (one.value for one in kind if one.value))
     return {int: "N", float: "NUMBER"}.get(kind, "TEXT")
 
 
-def _parser(kind: Any, long: str) -> Callable[[str], Any] | None:
+def _parser(kind: Any, long: str, choices: tuple[str, ...]) -> Callable[[str], Any] | None:
     """How a value of this kind is read from its text; None where the text is the value."""
     if kind in {str, bool}:
         return None
     known: dict[Any, Callable[[str], Any]] = {int: _whole, float: _number}
     read: Callable[[str], Any] = (
-        getattr(kind, "parse", None) or known.get(kind) or (lambda text: _member(kind, text))
+        getattr(kind, "parse", None)
+        or known.get(kind)
+        or (lambda text: _member(kind, text, choices))
     )
 
     def parsed(text: str) -> Any:
@@ -626,9 +628,9 @@ def _number(text: str) -> float:
     return value
 
 
-def _member(kind: type[StrEnum], text: str) -> StrEnum:
+def _member(kind: type[StrEnum], text: str, choices: tuple[str, ...]) -> StrEnum:
     for one in kind:
-        if one.value.lower() == text.lower():
+        if one.value.lower() == text.lower() and (not choices or one in choices):
             return one
-    *some, last = (one.value for one in kind if one.value)
+    *some, last = choices or (one.value for one in kind if one.value)
     raise ValueError(f"expected {', '.join(some)} or {last}, got {text!r}")

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from arena_topo import layout
 from arena_topo.cli import stopping
-from arena_topo.cli.arguments import (
-    PANEL,
-    PlanFormat,
-)
+from arena_topo.cli.arguments import PANEL, Output
 from arena_topo.cli.opening import engine
 from arena_topo.cli.options import Globals, say
 from arena_topo.engines import Backend
@@ -45,7 +42,7 @@ def renew(
     look: Callable[[], Any],
     screen: Callable[[Any, int | None], str],
     value: Callable[[Any], Any],
-    output_format: PlanFormat,
+    output_format: Output,
     *,
     limit: float | None,
 ) -> None:
@@ -58,9 +55,9 @@ def renew(
         return waiting.pop() if waiting else look()
 
     def text(_before: Any, seen: Any, now: float) -> str:
-        if output_format is PlanFormat.JSON:
+        if output_format is Output.JSON:
             return escaped_in_quotes(json.dumps(value(seen), ensure_ascii=False)) + "\n"
-        if output_format is PlanFormat.YAML:
+        if output_format is Output.YAML:
             return "---\n" + layout.to_yaml(value(seen))
         return f"{screen(seen, None)}{'-' * 25} {layout.clock(now)} {'-' * 37}\n"
 
@@ -69,7 +66,7 @@ def renew(
 
     watch(
         again,
-        draw=draw if output_format is PlanFormat.WIDE else None,
+        draw=draw if output_format is Output.WIDE else None,
         changes=text,
         every=REFRESH,
         limit=limit,
@@ -87,9 +84,9 @@ def once(said: set[str]) -> Callable[[str], None]:
     return heard
 
 
-def arenas(value: dict[str, Any] | list[dict[str, Any]], output_format: PlanFormat) -> str:
+def arenas(value: dict[str, Any] | list[dict[str, Any]], output_format: Output) -> str:
     """Arena's JSON has no newline at its end, and some keys of jobs are other words in YAML."""
-    if output_format is PlanFormat.JSON:
+    if output_format is Output.JSON:
         return layout.to_json(value)
     if isinstance(value, list):
         return layout.to_yaml([layout.for_yaml(one) for one in value])

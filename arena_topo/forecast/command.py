@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo.bandwidth import Algorithm, Wire
-from arena_topo.cli.arguments import PANEL, PictureFormat, PictureFormatFlag, document
+from arena_topo.cli.arguments import PANEL, Output, PictureOutputFlag, document
 from arena_topo.cli.options import Globals, display, show, spread, tell
 from arena_topo.cli.terminal import draws
 from arena_topo.files import STDIN
@@ -84,7 +84,7 @@ def forecast(
             completes="files",
         ),
     ] = "",
-    output_format: PictureFormatFlag = PictureFormat.WIDE,
+    output_format: PictureOutputFlag = Output.WIDE,
 ) -> None:
     """Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.
 
@@ -109,11 +109,11 @@ def forecast(
         ),
     )
     beside = forecasting.against(found, against) if against else None
-    if output_format is PictureFormat.SVG:
+    if output_format is Output.SVG:
         from arena_topo.forecast.picture import forecast as drawn  # noqa: PLC0415 - as above
 
         show(drawn(found, beside))
-    elif output_format is PictureFormat.WIDE:
+    elif output_format is Output.WIDE:
         display(shown.text(found, beside, unicode=draws()))
     else:
         show(document(shown.value(found, beside), output_format))

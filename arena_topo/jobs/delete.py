@@ -8,7 +8,7 @@ import typer
 
 from arena_topo import layout
 from arena_topo.cli import remembering
-from arena_topo.cli.arguments import PANEL, Kind, PerhapsNames, Told, ToldFlag, TypeFlag
+from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Kind, Output, PerhapsNames, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
 from arena_topo.engines import Backend
@@ -34,7 +34,7 @@ def delete(
     ignore_not_found: Annotated[
         bool, Flag(help="Jobs that do not exist are no error.", panel=PANEL)
     ] = False,
-    output_format: ToldFlag = Told.WIDE,
+    output_format: ActionOutputFlag = Output.WIDE,
 ) -> None:
     """Delete jobs and all that belongs to them."""
     if not names and not every and chosen == Chosen():
@@ -42,7 +42,7 @@ def delete(
             "no job is named",
             hint=f"{PROGRAM} delete JOB..., or choose jobs with --all, --status, -l or --mine",
         )
-    names_only = output_format is Told.NAME or everywhere.quiet
+    names_only = output_format is Output.NAME or everywhere.quiet
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
     jobs: dict[str, str | None] = dict.fromkeys(names)

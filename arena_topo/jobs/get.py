@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from arena_topo import layout
 from arena_topo.cli import remembering, stopping
-from arena_topo.cli.arguments import PANEL, Format, FormatFlag, Kind, Name, TypeFlag
+from arena_topo.cli.arguments import PANEL, JobsOutputFlag, Kind, Name, Output, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import wrapped
@@ -80,11 +80,11 @@ def get(
             panel=PANEL,
         ),
     ] = False,
-    output_format: FormatFlag = Format.WIDE,
+    output_format: JobsOutputFlag = Output.WIDE,
 ) -> None:
     """Show one job: its state, its pods, where they run and why."""
-    if everywhere.quiet and output_format is Format.WIDE:
-        output_format = Format.NAME
+    if everywhere.quiet and output_format is Output.WIDE:
+        output_format = Output.NAME
     # What is watched is looked at for as long as --timeout allows, each time with patience.
     backend = engine(replace(everywhere, timeout=None) if watch else everywhere)
     stopping.limit(everywhere.timeout)
@@ -96,11 +96,11 @@ def get(
         return
     seen = _look(backend, name, namespace, parts, output_format, tell=say)
     now = time.time()
-    if output_format is Format.NAME:
+    if output_format is Output.NAME:
         show(f"{view.RESOURCE}/{seen.status.name}\n")
-    elif output_format is not Format.WIDE:
+    elif output_format is not Output.WIDE:
         value = _value(seen, now)
-        yaml = output_format is Format.YAML
+        yaml = output_format is Output.YAML
         show(layout.to_yaml(layout.for_yaml(value)) if yaml else layout.to_json(value))
     else:
         display(_screen(seen, parts, now, wrapped(sys.stdout)))
@@ -114,7 +114,7 @@ def _look(
     name: str,
     namespace: str,
     parts: Parts,
-    output_format: Format,
+    output_format: Output,
     *,
     tell: Callable[[str], None] | None = None,
 ) -> SeenJob:
@@ -124,13 +124,13 @@ def _look(
         if parts.gpus and tell is not None:
             tell(f"note: {one_line(text)}")
 
-    shown = output_format is not Format.NAME
+    shown = output_format is not Output.NAME
     # Once for programs, which arena tells it too.
-    once = tell is not None and output_format is not Format.WIDE
+    once = tell is not None and output_format is not Output.WIDE
     wanted = viewing.Parts(
         drift=shown,
         metrics=shown and (parts.gpus or once),
-        events=parts.events and output_format is Format.WIDE,
+        events=parts.events and output_format is Output.WIDE,
         explain=parts.explain,
     )
     try:
@@ -147,7 +147,7 @@ def _watch(
     name: str,
     namespace: str,
     parts: Parts,
-    output_format: Format,
+    output_format: Output,
     *,
     limit: float | None,
 ) -> None:
@@ -180,7 +180,7 @@ def _watch(
     with detaching(backend, name, namespace, there=lambda: bool(known), back=back):
         watch(
             look,
-            draw=draw if output_format is Format.WIDE else None,
+            draw=draw if output_format is Output.WIDE else None,
             changes=changes,
             over=lambda seen: seen.status.phase.over,
             every=backend.look_every,
@@ -188,31 +188,31 @@ def _watch(
         )
 
 
-def _line(name: str, namespace: str, parts: Parts, output_format: Format) -> str:
+def _line(name: str, namespace: str, parts: Parts, output_format: Output) -> str:
     """What to type to go on watching."""
     asked = [("-e", parts.events), ("-g", parts.gpus), ("--explain", parts.explain)]
     flags = ["-w", *(flag for flag, said in asked if said)]
-    if output_format is not Format.WIDE:
+    if output_format is not Output.WIDE:
         flags.append(f"-o {output_format}")
     return f"{PROGRAM} get {name} {' '.join(flags)} -n {namespace}"
 
 
-def _signs(seen: SeenJob, output_format: Format) -> Any:
+def _signs(seen: SeenJob, output_format: Output) -> Any:
     """What of a job makes a change worth a line or a document."""
     status = seen.status
     pods = [(one.name, one.status, one.node) for one in status.instances]
-    if output_format in {Format.JSON, Format.YAML}:
+    if output_format in {Output.JSON, Output.YAML}:
         return status.phase, status.reason, status.forecast, pods, tuple(map(str, seen.drift))
-    if output_format is Format.NAME:
+    if output_format is Output.NAME:
         return status.name
     return status.phase, status.reason, progress.running(status)
 
 
-def _change(seen: SeenJob, now: float, output_format: Format) -> str:
-    if output_format is Format.WIDE:
+def _change(seen: SeenJob, now: float, output_format: Output) -> str:
+    if output_format is Output.WIDE:
         return progress.change(seen.status, now=now) + "\n"
-    if output_format is Format.NAME:
+    if output_format is Output.NAME:
         return f"{view.RESOURCE}/{seen.status.name}\n"
-    if output_format is Format.YAML:
+    if output_format is Output.YAML:
         return "---\n" + layout.to_yaml(layout.for_yaml(_value(seen, now)))
     return json.dumps(_value(seen, now), ensure_ascii=False) + "\n"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from arena_topo import layout
 from arena_topo.cli import remembering, stopping
-from arena_topo.cli.arguments import PANEL, EverywhereFlag, Format, Kind, TypeFlag
+from arena_topo.cli.arguments import PANEL, EverywhereFlag, Kind, Output, TypeFlag, output
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped
@@ -58,12 +58,10 @@ def list_jobs(
     ] = False,
     no_headers: Annotated[bool, Flag(help="Print no header line.", panel=PANEL)] = (False),
     output_format: Annotated[
-        Format | None,
-        Flag(
+        Output | None,
+        output(
+            *(Output.WIDE, Output.JSON, Output.YAML, Output.NAME),
             help="How to show them; wide adds run time, workers, nodes, bandwidth and reason.",
-            name="--output",
-            short="-o",
-            panel=PANEL,
         ),
     ] = None,
 ) -> None:
@@ -90,13 +88,13 @@ def list_jobs(
             look,
             namespaces=namespaces,
             headers=headers,
-            wide=output_format is Format.WIDE,
+            wide=output_format is Output.WIDE,
             limit=everywhere.timeout,
         )
         return
     jobs = look()
-    table = output_format in {None, Format.WIDE}
-    if output_format is Format.NAME or (everywhere.quiet and table):
+    table = output_format in {None, Output.WIDE}
+    if output_format is Output.NAME or (everywhere.quiet and table):
         show("".join(f"{view.RESOURCE}/{one.name}\n" for one in jobs))
     elif table:
         screen = view.jobs(
@@ -104,7 +102,7 @@ def list_jobs(
             now=time.time(),
             namespaces=namespaces,
             headers=headers,
-            wide=output_format is Format.WIDE,
+            wide=output_format is Output.WIDE,
         )
         # Who asks for more columns wants them all.
         display(cropped(screen) if output_format is None else screen)
@@ -114,7 +112,7 @@ def list_jobs(
             say(_none(namespace, narrowed=bool(kind is Kind.OTHER or phases or selector)))
     else:
         values = [view.job_value(one, now=time.time()) for one in jobs]
-        if output_format is Format.JSON:
+        if output_format is Output.JSON:
             show(layout.to_json(values))
         else:
             show(layout.to_yaml([layout.for_yaml(one) for one in values]))

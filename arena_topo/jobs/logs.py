@@ -12,12 +12,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Self
 
 from arena_topo import layout
 from arena_topo.cli import stopping
-from arena_topo.cli.arguments import PANEL, Kind, Name, TypeFlag
+from arena_topo.cli.arguments import PANEL, Kind, Name, Output, TypeFlag, output
 from arena_topo.cli.detaching import advise, detaching
 from arena_topo.cli.opening import alike, engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, spread
@@ -47,14 +46,6 @@ _QUIET = 1.0
 
 _ALIKE = 3
 """Notes of one kind that are told one by one when many come at once."""
-
-
-class LogFormat(StrEnum):
-    """How lines of logs are shown."""
-
-    TEXT = "text"
-    RAW = "raw"
-    JSON = "json"
 
 
 class Expression(str):
@@ -142,15 +133,13 @@ class Wanted:
     ] = -1
     timestamps: Annotated[bool, Flag(help="Start each line with its time.", panel=PANEL)] = False
     output_format: Annotated[
-        LogFormat,
-        Flag(
+        Output,
+        output(
+            *(Output.TEXT, Output.RAW, Output.JSON),
             help="How to show it: text is safe to look at, raw is what the programs wrote, byte for"
             " byte, json has one object a line.",
-            name="--output",
-            short="-o",
-            panel=PANEL,
         ),
-    ] = LogFormat.TEXT
+    ] = Output.TEXT
     kind: TypeFlag = None
     everyone: Annotated[
         bool,
@@ -258,7 +247,7 @@ class Wanted:
     @property
     def as_json(self) -> bool:
         """Whether programs read it."""
-        return self.output_format is LogFormat.JSON
+        return self.output_format is Output.JSON
 
     def given(self) -> dict[str, str]:
         """The flags that say something else than by themselves, as they are typed, by field."""
@@ -282,7 +271,7 @@ class Wanted:
 
     def asked(self) -> Asked:
         """The same for who follows the logs."""
-        text = self.output_format is LogFormat.TEXT
+        text = self.output_format is Output.TEXT
         return follow.Asked(
             instance=self.instance or None,
             everyone=self.everyone,
@@ -558,7 +547,7 @@ class _Waits:
 def _writer(name: str, namespace: str, wanted: Wanted, *, many: bool) -> Text | Records | Raw:
     if wanted.as_json:
         return Records(job=name, namespace=namespace)
-    if wanted.output_format is LogFormat.RAW:
+    if wanted.output_format is Output.RAW:
         return Raw(timestamps=wanted.timestamps)
     return Text(
         prefixes=many,

@@ -13,7 +13,7 @@ import typer
 from arena_topo import layout
 from arena_topo.argv import truth
 from arena_topo.cli import remembering
-from arena_topo.cli.arguments import PANEL, EverywhereFlag, Told, ToldFlag
+from arena_topo.cli.arguments import PANEL, ActionOutputFlag, EverywhereFlag, Output
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
 from arena_topo.engines import JobStatus
@@ -66,7 +66,7 @@ def prune(
             help="Do not ask for confirmation; needed without a terminal.", short="-y", panel=PANEL
         ),
     ] = False,
-    output_format: ToldFlag = Told.WIDE,
+    output_format: ActionOutputFlag = Output.WIDE,
 ) -> None:
     """Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever their age.
 
@@ -90,7 +90,7 @@ def prune(
     backend = engine(everywhere)
     namespace = None if all_namespaces else namespace_of(everywhere, backend)
     now = time.time()
-    names = output_format is Told.NAME or everywhere.quiet
+    names = output_format is Output.NAME or everywhere.quiet
     doomed = pruning.stale(backend, namespace, since=since, now=now)
     if not doomed:
         if not names:

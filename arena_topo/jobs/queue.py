@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo import layout
-from arena_topo.cli.arguments import PANEL, Name, Names, Told, ToldFlag
+from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
@@ -33,11 +33,13 @@ _WaitFlag = Annotated[
 
 
 @spread
-def suspend(names: Names, everywhere: Globals, *, output_format: ToldFlag = Told.WIDE) -> None:
+def suspend(
+    names: Names, everywhere: Globals, *, output_format: ActionOutputFlag = Output.WIDE
+) -> None:
     """Stop jobs until they are resumed; their GPUs are free for others meanwhile."""
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
-    brief = output_format is Told.NAME or everywhere.quiet
+    brief = output_format is Output.NAME or everywhere.quiet
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
 
@@ -58,12 +60,12 @@ def resume(
     everywhere: Globals,
     *,
     wait: _WaitFlag = False,
-    output_format: ToldFlag = Told.WIDE,
+    output_format: ActionOutputFlag = Output.WIDE,
 ) -> None:
     """Start waiting, suspended or interrupted jobs, in order; they get a new placement."""
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
-    brief = output_format is Told.NAME or everywhere.quiet
+    brief = output_format is Output.NAME or everywhere.quiet
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from arena_topo.cli import remembering, stopping
 from arena_topo.cli.arguments import (
+    DOCUMENTS,
     PANEL,
-    Document,
     DryRun,
     FabricFlag,
     FileFlag,
-    PictureFormat,
-    PictureFormatFlag,
-    PlanFormat,
+    Output,
+    PictureOutputFlag,
     document,
+    output,
 )
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import emulating, engine, namespace_of, network
@@ -101,12 +101,10 @@ class Submission:
             metavar="[=client|server]",
         ),
     ] = None
-    output: Annotated[
-        Document | None,
-        Flag(
-            help="How to print the objects; with --wait the job as it ended, like get.",
-            short="-o",
-            panel=PANEL,
+    output_format: Annotated[
+        Output | None,
+        output(
+            *DOCUMENTS, help="How to print the objects; with --wait the job as it ended, like get."
         ),
     ] = None
     exists: Annotated[
@@ -259,14 +257,12 @@ class _Order:
     def _ended(self, status: JobStatus) -> None:
         """Print the job as it ended, for programs."""
         if self._prints_end:
-            show(
-                document(view.job_value(status, now=time.time()), PlanFormat(str(self.how.output)))
-            )
+            show(document(view.job_value(status, now=time.time()), self.how.output_format))
 
     @property
     def _prints_end(self) -> bool:
         """Whether stdout gets the job as it ended, instead of its objects."""
-        return self.how.wait and self.how.output in {Document.JSON, Document.YAML}
+        return self.how.wait and self.how.output_format in {Output.JSON, Output.YAML}
 
     def _submitted(self, job: MPIJob, made: list[str]) -> Submitted:
         from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
@@ -275,7 +271,7 @@ class _Order:
             made.extend(names)
             if self._names_only:
                 _announce(job.name, lambda: f"{view.RESOURCE}/{job.name}\n")
-            elif self.how.output is None:
+            elif self.how.output_format is None:
                 text = "".join(f"{name} created\n" for name in names)
                 if self.how.follow:
                     # Standard output is for the log.
@@ -301,15 +297,15 @@ class _Order:
     @property
     def _names_only(self) -> bool:
         """Whether stdout gets the name of the job and nothing else."""
-        quiet = self.everywhere.quiet and self.how.output is None
-        return quiet or self.how.output is Document.NAME
+        quiet = self.everywhere.quiet and self.how.output_format is None
+        return quiet or self.how.output_format is Output.NAME
 
     def _left(self) -> float | None:
         """Seconds that are left of --timeout."""
         return None if self.end is None else max(0.0, self.end - time.monotonic())
 
     def _tell(self, job: MPIJob, done: Submitted) -> None:
-        document = self.how.output
+        document = self.how.output_format
         if document is not None and not self._names_only and not self._prints_end:
             _announce(job.name, lambda: _printed(done.plan.objects, document))
         say(f"The Job {job.name} has been submitted successfully")
@@ -322,10 +318,10 @@ class _Order:
     def _tell_unchanged(self, job: MPIJob, there: There) -> None:
         if self._names_only:
             show(f"{view.RESOURCE}/{job.name}\n")
-        elif self.how.output is None:
+        elif self.how.output_format is None:
             show(f"{view.RESOURCE}/{job.name} {'resumed' if there.resumed else 'unchanged'}\n")
         elif not self._prints_end:
-            show(_printed(there.objects, self.how.output))
+            show(_printed(there.objects, self.how.output_format))
         say(f"The Job {job.name} is there already, with the very same request")
         remembering.created(self.backend, self.namespace, job)
 
@@ -350,7 +346,7 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
         with suppress(AlreadyExists) if taken else nullcontext():
             for warning in backend.validate(plan):
                 say(f"warning: {one_line(warning)}", LogLevel.WARN)
-    show(_printed(plan.objects, how.output or Document.YAML))
+    show(_printed(plan.objects, how.output_format or Output.YAML))
     if taken:
         say(taken)
     say(
@@ -427,7 +423,7 @@ def plan_mpi(
     plain: Annotated[
         bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
     ] = False,
-    output_format: PictureFormatFlag = PictureFormat.WIDE,
+    output_format: PictureOutputFlag = Output.WIDE,
 ) -> None:
     """Show where the workers of an MPI job would go and how good that is; create nothing."""
     from arena_topo.gang import comparison  # noqa: PLC0415 - the verbs load what they need
@@ -436,7 +432,7 @@ def plan_mpi(
     cluster, backend, namespace = _world(job, offline, everywhere)
     if count_only and (job.gputopology or job.gpus):
         counts = comparison.count_only(job, backend, cluster)
-        if output_format is PictureFormat.WIDE:
+        if output_format is Output.WIDE:
             show(plans.counted(counts, job))
         else:
             show(document(plans.counted_value(counts, job, namespace=namespace), output_format))
@@ -454,11 +450,11 @@ def plan_mpi(
     )
     if proposal.plan is not None:
         tell(proposal.notes)
-    if output_format is PictureFormat.SVG:
+    if output_format is Output.SVG:
         from arena_topo.jobs.plan_picture import drawn  # noqa: PLC0415 - only pictures
 
         show(drawn(proposal))
-    elif output_format is not PictureFormat.WIDE:
+    elif output_format is not Output.WIDE:
         show(document(plans.value(proposal), output_format))
     elif proposal.plan is not None and proposal.plan.placement is not None:
         screen = plans.text(
@@ -495,8 +491,8 @@ def _world(
     return found.cluster, found.backend, found.namespace
 
 
-def _printed(objects: Sequence[Manifest], document: Document) -> str:
-    if document is Document.NAME:
+def _printed(objects: Sequence[Manifest], document: Output) -> str:
+    if document is Output.NAME:
         return "".join(f"{object_name(one)}\n" for one in objects)
-    text = to_json(objects) if document is Document.JSON else to_yaml(objects)
+    text = to_json(objects) if document is Output.JSON else to_yaml(objects)
     return text if text.endswith("\n") else text + "\n"

@@ -11,9 +11,9 @@ from arena_topo.cli.arguments import (
     PANEL,
     EverywhereFlag,
     Kind,
+    Output,
+    OutputFlag,
     PerhapsName,
-    PlanFormat,
-    PlanFormatFlag,
     TypeFlag,
 )
 from arena_topo.cli.opening import missing, namespace_of
@@ -48,7 +48,7 @@ def top_job(
         ),
     ] = "",
     refresh: RefreshFlag = False,
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: OutputFlag = Output.WIDE,
 ) -> None:
     """Show the jobs by the GPUs that they ask for; with a job, what its GPUs do."""
     backend = opened(everywhere, refresh=refresh)
@@ -64,7 +64,7 @@ def top_job(
             return ()
         from arena_topo.jobs import filtering  # noqa: PLC0415 - only here
 
-        measured = output_format is not PlanFormat.WIDE
+        measured = output_format is not Output.WIDE
         within = None if all_namespaces else namespace
         return filtering.jobs(backend, within, metrics=measured, tell=heard)
 
@@ -81,11 +81,11 @@ def top_job(
     first = look()
     forecasts = [one.status.forecast for one in first]
     emulated = any(one is not None and one.emulated for one in forecasts)
-    if emulated and output_format is PlanFormat.WIDE:
+    if emulated and output_format is Output.WIDE:
         say(tables.EMULATED)
     if refresh:
         renew(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
-    elif output_format is PlanFormat.WIDE:
+    elif output_format is Output.WIDE:
         shown = screen(first, wrapped(sys.stdout))
         display(shown if name else cropped(shown))
     else:

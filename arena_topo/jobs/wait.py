@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from arena_topo import layout
-from arena_topo.cli.arguments import PANEL, Names, Told, ToldFlag
+from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Names, Output
 from arena_topo.cli.detaching import advise, coming_back
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
@@ -28,7 +28,7 @@ def wait(
         Goal,
         Flag(help="What to wait for; all jobs must reach it.", name="--for", panel=PANEL),
     ] = Goal.FINISHED,
-    output_format: ToldFlag = Told.WIDE,
+    output_format: ActionOutputFlag = Output.WIDE,
 ) -> None:
     """Wait until jobs are over, or run, have their nodes, have succeeded, or are gone.
 
@@ -39,7 +39,7 @@ def wait(
     """
     backend = engine(everywhere, repeating=True)
     namespace = namespace_of(everywhere, backend)
-    brief = output_format is Told.NAME or everywhere.quiet
+    brief = output_format is Output.NAME or everywhere.quiet
     watched = _Watched(names=names, namespace=namespace, goal=goal, brief=brief)
     with coming_back(f"{PROGRAM} wait {' '.join(names)} --for {goal} -n {namespace}", watched.left):
         try:

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from arena_topo.cli import remembering
-from arena_topo.cli.arguments import (
-    NODES,
-    PANEL,
-    FabricFlag,
-    PlanFormat,
-    PlanFormatFlag,
-)
+from arena_topo.cli.arguments import NODES, PANEL, FabricFlag, Output, OutputFlag
 from arena_topo.cli.opening import network
 from arena_topo.cli.options import Globals, display, say, show, spread, tell
 from arena_topo.cli.terminal import cropped, wrapped
@@ -90,7 +84,7 @@ def top_node(
     *,
     names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False), NODES],
     refresh: RefreshFlag = False,
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: OutputFlag = Output.WIDE,
 ) -> None:
     """Show the nodes: their GPUs, who has which, and what the free ones are good for."""
     described = network(what.fabric, what.state)
@@ -118,12 +112,12 @@ def top_node(
     heard = once(set())
     first = look()
     tell(first.found.cluster.notes)
-    if output_format is PlanFormat.WIDE and not what.frag and first.found.cluster.emulated:
+    if output_format is Output.WIDE and not what.frag and first.found.cluster.emulated:
         say(tables.EMULATED)
     if refresh:
         value = partial(_nodes_value, what=what)
         renew(first, look, screen, value, output_format, limit=everywhere.timeout)
-    elif output_format is PlanFormat.WIDE:
+    elif output_format is Output.WIDE:
         shown = screen(first, wrapped(sys.stdout))
         display(shown if what.details or what.frag else cropped(shown))
     else:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo.cli.arguments import (
+    DOCUMENTS,
     NODES,
     PANEL,
-    Document,
     DryRun,
     FabricFlag,
-    GraphFormat,
-    GraphFormatFlag,
-    PlanFormat,
-    PlanFormatFlag,
+    GraphOutputFlag,
+    Output,
+    OutputFlag,
     document,
+    output,
 )
 from arena_topo.cli.opening import engine
 from arena_topo.cli.options import (
@@ -73,12 +73,10 @@ _SourceFlag = Annotated[
 
 
 @spread
-def topology_presets(
-    everywhere: Globals, *, output_format: PlanFormatFlag = PlanFormat.WIDE
-) -> None:
+def topology_presets(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) -> None:
     """List the machines that are known by name."""
     del everywhere
-    if output_format is not PlanFormat.WIDE:
+    if output_format is not Output.WIDE:
         known = [tables.machine_value(presets.machine(name, name)) for name in presets.names()]
         value = {"apiVersion": "arena-topo/v1", "kind": "PresetList", "items": known}
         show(document(value, output_format))
@@ -107,7 +105,7 @@ def topology_show(
     fabric: FabricFlag = "",
     *,
     plain: _PlainFlag = False,
-    output_format: GraphFormatFlag = GraphFormat.WIDE,
+    output_format: GraphOutputFlag = Output.WIDE,
 ) -> None:
     """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are."""
     if source:
@@ -141,7 +139,7 @@ def topology_discover(
     everywhere: Globals,
     *,
     plain: _PlainFlag = False,
-    output_format: GraphFormatFlag = GraphFormat.WIDE,
+    output_format: GraphOutputFlag = Output.WIDE,
 ) -> None:
     """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it."""
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
@@ -193,8 +191,8 @@ def topology_publish(
         ),
     ] = None,
     output_format: Annotated[
-        Document | None,
-        Flag(help="How to print the object.", name="--output", short="-o", panel=PANEL),
+        Output | None,
+        output(*DOCUMENTS, help="How to print the object."),
     ] = None,
     watch: Annotated[
         bool,
@@ -258,7 +256,7 @@ def topology_publish(
     tell(found.notes)
     if dry_run is DryRun.CLIENT:
         manifest = published.config_map(found.machine, found.machine.everything)
-        show(_manifest(manifest, output_format or Document.YAML))
+        show(_manifest(manifest, output_format or Output.YAML))
         say("Nothing was written.")
         return
     done = engine(everywhere).publish(found.machine, dry_run=dry_run is DryRun.SERVER)
@@ -266,7 +264,7 @@ def topology_publish(
     if dry_run is None and output_format is None:
         show(f"{said}\n")
         return
-    show(_manifest(done.manifest, output_format or Document.YAML))
+    show(_manifest(done.manifest, output_format or Output.YAML))
     say(said if dry_run is None else f"{said} (server dry run: nothing was written)")
 
 
@@ -310,29 +308,29 @@ def _end(*_signal: object) -> None:
 # ---------------------------------------------------------------- what is shown
 
 
-def _show_machine(machine: Machine, *, plain: bool, output_format: GraphFormat) -> None:
-    if output_format is GraphFormat.WIDE:
+def _show_machine(machine: Machine, *, plain: bool, output_format: Output) -> None:
+    if output_format is Output.WIDE:
         show(_drawn(State(machine=machine), plain=plain))
-    elif output_format is GraphFormat.SVG:
+    elif output_format is Output.SVG:
         show(_picture(State(machine=machine)))
-    elif output_format is GraphFormat.GRAPHML:
+    elif output_format is Output.GRAPHML:
         show(_graphml(machine.graph()))
     else:
         show(document(tables.machine_value(machine), output_format))
 
 
-def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: GraphFormat) -> None:
-    if output_format is GraphFormat.GRAPHML:
+def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Output) -> None:
+    if output_format is Output.GRAPHML:
         show(_graphml(node.machine.graph()))
-    elif output_format not in {GraphFormat.WIDE, GraphFormat.SVG}:
+    elif output_format not in {Output.WIDE, Output.SVG}:
         show(document(fabric.node_value(node, cluster), output_format))
-    elif not node.machine.gpus and output_format is GraphFormat.WIDE:
+    elif not node.machine.gpus and output_format is Output.WIDE:
         show(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
     else:
         doubt = node.unavailable or node.shared
         notes = [f"No job can start here now: {doubt}"] if doubt else []
         state = State.of(node)
-        if output_format is GraphFormat.SVG:
+        if output_format is Output.SVG:
             notes += [tables.EMULATED] if cluster.emulated else []
             show(_picture(state, notes))
             return
@@ -361,12 +359,12 @@ def _drawn(state: State, *, plain: bool) -> str:
     return f"{matrix}\n{drawn}{assumed_nics(state.machine)}"
 
 
-def _show_fabric(cluster: Cluster, *, plain: bool, output_format: GraphFormat) -> None:
-    if output_format is GraphFormat.GRAPHML:
+def _show_fabric(cluster: Cluster, *, plain: bool, output_format: Output) -> None:
+    if output_format is Output.GRAPHML:
         show(_graphml(cluster.graph()))
-    elif output_format is GraphFormat.SVG:
+    elif output_format is Output.SVG:
         show(network.svg(cluster))
-    elif output_format is GraphFormat.WIDE:
+    elif output_format is Output.WIDE:
         drawn = network.text(cluster, unicode=draws(plain=plain), width=columns())
         show(drawn + _emulated(cluster))
     else:
@@ -383,8 +381,8 @@ def _emulated(cluster: Cluster) -> str:
     return f"{tables.EMULATED}\n" if cluster.emulated else ""
 
 
-def _manifest(manifest: Manifest, document: Document) -> str:
-    if document is Document.NAME:
+def _manifest(manifest: Manifest, document: Output) -> str:
+    if document is Output.NAME:
         return f"{object_name(manifest)}\n"
-    write = to_json if document is Document.JSON else to_yaml
+    write = to_json if document is Output.JSON else to_yaml
     return write([manifest]).rstrip("\n") + "\n"

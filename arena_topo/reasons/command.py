@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from arena_topo import layout
-from arena_topo.cli.arguments import Name, PlanFormat, PlanFormatFlag, document
+from arena_topo.cli.arguments import Name, Output, OutputFlag, document
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, display, show, spread
 from arena_topo.cli.terminal import wrapped
@@ -24,7 +24,7 @@ def why(
     name: Name,
     everywhere: Globals,
     *,
-    output_format: PlanFormatFlag = PlanFormat.WIDE,
+    output_format: OutputFlag = Output.WIDE,
 ) -> None:
     """Say why a job waits, failed or runs where it does: one verdict, its cause, what to try."""
     from arena_topo.reasons import view as explanations  # noqa: PLC0415 - reads the solver
@@ -36,7 +36,7 @@ def why(
         found = viewing.explained(backend, name, namespace)
     except UnknownJob:
         raise missing(name, namespace, backend) from None
-    if output_format is PlanFormat.WIDE:
+    if output_format is Output.WIDE:
         display(explanations.text(found, width=wrapped(sys.stdout)))
     else:
         show(document(explanations.value(found), output_format))
