@@ -1,72 +1,62 @@
-"""The verbs as functions, for programs that submit jobs and ask about them.
+"""The Python API: a `Client` has the verbs as methods, for programs that submit and watch jobs.
 
-They are exported by the package: `import arena_topo; arena_topo.submit(...)`. Each goes the way of
-the command of its name, and returns what that prints as a value; `value` makes its JSON of it.
-
-Nothing here prints, exits, heeds signals or keeps anything between two calls; each call opens an
-engine of its own, so they may be made from many threads, for many clusters. No settings file and no
-variable that stands for a flag is read: a program says all it means in `Options`. What goes wrong
-is an ArenaError. `tell` hears what the commands say on stderr meanwhile.
+Each method goes the way of the command of its name, and returns what that prints as a value;
+`value` makes its JSON of it. Nothing here prints, exits, sets signal handlers or keeps anything
+between two calls: each call opens an engine of its own, so a client may be used from many threads.
+No settings file and no variable that stands for a flag is read. What goes wrong is an ArenaError.
 """
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar
 
-from arena_topo.as_json import Logs, value
-from arena_topo.engines import Backend, JobStatus, Options, Phase, opening, unheard
+from arena_topo.admin import checks, inspection
+from arena_topo.admin import view as admin_view
+from arena_topo.admin.checks import Report
+from arena_topo.admin.inspection import Inspection
+from arena_topo.clusters.selectors import LabelSelector
+from arena_topo.drawing import machine_svg, network, tables
+from arena_topo.drawing.machine import State
+from arena_topo.engines import (
+    Backend,
+    JobStatus,
+    Options,
+    Phase,
+    machines,
+    opening,
+    unheard,
+    waiting,
+)
+from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.opening import known
 from arena_topo.engines.waiting import Ending, Goal
-from arena_topo.errors import NotFound, UsageError
+from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
+from arena_topo.gang import comparison, restarting, submission, submitting
+from arena_topo.gang.comparison import Proposal
+from arena_topo.gang.submission import Submitted
 from arena_topo.gang.submitting import Exists
 from arena_topo.job import MPIJob
+from arena_topo.joblogs import follow as following
+from arena_topo.joblogs import ranks
+from arena_topo.joblogs import view as log_view
+from arena_topo.jobs import filtering, plan_picture, plan_view, view
 from arena_topo.jobs.filtering import Order
 from arena_topo.manifests.versions import ApiVersion, VersionName
+from arena_topo.nodes import documents, fabric, overview
+from arena_topo.nodes.overview import Overview
+from arena_topo.reasons import view as reasons_view
+from arena_topo.reasons import viewing
+from arena_topo.reasons.explanation import Explanation
 from arena_topo.reasons.viewing import Parts, SeenJob
-
-if TYPE_CHECKING:
-    import threading
-
-    from arena_topo.admin.checks import Report
-    from arena_topo.admin.inspection import Inspection
-    from arena_topo.gang.comparison import Proposal
-    from arena_topo.gang.submission import Submitted
-    from arena_topo.nodes.overview import Overview
-    from arena_topo.reasons.explanation import Explanation
-    from arena_topo.topology import Cluster, Machine
-    from arena_topo.topology.fabric import FabricFile
-
-__all__ = [
-    "Logs",
-    "Tell",
-    "check",
-    "cluster",
-    "delete",
-    "get",
-    "inspect",
-    "list_jobs",
-    "logs",
-    "machine",
-    "picture",
-    "plan",
-    "presets",
-    "read_fabric",
-    "read_machine",
-    "replan",
-    "resume",
-    "submit",
-    "suspend",
-    "top_jobs",
-    "top_nodes",
-    "value",
-    "wait",
-    "why",
-]
+from arena_topo.topology import Cluster, Machine
+from arena_topo.topology import presets as known_machines
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
@@ -74,521 +64,362 @@ Tell = Callable[[str], None]
 """Hears what happens, in sentences for people, from the thread that made the call."""
 
 
-# ---------------------------------------------------------------- new jobs
+class Client:
+    """The verbs, for the engine and the namespace of `options`; `tell` hears of what they do."""
 
+    def __init__(self, options: Options | None = None, *, tell: Tell = unheard) -> None:
+        self.options = options or Options()
+        self.tell = tell
 
-def submit(
-    job: MPIJob,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    exists: Exists | Literal["fail", "ok", "replace"] = Exists.FAIL,
-    api_version: ApiVersion | VersionName | None = None,
-    wait: bool = False,
-    timeout: float | None = None,
-    tell: Tell = unheard,
-) -> Submitted:
-    """Submit a job; a gang that does not fit now is created waiting, and `status` says so.
+    def __repr__(self) -> str:
+        where = self.options.namespace or "the default namespace"
+        return f"<Client of {self.options.backend}, {where}>"
 
-    Returns when all workers have their nodes, or the job waits; with `wait` when the job is over,
-    with its last status. TimedOut after `timeout` seconds; a job that was created goes on.
-    `exists` says what becomes of a job that has the name: with `ok` the very same request is taken
-    as submitted, and nothing is `created`; with `replace` it is deleted first. Raises Unplaceable
-    (verdict NEVER) for a gang that cannot fit whatever ends, AlreadyExists, and JobFailed with the
-    launcher's exit code where `wait` sees it fail.
-    """
-    from arena_topo.gang import submission, submitting  # noqa: PLC0415 - reads the solver
+    # ------------------------------------------------------------ new jobs
 
-    reach = _within(_reach(options, namespace), timeout)
-    limit = reach.deadline if timeout != 0 else 0.0
-    end = None if limit is None else time.monotonic() + limit
-    api, on_taken = _version(api_version), _one(Exists, exists)
-    done: list[Submitted] = []
+    def submit(
+        self,
+        job: MPIJob,
+        *,
+        exists: Exists | Literal["fail", "ok", "replace"] = Exists.FAIL,
+        api_version: ApiVersion | VersionName | None = None,
+        wait: bool = False,
+        timeout: float | None = None,
+    ) -> Submitted:
+        """Submit a job; a gang that does not fit now is created waiting, and `status` says so.
 
-    def left() -> float | None:
-        return None if end is None else max(0.0, end - time.monotonic())
+        Returns when all workers have their nodes, or the job waits; with `wait` when the job is
+        over, with its last status. TimedOut after `timeout` seconds; a job that was created goes
+        on. `exists` says what becomes of a job that has the name: with `ok` the very same request
+        is taken as submitted, and nothing is `created`; with `replace` it is deleted first. Raises
+        Unplaceable (verdict NEVER) for a gang that cannot fit whatever ends, AlreadyExists, and
+        JobFailed with the launcher's exit code where `wait` sees it fail.
+        """
+        api, on_taken = _version(api_version), _one(Exists, exists)
+        # No time at all is no limit of a request, or not even one look could be taken.
+        limit = _least(timeout or None, self.options.deadline)
+        end = None if limit is None else time.monotonic() + limit
+        end = time.monotonic() if timeout == 0 else end
+        done: list[Submitted] = []
 
-    with _opened(reach, tell, image=job.image) as backend:
-        where = backend.default_namespace()
+        def left() -> float | None:
+            return None if end is None else max(0.0, end - time.monotonic())
 
-        def create() -> None:
-            made = submission.submit(
-                job, backend, namespace=where, api=api, stay=wait, limit=left(), tell=tell
+        with self._opened(image=job.image, deadline=limit) as backend:
+            where = backend.default_namespace()
+
+            def create() -> None:
+                made = submission.submit(
+                    job, backend, namespace=where, api=api, stay=wait, limit=left(), tell=self.tell
+                )
+                done.append(made)
+
+            submitting.unless_there(
+                job,
+                backend,
+                create,
+                namespace=where,
+                exists=on_taken,
+                api=api,
+                limit=left(),
+                tell=self.tell,
             )
-            done.append(made)
+            found = done[0] if done else submission.existing(job, backend, where, api=api)
+            if not wait:
+                return found
+            status = submitting.to_the_end(
+                backend, job.name, where, timeout=left(), tell=self._tell_status
+            )
+            return replace(found, status=status)
 
-        submitting.unless_there(
-            job,
-            backend,
-            create,
-            namespace=where,
-            exists=on_taken,
-            api=api,
-            limit=left(),
-            tell=tell,
-        )
-        found = done[0] if done else submission.existing(job, backend, where, api=api)
-        if not wait:
-            return found
-        status = submitting.to_the_end(
-            backend, job.name, where, timeout=left(), tell=lambda one: _told(tell, one)
-        )
-        return replace(found, status=status)
+    def plan(
+        self,
+        job: MPIJob,
+        *,
+        state: Sequence[str] = (),
+        api_version: ApiVersion | VersionName | None = None,
+        on: str = "",
+        top: int = 1,
+    ) -> Proposal:
+        """Say where the workers of a job would go, and how good that is; nothing is created.
 
-
-def plan(
-    job: MPIJob,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    state: Sequence[str] = (),
-    api_version: ApiVersion | VersionName | None = None,
-    on: str = "",
-    top: int = 1,
-    tell: Tell = unheard,
-) -> Proposal:
-    """Say where the workers of a job would go, and how good that is; nothing is created.
-
-    `MPIJob.sketch` makes a job that needs no name, image or command. `state` are files of
-    `kubectl get ... -o json` to place on instead of an engine's cluster. `on` is a placement to
-    value instead of the best (`node-a/0,3;node-b/1,2`), `top` how many of the best are in `rows`.
-    That a gang does not fit is part of the answer: `verdict`, and the Unplaceable in `refused`.
-    """
-    from arena_topo.gang import comparison  # noqa: PLC0415 - reads the solver
-
-    api = _version(api_version)
-    found = opening.world(job, _reach(options, namespace), state=_words(state), tell=tell)
-    try:
-        return comparison.propose(
-            job,
-            found.backend,
-            namespace=found.namespace,
-            api=api,
-            cluster=found.cluster,
-            on=on,
-            top=top,
-        )
-    finally:
-        if found.backend is not None:
-            found.backend.close()
-
-
-# ---------------------------------------------------------------- jobs that are there
-
-
-def get(
-    name: str,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    metrics: bool = True,
-    events: bool = False,
-    explain: bool = False,
-    tell: Tell = unheard,
-) -> SeenJob:
-    """Look at one job: its `status`, and what of it is not as planned (`drift`).
-
-    `metrics` asks what its GPUs do, `events` what happened to it, `explain` why it is as it is.
-    NotFound if there is none.
-    """
-    from arena_topo.reasons import viewing  # noqa: PLC0415 - the verbs load what they need
-
-    with _opened(_reach(options, namespace), tell) as backend:
-        parts = Parts(metrics=metrics, events=events, explain=explain)
-        return viewing.look(backend, name, backend.default_namespace(), parts, tell=tell)
-
-
-def list_jobs(
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    all_namespaces: bool = False,
-    status: Sequence[Phase | str] = (),
-    selector: str = "",
-    mine: bool = False,
-    sort_by: Order | Literal["age", "name", "status", "gpus", "namespace"] = Order.AGE,
-    tell: Tell = unheard,
-) -> tuple[JobStatus, ...]:
-    """The jobs of a namespace, newest first: those in these phases, with these labels, or `mine`.
-
-    `selector` is one of labels, such as `team=vision`; UsageError if it cannot be read.
-    """
-    from arena_topo.jobs import filtering  # noqa: PLC0415 - the verbs load what they need
-
-    phases = {_one(Phase, one.upper()) for one in _words(status)}
-    order = _one(Order, sort_by)
-    if selector:
-        from arena_topo.clusters.selectors import LabelSelector  # noqa: PLC0415 - rarely
-
+        `MPIJob.sketch` makes a job that needs no name, image or command. `state` are files of
+        `kubectl get ... -o json` to place on instead of an engine's cluster. `on` is a placement to
+        value instead of the best (`node-a/0,3;node-b/1,2`), `top` how many of the best are in
+        `rows`. That a gang does not fit is part of the answer: `verdict`, and `refused`.
+        """
+        api = _version(api_version)
+        found = opening.world(job, self.options, state=_words(state), tell=self.tell)
         try:
-            LabelSelector.parse(selector)
+            return comparison.propose(
+                job,
+                found.backend,
+                namespace=found.namespace,
+                api=api,
+                cluster=found.cluster,
+                on=on,
+                top=top,
+            )
+        finally:
+            if found.backend is not None:
+                found.backend.close()
+
+    # ------------------------------------------------------------ jobs that are there
+
+    def get(
+        self, name: str, *, metrics: bool = True, events: bool = False, explain: bool = False
+    ) -> SeenJob:
+        """Look at one job: its `status`, and what of it is not as planned (`drift`).
+
+        `metrics` asks what its GPUs do, `events` what happened to it, `explain` why it is as it is.
+        NotFound if there is none.
+        """
+        parts = Parts(metrics=metrics, events=events, explain=explain)
+        with self._opened() as backend:
+            return viewing.look(backend, name, backend.default_namespace(), parts, tell=self.tell)
+
+    def list_jobs(
+        self,
+        *,
+        all_namespaces: bool = False,
+        status: Sequence[Phase | str] = (),
+        selector: str = "",
+        mine: bool = False,
+        sort_by: Order | Literal["age", "name", "status", "gpus", "namespace"] = Order.AGE,
+    ) -> tuple[JobStatus, ...]:
+        """The jobs, newest first: those in these phases, with these labels, or `mine`.
+
+        `selector` is one of labels, such as `team=vision`; UsageError if it cannot be read.
+        """
+        phases = {_one(Phase, one.upper()) for one in _words(status)}
+        order = _one(Order, sort_by)
+        try:
+            _ = selector and LabelSelector.parse(selector)
         except ValueError as error:
             raise UsageError("the selector is invalid", why=str(error)) from None
-    with _opened(_reach(options, namespace), tell) as backend:
-        within = None if all_namespaces else backend.default_namespace()
-        chosen = filtering.selection(backend, selector, mine=mine)
-        return filtering.listed(
-            filtering.found(backend, within, chosen), phases=phases, order=order
-        )
+        with self._opened() as backend:
+            within = None if all_namespaces else backend.default_namespace()
+            chosen = filtering.selection(backend, selector, mine=mine)
+            found = filtering.found(backend, within, chosen)
+            return filtering.listed(found, phases=phases, order=order)
 
+    def wait(
+        self,
+        names: str | Iterable[str],
+        *,
+        until: Goal
+        | Literal["finished", "succeeded", "running", "placed", "deleted"] = Goal.FINISHED,
+        timeout: float | None = None,
+        check: bool = False,
+        stop: threading.Event | None = None,
+    ) -> tuple[Ending, ...]:
+        """Wait until all of these jobs have reached something; how it ended for each, in order.
 
-@overload
-def wait(  # type: ignore[overload-overlap]  # a text is one name, though it is iterable too
-    names: str,
-    *,
-    until: Goal | Literal["finished", "succeeded", "running", "placed", "deleted"] = ...,
-    timeout: float | None = ...,
-    check: bool = ...,
-    stop: threading.Event | None = ...,
-    options: Options | None = ...,
-    namespace: str | None = ...,
-    tell: Tell = ...,
-) -> Ending: ...
+        It ends as soon as one can never reach that any more, or when another thread sets `stop`:
+        those still on their way are OPEN. With `check` what went wrong is raised: JobFailed, with
+        the launcher's exit code, for the first that failed, JobDeleted for one that is gone.
+        TimedOut after `timeout` seconds; the jobs go on. There is one look at least, so that 0 asks
+        how it stands. NotFound if one is not there to begin with.
+        """
+        goal, several = _one(Goal, until), _words(names)
+        limit = _least(timeout, self.options.deadline)
+        # One look may take its time, even where nothing may be waited for.
+        with self._opened(repeating=True, deadline=limit or None) as backend:
+            found = waiting.wait_all(
+                backend,
+                several,
+                backend.default_namespace(),
+                goal=goal,
+                timeout=limit,
+                tell=self._tell_status,
+                stop=stop,
+            )
+        for one in found if check else ():
+            if (wrong := waiting.failure(one, goal)) is not None:
+                raise wrong
+        by_name = {one.name: one for one in found}
+        return tuple(by_name[name] for name in several)
 
+    def why(self, name: str) -> Explanation:
+        """Why a job waits, failed or runs where it does; NotFound if there is none."""
+        with self._opened() as backend:
+            return viewing.explained(backend, name, backend.default_namespace())
 
-@overload
-def wait(
-    names: Iterable[str],
-    *,
-    until: Goal | Literal["finished", "succeeded", "running", "placed", "deleted"] = ...,
-    timeout: float | None = ...,
-    check: bool = ...,
-    stop: threading.Event | None = ...,
-    options: Options | None = ...,
-    namespace: str | None = ...,
-    tell: Tell = ...,
-) -> tuple[Ending, ...]: ...
-
-
-def wait(
-    names: str | Iterable[str],
-    *,
-    until: Goal | Literal["finished", "succeeded", "running", "placed", "deleted"] = Goal.FINISHED,
-    timeout: float | None = None,
-    check: bool = False,
-    stop: threading.Event | None = None,
-    options: Options | None = None,
-    namespace: str | None = None,
-    tell: Tell = unheard,
-) -> Ending | tuple[Ending, ...]:
-    """Wait until a job has reached something, or all of several have; how it ended for each.
-
-    Of several there is one Ending for each name, in their order. It ends as soon as one can never
-    reach that any more, or when another thread sets `stop`: those still on their way are OPEN. With
-    `check` what went wrong is raised: JobFailed, with the launcher's exit code, for the first that
-    failed, JobDeleted for one that is gone. TimedOut after `timeout` seconds; the jobs go on. There
-    is one look at least, so that 0 asks how it stands. NotFound if one is not there to begin with.
-    """
-    from arena_topo.engines import waiting  # noqa: PLC0415 - the verbs load what they need
-
-    goal, several = _one(Goal, until), _words(names)
-    reach = _reach(options, namespace)
-    limit = _least(timeout, reach.deadline)
-    # One look may take its time, even where nothing may be waited for.
-    with _opened(replace(reach, repeating=True, deadline=limit or None), tell) as backend:
-        where = backend.default_namespace()
-        found = waiting.wait_all(
-            backend,
-            several,
-            where,
-            goal=goal,
-            timeout=limit,
-            tell=lambda status: _told(tell, status),
-            stop=stop,
-        )
-    for one in found if check else ():
-        if (wrong := waiting.failure(one, goal)) is not None:
-            raise wrong
-    by_name = {one.name: one for one in found}
-    return by_name[names] if isinstance(names, str) else tuple(by_name[name] for name in several)
-
-
-def why(
-    name: str,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    tell: Tell = unheard,
-) -> Explanation:
-    """Why a job waits, failed or runs where it does; NotFound if there is none."""
-    from arena_topo.reasons import viewing  # noqa: PLC0415 - the verbs load what they need
-
-    with _opened(_reach(options, namespace), tell) as backend:
-        return viewing.explained(backend, name, backend.default_namespace())
-
-
-def delete(
-    name: str,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    ignore_not_found: bool = False,
-    tell: Tell = unheard,
-) -> None:
-    """Delete a job and all that belongs to it; NotFound if there is none, unless ignored."""
-    with _opened(_reach(options, namespace), tell) as backend:
-        where = backend.default_namespace()
+    def delete(self, name: str, *, ignore_not_found: bool = False) -> None:
+        """Delete a job and all that belongs to it; NotFound if there is none, unless ignored."""
         try:
-            with known(name, where):
+            with self._known(name) as (backend, where):
                 backend.delete(name, where)
         except NotFound:
             if not ignore_not_found:
                 raise
 
+    def suspend(self, name: str) -> None:
+        """Stop a job until it is resumed; its GPUs are free for others meanwhile.
 
-def suspend(
-    name: str,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    tell: Tell = unheard,
-) -> None:
-    """Stop a job until it is resumed; its GPUs are free for others meanwhile.
-
-    NotPossible for one that is over, or that somebody else suspends; NotFound if there is none.
-    """
-    from arena_topo.gang import submission  # noqa: PLC0415 - reads the solver
-
-    with _opened(_reach(options, namespace), tell) as backend:
-        where = backend.default_namespace()
-        with known(name, where):
+        NotPossible for one that is over, or that somebody else suspends; NotFound if there is none.
+        """
+        with self._known(name) as (backend, where):
             submission.suspend(backend, name, where)
 
+    def resume(self, name: str, *, wait: bool = False) -> JobStatus:
+        """Start a waiting, suspended or interrupted job in its turn; it gets a new placement.
 
-def resume(
-    name: str,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    wait: bool = False,
-    tell: Tell = unheard,
-) -> JobStatus:
-    """Start a waiting, suspended or interrupted job in its turn; it gets a new placement.
-
-    Returns when all workers have their nodes, with `wait` when they run. NotNow if it has to wait,
-    Unplaceable if it can never fit, NotPossible for one that is over, NotFound if there is none.
-    """
-    from arena_topo.gang import restarting, submission  # noqa: PLC0415 - reads the solver
-
-    with _opened(_reach(options, namespace), tell) as backend:
-        where = backend.default_namespace()
-        with known(name, where):
+        Returns when all workers have their nodes, with `wait` when they run. NotNow if it has to
+        wait, Unplaceable if it can never fit, NotPossible for one that is over, NotFound if there
+        is none.
+        """
+        with self._known(name) as (backend, where):
             if not restarting.runs(backend, name, where):
-                outcome = submission.resume(backend, name, where, stay=wait, tell=tell)
-                restarting.check(outcome, name, where)
-                _each(tell, outcome.notes)
+                self._started(submission.resume, backend, name, where, stay=wait)
             return backend.job(name, where)
 
-
-def replan(
-    name: str,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    wait: bool = False,
-    tell: Tell = unheard,
-) -> JobStatus:
-    """Stop a running job and start it again on the best GPUs there are now; as `resume`."""
-    from arena_topo.gang import restarting, submission  # noqa: PLC0415 - reads the solver
-
-    with _opened(_reach(options, namespace), tell) as backend:
-        where = backend.default_namespace()
-        with known(name, where):
-            outcome = submission.replan(backend, name, where, stay=wait, tell=tell)
-            restarting.check(outcome, name, where)
-            _each(tell, outcome.notes)
+    def replan(self, name: str, *, wait: bool = False) -> JobStatus:
+        """Stop a running job and start it again on the best GPUs there are now; as `resume`."""
+        with self._known(name) as (backend, where):
+            self._started(submission.replan, backend, name, where, stay=wait)
             return backend.job(name, where)
 
+    # ------------------------------------------------------------ logs
 
-# ---------------------------------------------------------------- logs
+    def logs(
+        self,
+        name: str,
+        *,
+        follow: bool = False,
+        instance: str | None = None,
+        everyone: bool = False,
+        only: Sequence[str] = (),
+        container: str | None = None,
+        previous: bool = False,
+        tail: int | None = None,
+        since: int | None = None,
+        keep: bool = False,
+    ) -> Logs:
+        """The lines of a job's launcher, of the pod `instance`, or of `everyone`, with their ranks.
 
-
-def logs(
-    name: str,
-    *,
-    follow: bool = False,
-    instance: str | None = None,
-    everyone: bool = False,
-    only: Sequence[str] = (),
-    container: str | None = None,
-    previous: bool = False,
-    tail: int | None = None,
-    since: int | None = None,
-    keep: bool = False,
-    options: Options | None = None,
-    namespace: str | None = None,
-    tell: Tell = unheard,
-) -> Logs:
-    """The lines of a job's launcher, of the pod `instance`, or of `everyone`, each with its rank.
-
-    `only` names some of them, as --only does (`rank:0-3`, `worker:2`, `launcher`). With `follow`
-    it waits for the pods, and goes on until the job ends; `keep` keeps what is followed for when
-    its pods are gone, as the command does. `tail` and `since` (seconds) cut off what is older.
-    The loop over the lines raises NotFound if there is no such job or pod, or nothing to read.
-    """
-    from arena_topo.engines.lines import LogOptions  # noqa: PLC0415 - only for logs
-    from arena_topo.joblogs import follow as showing  # noqa: PLC0415 - only for logs
-    from arena_topo.joblogs import ranks  # noqa: PLC0415 - only for logs
-
-    if instance and (everyone or only):
-        raise UsageError("one is for one pod, the other for many", hint="leave out instance")
-    for said, number in (("tail", tail), ("since", since)):
-        if number is not None and number < 0:
-            raise UsageError(f"{said} is invalid", why=f"{number} is less than 0")
-    backend = opening.engine(replace(_reach(options, namespace), repeating=follow), tell=tell)
-    where = backend.default_namespace()
-    asked = showing.Asked(
-        instance=instance,
-        everyone=everyone,
-        only=ranks.only(_words(only)) if only else None,
-        tags=True,
-        keep=keep,
-        options=LogOptions(
-            follow=follow, tail=tail, since=since, container=container, previous=previous
-        ),
-    )
-    shown = showing.show(backend, name, where, asked, tell=lambda note: tell(note.text))
-    return Logs(shown, job=name, namespace=where, done=backend.close)
-
-
-# ---------------------------------------------------------------- nodes and machines
-
-
-def top_nodes(
-    names: Sequence[str] = (),
-    *,
-    options: Options | None = None,
-    state: Sequence[str] = (),
-    metrics: bool = False,
-    tell: Tell = unheard,
-) -> Overview:
-    """The nodes, who has which of their GPUs, and with `metrics` what those do now.
-
-    `state` are files of `kubectl get ... -o json` to look at instead. NotFound if a name is no
-    node's.
-    """
-    from arena_topo.nodes import overview  # noqa: PLC0415 - only to look at nodes
-
-    reach = options or Options()
-    files, named = _words(state), _words(names)
-    if files:
-        return overview.look(files, named, fabric=reach.fabric, metrics=metrics, tell=tell)
-    with _opened(reach, tell) as backend:
-        return overview.look(backend, named, fabric=reach.fabric, metrics=metrics, tell=tell)
-
-
-def top_jobs(
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    all_namespaces: bool = False,
-    metrics: bool = True,
-    tell: Tell = unheard,
-) -> tuple[SeenJob, ...]:
-    """The jobs, those that ask for most GPUs first, with `metrics` each with what its GPUs do."""
-    from arena_topo.jobs import filtering  # noqa: PLC0415 - only here
-
-    with _opened(_reach(options, namespace), tell) as backend:
-        within = None if all_namespaces else backend.default_namespace()
-        return filtering.jobs(backend, within, metrics=metrics, tell=tell)
-
-
-def cluster(
-    *, options: Options | None = None, state: Sequence[str] = (), tell: Tell = unheard
-) -> Cluster:
-    """All nodes with their machines, what is free on them now, and the network between them.
-
-    `state` are files of `kubectl get ... -o json` to read instead.
-    """
-    reach = options or Options()
-    if state:
-        from arena_topo.engines import opening  # noqa: PLC0415 - only for dumps
-
-        return opening.read_state(_words(state), reach.fabric)
-    with _opened(reach, tell) as backend:
-        return backend.cluster()
-
-
-def presets() -> tuple[str, ...]:
-    """The names of the machines that are known, for `machine` and for `Options.emulate`."""
-    from arena_topo.topology import presets as known  # noqa: PLC0415 - reads the matrices
-
-    return known.names()
-
-
-def machine(preset: str) -> Machine:
-    """A machine that is known by name (`presets`); UsageError lists the names."""
-    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
-
-    return presets.machine(preset, preset)
-
-
-def read_machine(file: str) -> Machine:
-    """The machine in a file: `nvidia-smi topo -m`, XML of NCCL, `topology show -o json`.
-
-    `-` is standard input. UsageError names the file and the line that makes no sense.
-    """
-    from arena_topo.engines import machines  # noqa: PLC0415 - only for files
-
-    return machines.read(file).machine
-
-
-def read_fabric(file: str) -> FabricFile:
-    """The network that a file describes, for `Options.fabric`; UsageError names what is wrong."""
-    from arena_topo.engines import opening  # noqa: PLC0415 - only for files
-
-    return opening.read_fabric(file)
-
-
-def picture(shown: Proposal | Machine | Cluster) -> str:
-    """What was planned, a machine or a network as a picture: the text of an SVG.
-
-    UsageError for a plan that places nothing by topology; its `refused` where it does not fit.
-    """
-    from arena_topo import pictures  # noqa: PLC0415 - only for pictures
-
-    return pictures.any_of(shown)
-
-
-# ---------------------------------------------------------------- clusters
-
-
-def check(
-    *, options: Options | None = None, namespace: str | None = None, tell: Tell = unheard
-) -> Report:
-    """What a cluster and its caller lack for jobs to be placed; UsageError on the local engine."""
-    from arena_topo.admin import checks  # noqa: PLC0415 - only here
-
-    with _opened(_reach(options, namespace), tell) as backend:
-        return checks.check(opening.administration(backend), backend.default_namespace())
-
-
-def inspect(
-    name: str,
-    *,
-    options: Options | None = None,
-    namespace: str | None = None,
-    tell: Tell = unheard,
-) -> Inspection:
-    """Look into the workers of a job: what they really see, beside what was planned.
-
-    UsageError on the local engine, NotFound if there is no such job.
-    """
-    from arena_topo.admin import inspection  # noqa: PLC0415 - only here
-
-    with _opened(_reach(options, namespace), tell) as backend:
-        opening.administration(backend)
+        `only` names some of them, as --only does (`rank:0-3`, `worker:2`, `launcher`). With
+        `follow` it waits for the pods, and goes on until the job ends; `keep` keeps what is
+        followed for when its pods are gone, as the command does. `tail` and `since` (seconds) cut
+        off what is older. The loop over the lines raises NotFound if there is no such job or pod,
+        or nothing to read.
+        """
+        if instance and (everyone or only):
+            raise UsageError("one is for one pod, the other for many", hint="leave out instance")
+        for said, number in (("tail", tail), ("since", since)):
+            if number is not None and number < 0:
+                raise UsageError(f"{said} is invalid", why=f"{number} is less than 0")
+        asked = following.Asked(
+            instance=instance,
+            everyone=everyone,
+            only=ranks.only(_words(only)) if only else None,
+            tags=True,
+            keep=keep,
+            options=LogOptions(
+                follow=follow, tail=tail, since=since, container=container, previous=previous
+            ),
+        )
+        backend = opening.engine(replace(self.options, repeating=follow), tell=self.tell)
         where = backend.default_namespace()
-        with known(name, where):
+        shown = following.show(backend, name, where, asked, tell=lambda note: self.tell(note.text))
+        return Logs(shown, job=name, namespace=where, done=backend.close)
+
+    # ------------------------------------------------------------ nodes and the cluster
+
+    def top_nodes(
+        self, names: Sequence[str] = (), *, state: Sequence[str] = (), metrics: bool = False
+    ) -> Overview:
+        """The nodes, who has which of their GPUs, and with `metrics` what those do now.
+
+        `state` are files of `kubectl get ... -o json` to look at instead. NotFound if a name is no
+        node's.
+        """
+        with self._opened_unless(state) as source:
+            return overview.look(
+                source,
+                _words(names),
+                fabric=self.options.fabric,
+                metrics=metrics,
+                tell=self.tell,
+            )
+
+    def top_jobs(
+        self, *, all_namespaces: bool = False, metrics: bool = True
+    ) -> tuple[SeenJob, ...]:
+        """The jobs, those that ask for most GPUs first, with `metrics` what their GPUs do."""
+        with self._opened() as backend:
+            within = None if all_namespaces else backend.default_namespace()
+            return filtering.jobs(backend, within, metrics=metrics, tell=self.tell)
+
+    def cluster(self, *, state: Sequence[str] = ()) -> Cluster:
+        """All nodes with their machines, what is free on them now, and the network between them.
+
+        `state` are files of `kubectl get ... -o json` to read instead.
+        """
+        if state:
+            return opening.read_state(_words(state), self.options.fabric)
+        with self._opened() as backend:
+            return backend.cluster()
+
+    def check(self) -> Report:
+        """What a cluster and its caller lack for jobs to be placed; UsageError if it is local."""
+        with self._opened() as backend:
+            return checks.check(opening.administration(backend), backend.default_namespace())
+
+    def inspect(self, name: str) -> Inspection:
+        """Look into the workers of a job: what they really see, beside what was planned.
+
+        UsageError on the local engine, NotFound if there is no such job.
+        """
+        with self._known(name) as (backend, where):
+            opening.administration(backend)
             return inspection.inspect(backend, name, where)
 
+    # ------------------------------------------------------------ how
 
-# ---------------------------------------------------------------- how
+    @contextmanager
+    def _opened(self, *, image: str | None = None, **changes: Any) -> Iterator[Backend]:
+        """The engine that the options ask for, with some of them changed, until this is over."""
+        backend = opening.engine(replace(self.options, **changes), image=image, tell=self.tell)
+        try:
+            yield backend
+        finally:
+            backend.close()
 
+    @contextmanager
+    def _opened_unless(self, state: Sequence[str]) -> Iterator[Backend | tuple[str, ...]]:
+        """The files of a dump, or the engine where there are none."""
+        if state:
+            yield _words(state)
+        else:
+            with self._opened() as backend:
+                yield backend
 
-def _reach(options: Options | None, namespace: str | None) -> Options:
-    reach = options or Options()
-    return replace(reach, namespace=namespace) if namespace else reach
+    @contextmanager
+    def _known(self, name: str) -> Iterator[tuple[Backend, str]]:
+        """The engine and the namespace of a job; NotFound in arena's words if it is not there."""
+        with self._opened() as backend:
+            where = backend.default_namespace()
+            with known(name, where):
+                yield backend, where
+
+    def _started(
+        self,
+        start: Callable[..., submission.Outcome],
+        backend: Backend,
+        name: str,
+        where: str,
+        *,
+        stay: bool,
+    ) -> None:
+        outcome = start(backend, name, where, stay=stay, tell=self.tell)
+        restarting.check(outcome, name, where)
+        for note in outcome.notes:
+            self.tell(note)
+
+    def _tell_status(self, status: JobStatus) -> None:
+        reason = f": {status.reason}" if status.reason else ""
+        self.tell(f"{status.name} is {status.phase}{reason}")
 
 
 def _least(*seconds: float | None) -> float | None:
@@ -596,26 +427,11 @@ def _least(*seconds: float | None) -> float | None:
     return min((one for one in seconds if one is not None), default=None)
 
 
-def _within(reach: Options, timeout: float | None) -> Options:
-    """The same, whose requests take so long together at the most; 0 lets each have its time."""
-    return replace(reach, deadline=_least(timeout or None, reach.deadline))
-
-
-@contextmanager
-def _opened(reach: Options, tell: Tell, *, image: str | None = None) -> Iterator[Backend]:
-    """The engine that the options ask for, until this is over."""
-    backend = opening.engine(reach, image=image, tell=tell)
-    try:
-        yield backend
-    finally:
-        backend.close()
-
-
 def _version(said: str | None) -> ApiVersion | None:
     return None if said is None else _one(ApiVersion, said)
 
 
-def _words(several: Iterable[str]) -> tuple[str, ...]:
+def _words(several: str | Iterable[str]) -> tuple[str, ...]:
     """What is meant by one word where several could be."""
     return (several,) if isinstance(several, str) else tuple(several)
 
@@ -625,14 +441,171 @@ def _one(kind: type[_Kind], said: str) -> _Kind:
     try:
         return kind(said)
     except ValueError:
-        known = ", ".join(one.value for one in kind)
-        raise UsageError(f"there is no {said!r} here", why=f"it is one of {known}") from None
+        names = ", ".join(one.value for one in kind)
+        raise UsageError(f"there is no {said!r} here", why=f"it is one of {names}") from None
 
 
-def _told(tell: Tell, status: JobStatus) -> None:
-    tell(f"{status.name} is {status.phase}{f': {status.reason}' if status.reason else ''}")
+# ---------------------------------------------------------------- the lines of a log
 
 
-def _each(tell: Tell, notes: Iterable[str]) -> None:
-    for note in notes:
-        tell(note)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of a log: who wrote it, when (RFC 3339), and its text without the tag of its rank.
+
+    What is not known is None. `run` counts the restarts of the container. What is no UTF-8 is
+    U+FFFD in `message`. Of a line that comes in pieces, being very long, all but the last are
+    `partial`.
+    """
+
+    time: str | None
+    job: str
+    namespace: str
+    pod: str
+    container: str
+    worker: int | None
+    rank: int | None
+    run: int
+    message: str
+    partial: bool = False
+
+
+class Logs(Iterator[LogLine]):
+    """The lines of a log as they come; to be gone through once, and closed if left before its end.
+
+    `close` ends it where it is not gone through to its end, and so does the end of a `with`. It may
+    be closed from another thread: the loop over it then ends as at the end of the log.
+    """
+
+    def __init__(
+        self, shown: following.Shown, *, job: str, namespace: str, done: Callable[[], None]
+    ) -> None:
+        """Nothing is asked of anybody before the first line is; `done` when there are no more."""
+        self._shown = shown
+        self._closed = threading.Event()
+        # No method of this, whose generator would keep it from being let go of when it is left.
+        self._lines = _lines(
+            shown, log_view.Records(job=job, namespace=namespace), self._closed, done
+        )
+
+    def __next__(self) -> LogLine:
+        return next(self._lines)
+
+    @property
+    def status(self) -> JobStatus | None:
+        """The job as it was last seen; None where it was not."""
+        return self._shown.status
+
+    @property
+    def failure(self) -> JobFailed | None:
+        """How the job failed that was followed to its end; None as long as it did not."""
+        return self._shown.failure
+
+    def close(self) -> None:
+        """Read no more of it, and give back its connections."""
+        self._closed.set()
+        # Where another thread waits for the next line, that does it, a moment later.
+        with suppress(ValueError):
+            self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_wrong: object) -> None:
+        self.close()
+
+
+def _lines(
+    shown: following.Shown,
+    records: log_view.Records,
+    closed: threading.Event,
+    done: Callable[[], None],
+) -> Generator[LogLine, None, None]:
+    try:
+        for batch in shown:
+            for record in records.lines(batch).split(b"\n"):
+                if closed.is_set():
+                    return
+                if record:
+                    yield LogLine(**json.loads(record))
+            if closed.is_set():
+                return
+    finally:
+        done()
+
+
+# ---------------------------------------------------------------- values, machines, pictures
+
+_SHOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Proposal: plan_view.value,
+    Explanation: reasons_view.value,
+    Overview: documents.nodes,
+    Report: admin_view.report_value,
+    Inspection: admin_view.inspection_value,
+    Cluster: fabric.value,
+    Machine: tables.machine_value,
+}
+"""What makes JSON of each value whose ages do not matter."""
+
+
+def value(shown: object, *, now: float | None = None) -> dict[str, Any]:
+    """The very dictionary that `-o json` prints of a value.
+
+    Ages are counted to `now` (Unix seconds), which is now if nobody says. TypeError for what no
+    command prints.
+    """
+    now = time.time() if now is None else now
+    if isinstance(shown, JobStatus):
+        return view.job_value(shown, now=now)
+    if isinstance(shown, SeenJob):
+        return view.seen(shown, now=now)
+    if isinstance(shown, LogLine):
+        found = asdict(shown)
+        return found if shown.partial else {key: found[key] for key in found if key != "partial"}
+    if type(shown) not in _SHOWN:
+        raise TypeError(f"no command prints a {type(shown).__name__}")
+    return _SHOWN[type(shown)](shown)
+
+
+def presets() -> tuple[str, ...]:
+    """The names of the machines that are known, for `machine` and for `Options.emulate`."""
+    return known_machines.names()
+
+
+def machine(preset: str) -> Machine:
+    """A machine that is known by name (`presets`); UsageError lists the names."""
+    return known_machines.machine(preset, preset)
+
+
+def read_machine(file: str) -> Machine:
+    """The machine in a file: `nvidia-smi topo -m`, XML of NCCL, `topology show -o json`.
+
+    `-` is standard input. UsageError names the file and the line that makes no sense.
+    """
+    return machines.read(file).machine
+
+
+def picture(shown: Proposal | Machine | Cluster) -> str:
+    """What was planned, a machine or a network as a picture: the text of an SVG.
+
+    UsageError for a plan that places nothing by topology; its `refused` where it does not fit.
+    """
+    if isinstance(shown, Machine):
+        return machine_svg.draw(State(machine=shown))
+    if isinstance(shown, Cluster):
+        return network.svg(shown)
+    if isinstance(shown, Proposal):
+        return plan_picture.drawn(shown)
+    raise TypeError(f"no picture can be made of a {type(shown).__name__}")
+
+
+def _in_notebook(shown: Proposal | Machine | Cluster) -> str | None:
+    """The picture that a notebook shows of a value; None where there is nothing to draw."""
+    try:
+        return picture(shown)
+    except ArenaError:
+        return None
+
+
+for _drawn in (Proposal, Machine, Cluster):
+    # These values are in layers below those that draw them.
+    setattr(_drawn, "_repr_svg_", _in_notebook)  # noqa: B010 - checkers know no such method

@@ -1,74 +1,121 @@
-"""The types of what is found inside the values that the verbs return, to be named in annotations.
+"""All that the package offers to programs: the client, a few functions, and every type of theirs.
 
-The values themselves are in the package (`arena_topo.JobStatus`). Two that have the name of another
+The package itself has all of these names (`arena_topo.Client`). Two that have the name of another
 are called otherwise here: `SeenDevice` and `Baseline`.
 """
 
-from __future__ import annotations
+from arena_topo.admin.checks import Finding as Finding
+from arena_topo.admin.checks import Outcome as Outcome
+from arena_topo.admin.checks import Report as Report
+from arena_topo.admin.inspection import Inspection as Inspection
+from arena_topo.bandwidth import Estimate as Estimate
+from arena_topo.bandwidth import Limit as Limit
+from arena_topo.bandwidth import Regime as Regime
+from arena_topo.bandwidth import Wire as Wire
+from arena_topo.bandwidth.fitted import Factor as Factor
+from arena_topo.client import Client as Client
+from arena_topo.client import LogLine as LogLine
+from arena_topo.client import Logs as Logs
+from arena_topo.client import Tell as Tell
+from arena_topo.client import machine as machine
+from arena_topo.client import picture as picture
+from arena_topo.client import presets as presets
+from arena_topo.client import read_machine as read_machine
+from arena_topo.client import value as value
+from arena_topo.engines import Event as Event
+from arena_topo.engines import Instance as Instance
+from arena_topo.engines import JobStatus as JobStatus
+from arena_topo.engines import Options as Options
+from arena_topo.engines import Phase as Phase
+from arena_topo.engines.kubernetes.facts import Denied as Denied
+from arena_topo.engines.metrics import GpuSample as GpuSample
+from arena_topo.engines.occupancy import NodePod as NodePod
+from arena_topo.engines.occupancy import NodeStatus as NodeStatus
+from arena_topo.engines.occupancy import Occupancy as Occupancy
+from arena_topo.engines.occupancy import Share as Share
+from arena_topo.engines.opening import read_fabric as read_fabric
+from arena_topo.engines.waiting import Ending as Ending
+from arena_topo.engines.waiting import Goal as Goal
+from arena_topo.engines.waiting import Standing as Standing
+from arena_topo.errors import AccessDenied as AccessDenied
+from arena_topo.errors import AlreadyExists as AlreadyExists
+from arena_topo.errors import ArenaError as ArenaError
+from arena_topo.errors import ClusterError as ClusterError
+from arena_topo.errors import InvalidJob as InvalidJob
+from arena_topo.errors import InvalidValue as InvalidValue
+from arena_topo.errors import JobDeleted as JobDeleted
+from arena_topo.errors import JobFailed as JobFailed
+from arena_topo.errors import NotFound as NotFound
+from arena_topo.errors import NotPossible as NotPossible
+from arena_topo.errors import TimedOut as TimedOut
+from arena_topo.errors import UnreadableTopology as UnreadableTopology
+from arena_topo.errors import UsageError as UsageError
+from arena_topo.gang.comparison import Comparison as Comparison
+from arena_topo.gang.comparison import Proposal as Proposal
+from arena_topo.gang.restarting import NotNow as NotNow
+from arena_topo.gang.submission import Submitted as Submitted
+from arena_topo.gang.submitting import Exists as Exists
+from arena_topo.job import BindingChoice as BindingChoice
+from arena_topo.job import Claim as Claim
+from arena_topo.job import CleanPodPolicy as CleanPodPolicy
+from arena_topo.job import ConfigFile as ConfigFile
+from arena_topo.job import Device as Device
+from arena_topo.job import Duration as Duration
+from arena_topo.job import EnvVar as EnvVar
+from arena_topo.job import HostPath as HostPath
+from arena_topo.job import ImagePullPolicy as ImagePullPolicy
+from arena_topo.job import KeyValue as KeyValue
+from arena_topo.job import MPIImplementation as MPIImplementation
+from arena_topo.job import MPIJob as MPIJob
+from arena_topo.job import NodeLoss as NodeLoss
+from arena_topo.job import PlacementPolicy as PlacementPolicy
+from arena_topo.job import PodShape as PodShape
+from arena_topo.job import Quantity as Quantity
+from arena_topo.job import SyncMode as SyncMode
+from arena_topo.job import Toleration as Toleration
+from arena_topo.jobs.filtering import Order as Order
+from arena_topo.manifests import Binding as Binding
+from arena_topo.manifests import Forecast as Forecast
+from arena_topo.manifests import Guarantee as Guarantee
+from arena_topo.manifests import Plan as Plan
+from arena_topo.manifests.versions import ApiVersion as ApiVersion
+from arena_topo.nodes.overview import Overview as Overview
+from arena_topo.reasons import drift as _drift
+from arena_topo.reasons.case import Code as Code
+from arena_topo.reasons.case import Diagnosis as Diagnosis
+from arena_topo.reasons.drift import Difference as Difference
+from arena_topo.reasons.drift import Kind as Kind
+from arena_topo.reasons.drift import Sight as Sight
+from arena_topo.reasons.explanation import Explanation as Explanation
+from arena_topo.reasons.explanation import Holder as Holder
+from arena_topo.reasons.explanation import Turn as Turn
+from arena_topo.reasons.explanation import Waiting as Waiting
+from arena_topo.reasons.launcher_log import LauncherLog as LauncherLog
+from arena_topo.reasons.viewing import SeenJob as SeenJob
+from arena_topo.solver import Assignment as Assignment
+from arena_topo.solver import Placement as Placement
+from arena_topo.solver import Policy as Policy
+from arena_topo.solver import Proof as Proof
+from arena_topo.solver import Reason as Reason
+from arena_topo.solver import Refusal as Refusal
+from arena_topo.solver import Request as Request
+from arena_topo.solver import Unplaceable as Unplaceable
+from arena_topo.solver import Verdict as Verdict
+from arena_topo.solver import baselines as _baselines
+from arena_topo.topology import GPU as GPU
+from arena_topo.topology import NIC as NIC
+from arena_topo.topology import Cluster as Cluster
+from arena_topo.topology import Knowledge as Knowledge
+from arena_topo.topology import Link as Link
+from arena_topo.topology import LinkKind as LinkKind
+from arena_topo.topology import Machine as Machine
+from arena_topo.topology import Node as Node
+from arena_topo.topology import Taint as Taint
+from arena_topo.topology import Tier as Tier
+from arena_topo.topology.fabric import FabricFile as FabricFile
+from arena_topo.topology.fabric import Level as Level
+from arena_topo.topology.fabric import NodeNICs as NodeNICs
+from arena_topo.topology.nics import NICs as NICs
 
-from arena_topo.admin.checks import Finding, Outcome
-from arena_topo.bandwidth import Estimate, Limit, Regime, Wire
-from arena_topo.bandwidth.fitted import Factor
-from arena_topo.engines.kubernetes.facts import Denied
-from arena_topo.engines.metrics import GpuSample
-from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy, Share
-from arena_topo.gang.comparison import Comparison
-from arena_topo.manifests import Binding, Guarantee
-from arena_topo.reasons.case import Code, Diagnosis
-from arena_topo.reasons.drift import Device as SeenDevice
-from arena_topo.reasons.drift import Difference, Kind, Sight
-from arena_topo.reasons.explanation import Holder, Turn, Waiting
-from arena_topo.reasons.launcher_log import LauncherLog
-from arena_topo.solver import Assignment, Policy, Proof, Reason, Refusal, Request
-from arena_topo.solver.baselines import Outcome as Baseline
-from arena_topo.topology import GPU, NIC, Knowledge, Link, LinkKind, Node, Taint, Tier
-from arena_topo.topology.fabric import FabricFile, Level, NodeNICs
-from arena_topo.topology.nics import NICs
-
-__all__ = [
-    "GPU",
-    "NIC",
-    "Assignment",
-    "Baseline",
-    "Binding",
-    "Code",
-    "Comparison",
-    "Denied",
-    "Diagnosis",
-    "Difference",
-    "Estimate",
-    "FabricFile",
-    "Factor",
-    "Finding",
-    "GpuSample",
-    "Guarantee",
-    "Holder",
-    "Kind",
-    "Knowledge",
-    "LauncherLog",
-    "Level",
-    "Limit",
-    "Link",
-    "LinkKind",
-    "NICs",
-    "Node",
-    "NodeNICs",
-    "NodePod",
-    "NodeStatus",
-    "Occupancy",
-    "Outcome",
-    "Policy",
-    "Proof",
-    "Reason",
-    "Refusal",
-    "Regime",
-    "Request",
-    "SeenDevice",
-    "Share",
-    "Sight",
-    "Taint",
-    "Tier",
-    "Turn",
-    "Waiting",
-    "Wire",
-]
+Baseline = _baselines.Outcome
+SeenDevice = _drift.Device

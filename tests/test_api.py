@@ -19,7 +19,7 @@ import pytest
 from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
-from arena_topo import MPIJob, Options, Phase, Verdict, client, errors
+from arena_topo import Client, MPIJob, Options, Phase, Verdict, errors, values
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 ROOT = Path(__file__).parents[1]
@@ -50,26 +50,21 @@ def cluster(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- names
 
 
-def imported() -> dict[str, str]:
-    """What the package imports for type checkers: name by name, from which module."""
-    tree = ast.parse(Path(arena_topo.__file__).read_text())
-    return {
-        alias.name: one.module
-        for one in ast.walk(tree)
-        if isinstance(one, ast.ImportFrom) and one.module != "importlib"
+def test_what_the_package_has_is_what_is_listed_for_type_checkers():
+    listed = {
+        alias.asname: (one.module, alias.name)
+        for one in ast.parse(Path(values.__file__).read_text()).body
+        if isinstance(one, ast.ImportFrom)
         for alias in one.names
+        if alias.asname[0] != "_"
     }
-
-
-def test_what_the_package_exports_is_what_type_checkers_see_and_what_is_there():
-    seen = imported()
-    assert sorted(seen) == sorted(set(arena_topo.__all__) - {"__version__"})
-    for name, module in seen.items():
-        assert getattr(arena_topo, name) is getattr(import_module(module), name), name
-    assert set(arena_topo.__all__) <= set(dir(arena_topo))
-    assert set(client.__all__) <= set(arena_topo.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'submti'"):
-        _ = arena_topo.submti  # type: ignore[attr-defined]
+    public = {name for name in dir(arena_topo) if name[0] != "_" and hasattr(values, name)}
+    assert set(listed) == public - {"Baseline", "SeenDevice"}
+    for name, (module, inside) in listed.items():
+        assert getattr(arena_topo, name) is getattr(import_module(module), inside), name
+    for wrong in ("submti", "Submti", "layuot"):
+        with pytest.raises(AttributeError, match=f"no attribute '{wrong}'"):
+            getattr(arena_topo, wrong)
 
 
 def test_every_error_that_a_caller_may_catch_is_exported():
@@ -78,23 +73,23 @@ def test_every_error_that_a_caller_may_catch_is_exported():
         for name, kind in vars(errors).items()
         if isinstance(kind, type) and issubclass(kind, errors.ArenaError)
     }
-    assert kinds | {"Unplaceable", "NotNow"} <= set(arena_topo.__all__)
+    assert kinds | {"Unplaceable", "NotNow"} <= set(dir(arena_topo))
 
 
 def test_importing_the_package_loads_nothing_else():
     script = (
         "import sys; before = set(sys.modules)\n"
         "import arena_topo; print(sorted(set(sys.modules) - before))\n"
-        "arena_topo.MPIJob; print('arena_topo.client' in sys.modules, 'typing' in sys.modules)"
+        "arena_topo.Client; print('arena_topo.client' in sys.modules, 'typer' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-S", "-c", script],
+        [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         check=True,
         cwd=ROOT,
     )
-    assert done.stdout.splitlines() == ["['arena_topo']", "False True"]
+    assert done.stdout.splitlines() == ["['arena_topo']", "True False"]
 
 
 # ---------------------------------------------------------------- the page
@@ -115,35 +110,38 @@ def test_the_examples_of_the_page_print_what_the_page_says(tmp_path, monkeypatch
         shown = capsys.readouterr()
         said = [line[3:] for line in block.splitlines() if line.startswith("#> ")]
         assert (shown.out.splitlines(), shown.err) == (said, ""), block
-    assert arena_topo.list_jobs(options=HERE) == ()
+    assert Client(HERE).list_jobs() == ()
 
 
 WRONG = """
-arena_topo.submit("demo")
-arena_topo.get("demo").statsu
-arena_topo.wait(["a"]).name
+here.submit("demo")
+here.get("demo").statsu
+here.wait("a").name
 arena_topo.submti
 MPIJob(name="a", command="b", gpu=1)
-arena_topo.wait("a", until="ended")
-arena_topo.value(arena_topo.get("demo"))[0]
-arena_topo.value([arena_topo.get("demo")])["name"]
-arena_topo.plan(MPIJob(name="a", command="b"), api_version="v9")
+here.wait("a", until="ended")
+arena_topo.value(here.get("demo"))[0]
+arena_topo.value(here.get("demo"), 3)
+here.plan(MPIJob(name="a", command="b"), api_version="v9")
 """
 
 RIGHT = """
 from collections.abc import Iterable
 from arena_topo.values import Diagnosis
 def names_of(names: Iterable[str]) -> list[str]:
-    return [str(arena_topo.value(end.status)["name"]) for end in arena_topo.wait(names)]
-verdict: Diagnosis = arena_topo.why("demo").verdict
+    return [str(arena_topo.value(end.status)["name"]) for end in here.wait(names)]
+verdict: Diagnosis = here.why("demo").verdict
 heard: arena_topo.Tell = print
+kind: type[arena_topo.Diagnosis] = Diagnosis
 """
 
 
 def test_type_checkers_accept_the_examples_of_the_page_and_find_mistakes_in_others(tmp_path):
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text("\n".join([*blocks("python"), RIGHT]))
-    wrong.write_text(f"import arena_topo\nfrom arena_topo import MPIJob\n{WRONG}")
+    wrong.write_text(
+        f"import arena_topo\nfrom arena_topo import Client, MPIJob\nhere = Client()\n{WRONG}"
+    )
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", right, wrong],
         capture_output=True,
@@ -152,7 +150,7 @@ def test_type_checkers_accept_the_examples_of_the_page_and_find_mistakes_in_othe
         cwd=ROOT,
     )
     found = re.findall(r"(right|wrong)\.py:(\d+): error", done.stdout)
-    mistakes = [str(4 + index) for index in range(len(WRONG.strip().splitlines()))]
+    mistakes = [str(5 + index) for index in range(len(WRONG.strip().splitlines()))]
     assert found == [("wrong", line) for line in mistakes], done.stdout + done.stderr
 
 
@@ -179,36 +177,40 @@ def test_values_are_what_the_commands_print_as_json(tmp_path, run, which):
             flags = (f"--kubeconfig={tmp_path / 'config'}",)
             options = Options(kubeconfig=str(tmp_path / "config"))
         job = world.job("demo", **GANG)
-        world.backend.apply(arena_topo.plan(job, options=options).plan)
+        world.backend.apply(Client(options).plan(job).plan)
         world.start("demo")
         world.say("demo", "hello")
-        while not (lines := list(arena_topo.logs("demo", options=options))):
+        while not (lines := list(Client(options).logs("demo"))):
             time.sleep(0.02)
         asked = ("--workers=2", "--gpus=4", "--gang", "--gputopology", "--image=local", "true")
         other = gang("other", "true")
-        values = arena_topo.value
+
+        def shown(found: object) -> object:
+            several = isinstance(found, tuple)
+            return [arena_topo.value(one) for one in found] if several else arena_topo.value(found)
+
         for found, words in (
-            (arena_topo.get("demo", options=options), ("get", "demo")),
-            (arena_topo.get("demo", options=options, explain=True), ("get", "demo", "--explain")),
-            (arena_topo.list_jobs(options=options), ("list",)),
-            (arena_topo.plan(other, options=options), ("plan", "mpi", "--name=other", *asked)),
-            (arena_topo.why("demo", options=options), ("why", "demo")),
-            (arena_topo.top_nodes(options=options), ("top", "node")),
-            (arena_topo.top_jobs(options=options), ("top", "job")),
-            (arena_topo.cluster(options=options), ("topology", "show")),
+            (Client(options).get("demo"), ("get", "demo")),
+            (Client(options).get("demo", explain=True), ("get", "demo", "--explain")),
+            (Client(options).list_jobs(), ("list",)),
+            (Client(options).plan(other), ("plan", "mpi", "--name=other", *asked)),
+            (Client(options).why("demo"), ("why", "demo")),
+            (Client(options).top_nodes(), ("top", "node")),
+            (Client(options).top_jobs(), ("top", "job")),
+            (Client(options).cluster(), ("topology", "show")),
             (arena_topo.machine("dgx-1-v100"), ("topology", "show", "dgx-1-v100")),
             (lines[0], ("logs", "demo")),
         ):
             where = len(words) if words[0] != "plan" else 3
             code, out, err = run(*words[:where], *flags, "-o", "json", *words[where:])
             assert code == 0, err
-            assert ageless(values(found)) == ageless(json.loads(out)), words
+            assert ageless(shown(found)) == ageless(json.loads(out)), words
         if which != "local":
-            found = arena_topo.check(options=options)
-            assert values(found) == json.loads(run("check", *flags, "-o", "json")[1])
+            found = Client(options).check()
+            assert shown(found) == json.loads(run("check", *flags, "-o", "json")[1])
         world.finish("demo")
     with pytest.raises(TypeError, match="no command prints a str"):
-        values("demo")
+        arena_topo.value("demo")
 
 
 # ---------------------------------------------------------------- verbs
@@ -218,97 +220,89 @@ def test_a_gang_is_submitted_awaited_and_started_again_on_a_cluster(cluster):
     world, options = cluster
     world.cluster.duration = None
     heard: list[str] = []
-    done = arena_topo.submit(gang("demo"), options=options, tell=heard.append)
+    done = Client(options, tell=heard.append).submit(gang("demo"))
     assert "mpijob.kubeflow.org/demo" in done.created
-    (end,) = arena_topo.wait(["demo"], until="running", options=options, timeout=30)
+    (end,) = Client(options).wait(["demo"], until="running", timeout=30)
     assert end.standing is arena_topo.Standing.REACHED
-    arena_topo.suspend("demo", options=options)
-    assert arena_topo.get("demo", options=options).status.phase is Phase.SUSPENDED
-    assert arena_topo.resume("demo", options=options).forecast.state == "placed"
-    again = arena_topo.submit(gang("demo"), options=options, exists="ok")
+    Client(options).suspend("demo")
+    assert Client(options).get("demo").status.phase is Phase.SUSPENDED
+    assert Client(options).resume("demo").forecast.state == "placed"
+    again = Client(options).submit(gang("demo"), exists="ok")
     assert again.created == ()
     assert again.status.name == "demo"
-    assert arena_topo.replan("demo", options=options).forecast.state == "placed"
+    assert Client(options).replan("demo").forecast.state == "placed"
     with pytest.raises(arena_topo.AlreadyExists, match="demo is already exist") as taken:
-        arena_topo.submit(gang("demo", gpus=2), options=options, exists="ok")
+        Client(options).submit(gang("demo", gpus=2), exists="ok")
     assert "--gpus" in taken.value.why
-    made = arena_topo.submit(
-        gang("demo", gpus=2), options=options, exists="replace", tell=heard.append
-    )
+    made = Client(options, tell=heard.append).submit(gang("demo", gpus=2), exists="replace")
     assert made.status.request_gpus == 4
     assert "The training job demo has been deleted successfully" in heard
-    arena_topo.delete("demo", options=options)
-    assert arena_topo.wait("demo", until="deleted", options=options).status is None
+    Client(options).delete("demo")
+    assert Client(options).wait("demo", until="deleted")[0].status is None
 
 
 def test_a_job_that_is_awaited_by_its_submitter_ends_with_its_last_status_or_its_failure(local):
     heard: list[str] = []
-    good = arena_topo.submit(gang("good"), options=HERE, wait=True, timeout=60, tell=heard.append)
+    good = Client(HERE, tell=heard.append).submit(gang("good"), wait=True, timeout=60)
     assert good.status.phase is Phase.SUCCEEDED
     assert heard[-1] == "good is SUCCEEDED"
     with pytest.raises(arena_topo.JobFailed, match="the job bad failed") as failed:
-        arena_topo.submit(gang("bad", "exit 7"), options=HERE, wait=True)
+        Client(HERE).submit(gang("bad", "exit 7"), wait=True)
     assert failed.value.exit_code == 7
-    assert arena_topo.wait("bad", options=HERE).status.exit_code == 7
+    assert Client(HERE).wait("bad")[0].status.exit_code == 7
     with pytest.raises(arena_topo.JobFailed):
-        arena_topo.wait(["good", "bad"], check=True, options=HERE)
-    lines = arena_topo.logs("bad", follow=True, options=HERE)
+        Client(HERE).wait(["good", "bad"], check=True)
+    lines = Client(HERE).logs("bad", follow=True)
     assert list(lines) == []
     assert lines.failure.exit_code == 7
     del local
 
 
 def test_there_is_a_difference_between_not_now_and_never(local):
-    arena_topo.submit(gang("hold", "sleep 600", gpus=8), options=HERE)
-    planned = arena_topo.plan(gang("next"), options=HERE)
+    Client(HERE).submit(gang("hold", "sleep 600", gpus=8))
+    planned = Client(HERE).plan(gang("next"))
     assert (planned.verdict, planned.plan) == (Verdict.NOT_NOW, None)
     assert planned.refused.exit_code == 3
-    waits = arena_topo.submit(gang("next"), options=HERE)
+    waits = Client(HERE).submit(gang("next"))
     assert (waits.status.phase, waits.status.forecast.state) == (Phase.PENDING, "waiting")
     told = "<JobStatus default/next PENDING, 8 GPUs, 2 workers x 4 GPUs cannot be placed now: "
     assert repr(waits.status).startswith(told)
     assert repr(planned) == "<Proposal next: NotNow, 2 workers x 4 GPUs cannot be placed now>"
-    explained = arena_topo.why("next", options=HERE)
+    explained = Client(HERE).why("next")
     assert repr(explained) == (
         "<Explanation next: PENDING, WaitingForGPUs: 2 workers x 4 GPUs cannot be placed now>"
     )
     assert "<tr><th>status</th><td>PENDING</td></tr>" in explained._repr_html_()
     with pytest.raises(arena_topo.TimedOut, match="next is still PENDING"):
-        arena_topo.wait("next", timeout=0.1, options=HERE)
+        Client(HERE).wait("next", timeout=0.1)
     with pytest.raises(arena_topo.Unplaceable) as never:
-        arena_topo.submit(gang("vast", workers=3, gpus=8), options=HERE)
+        Client(HERE).submit(gang("vast", workers=3, gpus=8))
     assert never.value.verdict is Verdict.NEVER
     with pytest.raises(arena_topo.NotFound):
-        arena_topo.get("vast", options=HERE)
+        Client(HERE).get("vast")
     del local
 
 
 def test_a_job_that_is_not_there_is_an_error_in_arenas_words(local):
     del local
     text = "Not found training job nope in namespace team,please use 'arena submit' to create it."
-    for verb in (
-        arena_topo.get,
-        arena_topo.why,
-        arena_topo.wait,
-        arena_topo.delete,
-        arena_topo.suspend,
-        arena_topo.resume,
-    ):
+    team = Client(replace(HERE, namespace="team"))
+    for verb in (team.get, team.why, team.wait, team.delete, team.suspend, team.resume):
         with pytest.raises(arena_topo.NotFound, match=re.escape(text)):
-            verb("nope", options=HERE, namespace="team")
+            verb("nope")
     with pytest.raises(arena_topo.NotFound, match=re.escape(text)):
-        next(arena_topo.logs("nope", options=HERE, namespace="team"))
-    arena_topo.delete("nope", options=HERE, ignore_not_found=True)
+        next(Client(replace(HERE, namespace="team")).logs("nope"))
+    Client(HERE).delete("nope", ignore_not_found=True)
 
 
 def test_a_word_that_means_nothing_is_an_error_that_lists_those_that_do(local):
     del local
     for call, said in (
-        (lambda: arena_topo.wait("a", until="ended", options=HERE), "finished, succeeded"),
-        (lambda: arena_topo.list_jobs(status=["DONE"], options=HERE), "PENDING, RUNNING"),
-        (lambda: arena_topo.list_jobs(sort_by="size", options=HERE), "age, name"),
-        (lambda: arena_topo.list_jobs(selector="a in", options=HERE), "expected labels"),
-        (lambda: arena_topo.submit(gang("a"), exists="maybe", options=HERE), "fail, ok, replace"),
+        (lambda: Client(HERE).wait("a", until="ended"), "finished, succeeded"),
+        (lambda: Client(HERE).list_jobs(status=["DONE"]), "PENDING, RUNNING"),
+        (lambda: Client(HERE).list_jobs(sort_by="size"), "age, name"),
+        (lambda: Client(HERE).list_jobs(selector="a in"), "expected labels"),
+        (lambda: Client(HERE).submit(gang("a"), exists="maybe"), "fail, ok, replace"),
     ):
         with pytest.raises(arena_topo.UsageError) as wrong:
             call()
@@ -317,13 +311,11 @@ def test_a_word_that_means_nothing_is_an_error_that_lists_those_that_do(local):
 
 def test_jobs_are_listed_by_phase_namespace_and_order(local):
     for name, namespace, gpus in (("small", "a", 1), ("large", "b", 4)):
-        arena_topo.submit(gang(name, gpus=gpus), options=HERE, namespace=namespace, wait=True)
-    found = arena_topo.list_jobs(options=HERE, all_namespaces=True, sort_by="gpus")
+        Client(replace(HERE, namespace=namespace)).submit(gang(name, gpus=gpus), wait=True)
+    found = Client(HERE).list_jobs(all_namespaces=True, sort_by="gpus")
     assert [one.name for one in found] == ["large", "small"]
-    assert [one.name for one in arena_topo.list_jobs(options=replace(HERE, namespace="a"))] == [
-        "small"
-    ]
-    assert arena_topo.list_jobs(options=HERE, all_namespaces=True, status="RUNNING") == ()
+    assert [one.name for one in Client(replace(HERE, namespace="a")).list_jobs()] == ["small"]
+    assert Client(HERE).list_jobs(all_namespaces=True, status="RUNNING") == ()
     del local
 
 
@@ -332,7 +324,7 @@ def test_no_settings_file_and_no_variable_for_a_flag_is_read(local, user, monkey
     user.write_text('[defaults]\nnamespace = "settings"\n')
     monkeypatch.setenv("ARENA_TOPO_NAMESPACE", "variable")
     monkeypatch.setenv("ARENA_TOPO_GPUS", "8")
-    done = arena_topo.submit(gang("demo", gpus=1), options=HERE)
+    done = Client(HERE).submit(gang("demo", gpus=1))
     assert (done.status.namespace, done.plan.job.gpus) == ("default", 1)
 
 
@@ -341,7 +333,7 @@ def test_no_settings_file_and_no_variable_for_a_flag_is_read(local, user, monkey
 QUIET = """
 import gc, logging, os, signal, sys, threading, warnings
 import arena_topo
-from arena_topo import MPIJob, Options
+from arena_topo import Client, MPIJob, Options
 
 def state():
     mask = os.umask(0o22)
@@ -359,25 +351,25 @@ def state():
 def refuse(*_): raise AssertionError("a handler was set")
 before = state()
 signal.signal = refuse
-here = Options(%s)
+here = Client(Options(%s))
 job = MPIJob(name="demo", image="local", command="echo hello", gputopology=True, gang=True, gpus=1)
-arena_topo.plan(job, options=here)
-arena_topo.submit(job, options=here)
-if here.backend == "local":
-    for line in arena_topo.logs("demo", follow=True, options=here):
+here.plan(job)
+here.submit(job)
+if here.options.backend == "local":
+    for line in here.logs("demo", follow=True):
         assert line.message == "hello"
-    arena_topo.wait("demo", options=here, timeout=60)
-arena_topo.value(arena_topo.get("demo", options=here, events=True, explain=True))
-arena_topo.list_jobs(options=here)
-arena_topo.top_nodes(options=here, metrics=True)
-arena_topo.top_jobs(options=here)
-arena_topo.cluster(options=here)
-arena_topo.why("demo", options=here)
+    here.wait("demo", timeout=60)
+arena_topo.value(here.get("demo", events=True, explain=True))
+here.list_jobs()
+here.top_nodes(metrics=True)
+here.top_jobs()
+here.cluster()
+here.why("demo")
 try:
-    arena_topo.get("nope", options=here)
+    here.get("nope")
 except arena_topo.NotFound:
     pass
-arena_topo.delete("demo", options=here)
+here.delete("demo")
 after = state()
 assert before == after, [pair for pair in zip(before, after) if pair[0] != pair[1]]
 assert "arena_topo.cli" not in sys.modules and "typer" not in sys.modules
@@ -419,9 +411,9 @@ def test_two_clusters_are_asked_at_once_from_threads(tmp_path, local):
         def work(name: str, options: Options) -> None:
             try:
                 start.wait(30)
-                arena_topo.submit(gang(name, gpus=1), options=options)
-                arena_topo.wait(name, until="placed", options=options, timeout=60)
-                seen = arena_topo.get(name, options=options)
+                Client(options).submit(gang(name, gpus=1))
+                Client(options).wait(name, until="placed", timeout=60)
+                seen = Client(options).get(name)
                 found[name] = sorted({str(node) for _, node, _ in seen.status.forecast.workers})
             except BaseException as error:  # noqa: BLE001 - the test tells of it
                 wrong.append(error)
@@ -442,25 +434,25 @@ def test_two_clusters_are_asked_at_once_from_threads(tmp_path, local):
 
 
 INTERRUPTED = """
-import arena_topo, threading
-from arena_topo import MPIJob, Options
-here = Options(backend="local", emulate="dgx-1-v100:2")
+import threading
+from arena_topo import Client, MPIJob, Options
+here = Client(Options(backend="local", emulate="dgx-1-v100:2"))
 job = MPIJob(name="long", image="local", command="echo begun; sleep 600", gpus=1, gputopology=True)
-arena_topo.submit(job, options=here)
+here.submit(job)
 try:
     %s
 except KeyboardInterrupt as stopped:
     assert type(stopped) is KeyboardInterrupt
-    print(arena_topo.get("long", options=here).status.phase, flush=True)
-arena_topo.delete("long", options=here)
+    print(here.get("long").status.phase, flush=True)
+here.delete("long")
 print([one.name for one in threading.enumerate()], flush=True)
 """
-FOLLOWS = """with arena_topo.logs("long", follow=True, options=here) as lines:
+FOLLOWS = """with here.logs("long", follow=True) as lines:
         for line in lines:
             print(line.message, flush=True)"""
-WAITS = """arena_topo.wait("long", until="running", options=here)
+WAITS = """here.wait("long", until="running")
     print("begun", flush=True)
-    arena_topo.wait("long", options=here)"""
+    here.wait("long")"""
 
 
 @pytest.mark.parametrize("doing", [FOLLOWS, WAITS], ids=["follows", "waits"])

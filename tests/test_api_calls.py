@@ -20,7 +20,7 @@ from fake_api import Fault
 from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
-from arena_topo import MPIJob, Options, Standing, values
+from arena_topo import Client, MPIJob, Options, Standing
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 HERE = Options(backend="local", emulate="dgx-1-v100:2")
@@ -75,13 +75,13 @@ def settles(count, most: int) -> bool:
 def test_a_log_that_is_left_in_the_middle_leaves_no_thread_and_no_file(local):
     del local
     threads = threading.active_count()
-    arena_topo.submit(gang("talks", "while echo hello; do sleep 0.05; done", gpus=1), options=HERE)
-    next(arena_topo.logs("talks", follow=True, options=HERE))
+    Client(HERE).submit(gang("talks", "while echo hello; do sleep 0.05; done", gpus=1))
+    next(Client(HERE).logs("talks", follow=True))
     assert settles(threading.active_count, threads)
     before = descriptors()
     with uncollected():
         for _ in range(5):
-            for line in arena_topo.logs("talks", follow=True, options=HERE):
+            for line in Client(HERE).logs("talks", follow=True):
                 assert line.message == "hello"
                 break
         assert settles(threading.active_count, threads)
@@ -89,20 +89,20 @@ def test_a_log_that_is_left_in_the_middle_leaves_no_thread_and_no_file(local):
 
 
 def test_a_call_leaves_no_connection(cluster):
-    arena_topo.submit(gang("demo"), options=cluster)
-    arena_topo.list_jobs(options=cluster)
+    Client(cluster).submit(gang("demo"))
+    Client(cluster).list_jobs()
     with uncollected():
         before = descriptors()
         for _ in range(3):
-            arena_topo.list_jobs(options=cluster)
-            arena_topo.get("demo", options=cluster)
-            arena_topo.plan(gang("other"), options=cluster)
-            arena_topo.top_nodes(options=cluster)
-            arena_topo.cluster(options=cluster)
-            arena_topo.wait("demo", until="placed", options=cluster)
-            list(arena_topo.logs("demo", options=cluster))
+            Client(cluster).list_jobs()
+            Client(cluster).get("demo")
+            Client(cluster).plan(gang("other"))
+            Client(cluster).top_nodes()
+            Client(cluster).cluster()
+            Client(cluster).wait("demo", until="placed")
+            list(Client(cluster).logs("demo"))
             with pytest.raises(arena_topo.NotFound):
-                arena_topo.why("nope", options=cluster)
+                Client(cluster).why("nope")
         # The server's sides of them, in this process too, are closed a moment later.
         assert settles(descriptors, before)
 
@@ -125,12 +125,12 @@ def test_local_jobs_that_have_ended_leave_no_zombies_and_others_children_are_lef
     before = children()
     other = os.posix_spawn("/bin/true", ["true"], {})
     for index in range(3):
-        arena_topo.submit(gang(f"job-{index}", "true", gpus=1), options=HERE)
-    arena_topo.wait([f"job-{index}" for index in range(3)], options=HERE, timeout=60)
+        Client(HERE).submit(gang(f"job-{index}", "true", gpus=1))
+    Client(HERE).wait([f"job-{index}" for index in range(3)], timeout=60)
     end = time.monotonic() + 60
     # A supervisor ends a moment after its job.
     while len(children() - before) > 1 and time.monotonic() < end:
-        arena_topo.list_jobs(options=HERE)
+        Client(HERE).list_jobs()
         time.sleep(0.05)
     assert children() - before == {str(other)}
     assert os.waitpid(other, 0) == (other, 0)
@@ -140,17 +140,17 @@ def test_local_jobs_that_have_ended_leave_no_zombies_and_others_children_are_lef
 
 
 def test_waiting_ends_with_the_shorter_of_its_two_limits(cluster):
-    arena_topo.submit(gang("demo"), options=cluster)
+    Client(cluster).submit(gang("demo"))
     short = dataclasses.replace(cluster, deadline=0.5)
     for options, timeout in ((short, None), (short, 60.0), (cluster, 0.5)):
         begun = time.monotonic()
         with pytest.raises(arena_topo.TimedOut, match=r"job demo is still \w+ after 0\.5 s"):
-            arena_topo.wait("demo", options=options, timeout=timeout)
+            Client(options).wait("demo", timeout=timeout)
         assert time.monotonic() - begun < 20
     with pytest.raises(arena_topo.TimedOut):
-        arena_topo.submit(gang("other", gpus=1), options=short, wait=True)
+        Client(short).submit(gang("other", gpus=1), wait=True)
     with pytest.raises(arena_topo.TimedOut):
-        list(arena_topo.logs("demo", follow=True, options=short))
+        list(Client(short).logs("demo", follow=True))
 
 
 @pytest.mark.parametrize("which", ["local", "kubernetes"])
@@ -162,11 +162,11 @@ def test_waiting_for_no_time_at_all_looks_once(tmp_path, run, which):
             options = Options(kubeconfig=str(tmp_path / "config"))
             flags = (f"--kubeconfig={options.kubeconfig}",)
         job = world.job("demo", **GANG)
-        world.backend.apply(arena_topo.plan(job, options=options).plan)
+        world.backend.apply(Client(options).plan(job).plan)
         world.start("demo")
-        assert arena_topo.wait("demo", until="running", timeout=0, options=options).status
+        assert Client(options).wait("demo", until="running", timeout=0)[0].status
         with pytest.raises(arena_topo.TimedOut, match="job demo is still RUNNING after 0 s"):
-            arena_topo.wait("demo", timeout=0, options=options)
+            Client(options).wait("demo", timeout=0)
         code, out, err = run("wait", "demo", "--timeout=0s", "--for=running", *flags)
         assert (code, out) == (0, "mpijob.kubeflow.org/demo running\n"), err
         code, _out, err = run("wait", "demo", "--timeout=0s", *flags)
@@ -178,7 +178,7 @@ def test_waiting_for_no_time_at_all_looks_once(tmp_path, run, which):
 def test_one_look_at_a_slow_server_takes_as_long_as_a_request_may(tmp_path, run):
     with kubernetes_world("v2beta1")(tmp_path) as world:
         options = Options(kubeconfig=str(tmp_path / "config"))
-        world.backend.apply(arena_topo.plan(world.job("demo", **GANG), options=options).plan)
+        world.backend.apply(Client(options).plan(world.job("demo", **GANG)).plan)
         world.start("demo")
         flags = ("--timeout=0s", "--for=running", f"--kubeconfig={options.kubeconfig}")
         world.api.faults.append(Fault(match="GET .*/mpijobs/demo", delay=1.2))
@@ -189,36 +189,36 @@ def test_one_look_at_a_slow_server_takes_as_long_as_a_request_may(tmp_path, run)
 
 def test_of_several_jobs_that_are_awaited_each_has_its_ending_in_the_order_of_the_names(local):
     del local
-    arena_topo.submit(gang("long", "sleep 600", gpus=1), options=HERE)
-    arena_topo.submit(gang("bad", "exit 3", gpus=1), options=HERE)
+    Client(HERE).submit(gang("long", "sleep 600", gpus=1))
+    Client(HERE).submit(gang("bad", "exit 3", gpus=1))
     names = (one for one in ("long", "bad", "long"))
-    found = arena_topo.wait(names, until="succeeded", options=HERE, timeout=60)
+    found = Client(HERE).wait(names, until="succeeded", timeout=60)
     assert [one.name for one in found] == ["long", "bad", "long"]
     assert [one.standing for one in found] == [Standing.OPEN, Standing.LOST, Standing.OPEN]
     assert found[0].status is not None
     assert not found[0].status.phase.over
     with pytest.raises(arena_topo.JobFailed, match="bad"):
-        arena_topo.wait(["long", "bad"], until="succeeded", check=True, options=HERE, timeout=60)
+        Client(HERE).wait(["long", "bad"], until="succeeded", check=True, timeout=60)
 
 
 def test_another_thread_ends_the_waiting(local):
     del local
-    arena_topo.submit(gang("long", "sleep 600", gpus=1), options=HERE)
+    Client(HERE).submit(gang("long", "sleep 600", gpus=1))
     stop = threading.Event()
 
     def enough(text: str) -> None:
         if "RUNNING" in text:
             stop.set()
 
-    end = arena_topo.wait("long", stop=stop, options=HERE, tell=enough, timeout=60)
+    [end] = Client(HERE, tell=enough).wait("long", stop=stop, timeout=60)
     assert (end.standing, end.status.phase) == (Standing.OPEN, arena_topo.Phase.RUNNING)
 
 
 def test_another_thread_ends_the_loop_over_a_log_that_says_nothing(local):
     del local
     threads = threading.active_count()
-    arena_topo.submit(gang("long", "echo begun; sleep 600", gpus=1), options=HERE)
-    lines = arena_topo.logs("long", follow=True, options=HERE)
+    Client(HERE).submit(gang("long", "echo begun; sleep 600", gpus=1))
+    lines = Client(HERE).logs("long", follow=True)
     seen: list[str] = []
     reads = threading.Thread(target=lambda: seen.extend(line.message for line in lines))
     begun = next(lines)
@@ -239,10 +239,10 @@ def test_another_thread_ends_the_loop_over_a_log_that_says_nothing(local):
 def test_what_a_call_cannot_heed_is_refused(local):
     del local
     for call, said in (
-        (lambda: arena_topo.plan(gang("a"), api_version="v9", options=HERE), "there is no 'v9'"),
-        (lambda: arena_topo.submit(gang("a"), api_version="v9", options=HERE), "there is no 'v9'"),
-        (lambda: arena_topo.logs("a", tail=-1, options=HERE), "tail is invalid"),
-        (lambda: arena_topo.logs("a", since=-1, options=HERE), "since is invalid"),
+        (lambda: Client(HERE).plan(gang("a"), api_version="v9"), "there is no 'v9'"),
+        (lambda: Client(HERE).submit(gang("a"), api_version="v9"), "there is no 'v9'"),
+        (lambda: Client(HERE).logs("a", tail=-1), "tail is invalid"),
+        (lambda: Client(HERE).logs("a", since=-1), "since is invalid"),
     ):
         with pytest.raises(arena_topo.UsageError, match=said):
             call()
@@ -253,15 +253,15 @@ def test_the_time_of_a_submission_is_heeded_without_waiting_for_the_job(tmp_path
         world.api.fail("GET", times=50, delay=1.5)
         options = Options(kubeconfig=str(tmp_path / "config"))
         with pytest.raises(arena_topo.TimedOut):
-            arena_topo.submit(gang("demo"), options=options, timeout=0.5)
+            Client(options).submit(gang("demo"), timeout=0.5)
 
 
 def test_phases_are_understood_as_the_command_understands_them(local):
     del local
-    arena_topo.submit(gang("bad", "exit 3", gpus=1), options=HERE)
-    arena_topo.wait("bad", options=HERE, timeout=60)
+    Client(HERE).submit(gang("bad", "exit 3", gpus=1))
+    Client(HERE).wait("bad", timeout=60)
     for status in ("failed", ["Failed", "running"], arena_topo.Phase.FAILED):
-        assert [one.name for one in arena_topo.list_jobs(status=status, options=HERE)] == ["bad"]
+        assert [one.name for one in Client(HERE).list_jobs(status=status)] == ["bad"]
 
 
 # ---------------------------------------------------------------- names, pictures and types
@@ -279,14 +279,22 @@ def test_plans_machines_and_networks_are_drawn(local, run):
     flags = ("--backend=local", f"--emulate={HERE.emulate}")
     drawn = arena_topo.picture(arena_topo.machine("dgx-1-v100"))
     assert drawn == run("topology", "show", "dgx-1-v100", "-o", "svg")[1]
-    planned = arena_topo.plan(gang("a", "true"), options=HERE)
+    planned = Client(HERE).plan(gang("a", "true"))
     asked = ("--name=a", "--workers=2", "--gpus=4", "--gang", "--gputopology", "--image=local")
     assert arena_topo.picture(planned) == run("plan", "mpi", *flags, "-o", "svg", *asked, "true")[1]
-    assert ET.fromstring(arena_topo.picture(arena_topo.cluster(options=HERE))).tag.endswith("svg")
+    assert ET.fromstring(arena_topo.picture(Client(HERE).cluster())).tag.endswith("svg")
+    assert [repr(arena_topo.machine("dgx-1-v100")), planned._repr_svg_()] == [
+        "<Machine dgx-1-v100, 8 x V100>",
+        arena_topo.picture(planned),
+    ]
+    assert repr(Client(HERE).cluster()) == "<Cluster, 2 nodes, 16 GPUs>"
+    assert repr(Client(HERE)) == "<Client of local, the default namespace>"
+    nothing = Client(HERE).plan(gang("a", workers=9, gpus=8))
+    assert nothing._repr_svg_() is None
     with pytest.raises(arena_topo.Unplaceable):
-        arena_topo.picture(arena_topo.plan(gang("a", workers=9, gpus=8), options=HERE))
+        arena_topo.picture(Client(HERE).plan(gang("a", workers=9, gpus=8)))
     with pytest.raises(arena_topo.UsageError, match="no placement of a to draw") as refused:
-        arena_topo.picture(arena_topo.plan(gang("a", gpus=0, gputopology=False), options=HERE))
+        arena_topo.picture(Client(HERE).plan(gang("a", gpus=0, gputopology=False)))
     assert refused.value.hint == "add --gpus N"
     with pytest.raises(TypeError, match="no picture can be made of a str"):
         arena_topo.picture("a")  # type: ignore[arg-type]
@@ -294,7 +302,7 @@ def test_plans_machines_and_networks_are_drawn(local, run):
 
 def test_the_picture_of_one_gpu_speaks_of_one(local):
     del local
-    planned = arena_topo.plan(gang("a", workers=1, gpus=1), options=HERE)
+    planned = Client(HERE).plan(gang("a", workers=1, gpus=1))
     title = ET.fromstring(arena_topo.picture(planned)).find("{http://www.w3.org/2000/svg}title")
     assert title is not None
     assert "dgx-1-v100-0 GPU 0:" in title.text
@@ -318,8 +326,7 @@ def test_every_type_that_is_found_inside_a_value_has_a_public_name():
         for name, kind in vars(module).items()
         if isinstance(kind, type)
     }
-    public = {getattr(arena_topo, name) for name in arena_topo.__all__ if name != "__version__"}
-    public |= {getattr(values, name) for name in values.__all__}
+    public = {getattr(arena_topo, name) for name in dir(arena_topo) if name[0].isupper()}
     left, seen = [one for one in public if isinstance(one, type)], set()
     while left:
         kind = left.pop()
@@ -333,5 +340,3 @@ def test_every_type_that_is_found_inside_a_value_has_a_public_name():
             assert of_the_package(hint) <= public, f"{kind.__name__}: {of_the_package(hint)}"
             left += of_the_package(hint)
     assert len(seen) > 40
-    names = [set(arena_topo.__all__), set(values.__all__)]
-    assert not names[0] & names[1]

@@ -13,7 +13,7 @@ from cube_mesh import cluster
 from worlds import living_world, local_world
 
 import arena_topo
-from arena_topo import MPIJob, Options, errors
+from arena_topo import Client, MPIJob, Options, errors
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.opening import UnknownJob
 from arena_topo.joblogs.follow import NoSuchJob
@@ -37,7 +37,7 @@ def examples() -> dict[type, errors.ArenaError]:
     """One of every kind that is exported, and of those that only inherit from one."""
     made = {
         kind: kind("what", why="why", hint="hint")
-        for name in arena_topo.__all__
+        for name in dir(arena_topo)
         if isinstance(kind := getattr(arena_topo, name), type)
         and issubclass(kind, errors.ArenaError)
         and kind not in {errors.UnreadableTopology, errors.JobFailed, arena_topo.Unplaceable}
@@ -70,7 +70,7 @@ def test_an_error_is_the_same_when_it_is_copied_or_comes_from_another_process(ki
 
 
 def missing(_index: int) -> None:
-    arena_topo.get("nope", options=HERE)
+    Client(HERE).get("nope")
 
 
 def test_an_error_passes_out_of_a_pool_of_processes(tmp_path):
@@ -99,11 +99,11 @@ def test_a_job_that_is_deleted_meanwhile_is_an_error_of_its_own(tmp_path, monkey
     with living_world(tmp_path) as world:
         options = Options(kubeconfig=str(tmp_path / "config"))
         world.cluster.duration = None
-        arena_topo.submit(gang("demo"), options=options)
+        Client(options).submit(gang("demo"))
 
         def gone(text: str) -> None:
             if "RUNNING" in text:
-                arena_topo.delete("demo", options=options)
+                Client(options).delete("demo")
 
         with pytest.raises(arena_topo.JobDeleted, match="was deleted while it was waited for"):
-            arena_topo.wait("demo", check=True, options=options, timeout=60, tell=gone)
+            Client(options, tell=gone).wait("demo", check=True, timeout=60)

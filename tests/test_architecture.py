@@ -63,7 +63,7 @@ def test_the_layers_in_the_docs_are_the_layers_that_are_enforced():
     assert declared
     layers = [one.replace("arena_topo.", "") for one in re.findall(r'"([^"]+)"', declared[1])]
     drawn = re.search(
-        r"```text\n(cli.*?)```", (ROOT / "docs/architecture.md").read_text(), re.DOTALL
+        r"```text\n(values .*?)```", (ROOT / "docs/architecture.md").read_text(), re.DOTALL
     )
     assert drawn
     assert [line.split("  ")[0].strip() for line in drawn[1].strip().splitlines()] == layers

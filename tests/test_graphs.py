@@ -80,7 +80,7 @@ def test_a_node_of_a_cluster_is_the_graph_of_its_machine(graph, state):
 
 
 def test_a_program_gets_the_same_graph(graph, state):
-    tree = arena_topo.cluster(state=state).graph()
+    tree = arena_topo.Client().cluster(state=state).graph()
     printed = graph("--state", state)
     assert (tree.nodes, tree.edges) == (printed.nodes, printed.edges)
 

@@ -132,6 +132,9 @@ class Machine:
     measured: tuple[tuple[GPUSet, float], ...] = ()
     bandwidth: tuple[tuple[float, ...], ...] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Machine {self.name}, {len(self.gpus)} x {self.model or 'GPU'}>"
+
     @property
     def model(self) -> str | None:
         """The GPU model that all GPUs share; None if unknown or mixed."""
@@ -316,6 +319,10 @@ class Cluster:
     source: str = ""
     guesses: Mapping[str, str] = field(default_factory=dict)
     view: float | None = None
+
+    def __repr__(self) -> str:
+        gpus = sum(len(node.machine.gpus) for node in self.nodes)
+        return f"<Cluster, {len(self.nodes)} nodes, {gpus} GPUs>"
 
     def idle(self) -> Cluster:
         """The cluster as if every job had ended, and every node and GPU were well."""

@@ -33,7 +33,7 @@ def test_start_up_beside_a_bare_interpreter():
         "python -c 'import typer'": [*python, "import typer"],
         "python -c 'import kubernetes.client'": [*python, "import kubernetes.client"],
         "import arena_topo": [*python, "import arena_topo"],
-        "import arena_topo, and its submit": [*python, "import arena_topo; arena_topo.submit"],
+        "import arena_topo, and its client": [*python, "import arena_topo; arena_topo.Client"],
     }
     if kubectl := shutil.which("kubectl"):
         rows["kubectl version --client"] = [kubectl, "version", "--client"]

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import arena_topo
+from arena_topo import Client
 
 MACHINES = "dgx-1-v100:2"
 SHAPES = ((1, 1), (1, 2), (2, 2), (4, 1), (8, 1), (1, 4), (4, 2))
@@ -128,7 +128,7 @@ def wait(count: int, limit: float) -> None:
     """Wait until so many jobs are over."""
     until = time.monotonic() + limit
     while True:
-        phases = Counter(one.phase for one in arena_topo.list_jobs())
+        phases = Counter(one.phase for one in Client().list_jobs())
         if sum(phases[phase] for phase in phases if phase.over) >= count:
             return
         if time.monotonic() > until:
@@ -149,7 +149,7 @@ def read(journal: Path) -> Run:
 
 def wrong(jobs: Iterable[Job], run: Run) -> Iterator[str]:
     """What is wrong with the end, the log and the GPUs of each job."""
-    known = {one.name: one for one in arena_topo.list_jobs()}
+    known = {one.name: one for one in Client().list_jobs()}
     spans: dict[tuple[str, int], list[tuple[int, int, str]]] = defaultdict(list)
     for job in jobs:
         status = known.get(job.name)
@@ -163,7 +163,7 @@ def wrong(jobs: Iterable[Job], run: Run) -> Iterator[str]:
         if (len(run.begun[job.name]), len(run.ended[job.name])) != (1, 1):
             yield f"{job.name}: begun {run.begun[job.name]}, ended {run.ended[job.name]}"
             continue
-        lines = [line.message for line in arena_topo.logs(job.name)]
+        lines = [line.message for line in Client().logs(job.name)]
         if lines != [f"log of {job.name}"]:
             yield f"{job.name}: its log is {lines}"
         workers = status.forecast.workers if status.forecast else ()
@@ -180,8 +180,8 @@ def wrong(jobs: Iterable[Job], run: Run) -> Iterator[str]:
 
 def remove_all() -> None:
     """Delete all jobs, whatever has become of them."""
-    for one in arena_topo.list_jobs():
-        arena_topo.delete(one.name, ignore_not_found=True)
+    for one in Client().list_jobs():
+        Client().delete(one.name, ignore_not_found=True)
 
 
 if __name__ == "__main__":
