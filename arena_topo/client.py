@@ -40,6 +40,7 @@ from arena_topo.engines.waiting import Ending, Goal
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.gang import comparison, restarting, submission, submitting
 from arena_topo.gang.comparison import Proposal
+from arena_topo.gang.starting import Outcome
 from arena_topo.gang.submission import Submitted
 from arena_topo.gang.submitting import Exists
 from arena_topo.job import MPIJob
@@ -405,7 +406,7 @@ class Client:
 
     def _started(
         self,
-        start: Callable[..., submission.Outcome],
+        start: Callable[..., Outcome],
         backend: Backend,
         name: str,
         where: str,

@@ -78,6 +78,7 @@ from arena_topo.manifests import Binding as Binding
 from arena_topo.manifests import Forecast as Forecast
 from arena_topo.manifests import Guarantee as Guarantee
 from arena_topo.manifests import Plan as Plan
+from arena_topo.manifests.cause import Cause as Cause
 from arena_topo.manifests.versions import ApiVersion as ApiVersion
 from arena_topo.nodes.overview import Overview as Overview
 from arena_topo.reasons import drift as _drift

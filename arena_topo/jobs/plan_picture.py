@@ -119,12 +119,12 @@ def _gpus(side: _Side) -> dict[NodeName, tuple[int, int]]:
 
 def _listed(side: _Side) -> str:
     """The first few nodes of a choice and their GPUs."""
-    said = [
-        f"{name} GPUs {', '.join(map(str, sorted(own.ranks, key=own.ranks.__getitem__)))}"
-        if own.gpus
-        else f"{name}, {own.kubelet} GPUs"
-        for name, own in side.nodes.items()
-    ]
+    said = []
+    for name, own in side.nodes.items():
+        gpus = sorted(own.ranks, key=own.ranks.__getitem__)
+        several = "s" if len(gpus or range(own.kubelet)) > 1 else ""
+        known = f"{name} GPU{several} {', '.join(map(str, gpus))}"
+        said.append(known if own.gpus else f"{name}, {own.kubelet} GPU{several}")
     more = len(said) - MOST_DRAWINGS
     return "; ".join([*said[:MOST_DRAWINGS], *([f"{more} more nodes"] if more > 0 else [])])
 

@@ -257,7 +257,8 @@ class _Order:
     def _ended(self, status: JobStatus) -> None:
         """Print the job as it ended, for programs."""
         if self._prints_end:
-            show(document(view.job_value(status, now=time.time()), self.how.output_format))
+            form = self.how.output_format or Output.JSON
+            show(document(view.job_value(status, now=time.time()), form))
 
     @property
     def _prints_end(self) -> bool:
