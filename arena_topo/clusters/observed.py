@@ -7,10 +7,11 @@ and counts against what is free, never for it.
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 from arena_topo.clusters import network, slices
 from arena_topo.clusters.objects import Object
@@ -57,8 +58,6 @@ _COUNT = "nvidia.com/gpu.count"
 _LONGEST_NAME = 63
 """Characters of a name that are shown; DNS labels have no more."""
 
-_One = TypeVar("_One", bound=Record)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReading:
@@ -85,81 +84,127 @@ def cluster(
     counts as now. Every node has as many domains as the cluster has tiers. `notes` of the cluster
     name whatever is not understood and say what becomes of it, each thing by itself.
     """
-    return read_cluster(objects, source=source, file=file, now=now).cluster
+    return Reader(source=source, file=file).read(objects, now=now).cluster
 
 
-def read_cluster(
-    objects: Iterable[Record | Unread | Object],
-    *,
-    source: str,
-    file: FabricFile | None = None,
-    now: float | None = None,
-) -> ClusterReading:
-    """Build the cluster as `cluster` does, and keep what it was made from."""
-    notes: list[str] = []
-    found: dict[str, list[Record]] = defaultdict(list)
-    for at, one in enumerate(objects, start=1):
-        known = read(one, at=at) if isinstance(one, Mapping) else one
-        if isinstance(known, Unread):
-            notes.append(str(known))
-        elif known is not None:
-            found[known.kind].append(known)
+class Reader:
+    """Builds clusters of one origin.
 
-    def of(kind: type[_One]) -> list[_One]:
-        return [one for one in found[kind.kind] if isinstance(one, kind)]
+    Machines and the network are worked out once for the same records of nodes, ConfigMaps, slices
+    and topologies; what is in use is worked out anew for each cluster.
+    """
 
-    nodes: dict[NodeName, NodeRecord] = {}
-    for node in of(NodeRecord):
-        name = NodeName(node.name)
-        if name in nodes:
-            notes.append(f"node {name} is listed twice; the first one counts")
-            continue
-        nodes[name] = node
-    pods = of(PodRecord)
-    machines = _Machines(of(ConfigMapRecord), notes)
-    present: dict[str, int] = {name: _present(one) for name, one in nodes.items()}
-    devices = slices.devices(of(SliceRecord), present, machines.uuids, notes)
-    known_of = {
-        name: machines.of(one, present[name], devices.nodes.get(name))
-        for name, one in nodes.items()
-    }
-    cards = _Cards(file)
-    known_of = {
-        name: replace(one, machine=cards.of(one.machine, nodes[name].labels))
-        for name, one in known_of.items()
-    }
-    notes += cards.notes()
-    if nodes:
-        notes += machines.of_others(nodes)
-        notes += machines.stale(now)
-    ours = {one.key for one in pods if one.ours}
-    sources = AllocationSources(
-        claims=slices.allocated(of(ClaimRecord), devices.places, ours),
-        served=devices.nodes,
-        kubelets=machines.kubelets,
-    )
-    uses = uses_of(pods, of(JobRecord), sources, notes)
-    joined = network.joining(
-        {name: one.machine for name, one in known_of.items()},
-        {name: _where(one.labels, known_of[name]) for name, one in nodes.items()},
-        rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one))},
-        topologies=[one.plain() for one in of(TopologyRecord)],
-        file=file,
-    )
-    notes += joined.notes
-    seen = Cluster(
-        nodes=calibrated(
-            _node(nodes[name], known_of[name], joined, uses.get(name, NodeUsage()), notes)
-            for name in sorted(nodes, key=natural)
-        ),
-        tiers=joined.tiers,
-        unused=joined.unused,
-        beyond=joined.beyond,
-        guesses=joined.guesses,
-        notes=tuple(map(_shown, notes)),
-        source=source,
-    )
-    return ClusterReading(cluster=seen, uses=uses, claims=sources.claims)
+    def __init__(self, *, source: str, file: FabricFile | None = None) -> None:
+        self._source = source
+        self._file = file
+        self._inventory: _Inventory | None = None
+
+    def read(
+        self, objects: Iterable[Record | Unread | Object], *, now: float | None = None
+    ) -> ClusterReading:
+        """Build the cluster as `cluster` does, and keep what it was made from."""
+        found: dict[str, list[Any]] = defaultdict(list)
+        unread: list[str] = []
+        for at, one in enumerate(objects, start=1):
+            known = read(one, at=at) if isinstance(one, Mapping) else one
+            if isinstance(known, Unread):
+                unread.append(str(known))
+            elif known is not None:
+                found[known.kind].append(known)
+        static = [one for kind in _STATIC for one in found[kind.kind]]
+        if self._inventory is None or not self._inventory.is_of(static):
+            self._inventory = _Inventory(static, found, self._file)
+        return self._inventory.used(found, unread, source=self._source, now=now)
+
+
+_STATIC = (NodeRecord, ConfigMapRecord, SliceRecord, TopologyRecord)
+"""Records of what changes seldom."""
+
+
+class _Inventory:
+    """The machines of a cluster and what joins them, whatever runs on them."""
+
+    def __init__(
+        self, static: list[Record], found: Mapping[str, list[Any]], file: FabricFile | None
+    ) -> None:
+        self._static = static
+        self._notes: list[str] = []
+        self._nodes: dict[NodeName, NodeRecord] = {}
+        for node in found[NodeRecord.kind]:
+            name = NodeName(node.name)
+            if name in self._nodes:
+                self._notes.append(f"node {name} is listed twice; the first one counts")
+            else:
+                self._nodes[name] = node
+        nodes = self._nodes
+        self._machines = _Machines(found[ConfigMapRecord.kind], self._notes)
+        present: dict[str, int] = {name: _present(one) for name, one in nodes.items()}
+        self._devices = slices.devices(
+            found[SliceRecord.kind], present, self._machines.uuids, self._notes
+        )
+        cards = _Cards(file)
+        self._known = {
+            name: cards.of(
+                self._machines.of(one, present[name], self._devices.nodes.get(name)), one.labels
+            )
+            for name, one in nodes.items()
+        }
+        self._notes += cards.notes()
+        if nodes:
+            self._notes += self._machines.of_others(nodes)
+        self._joined = network.joining(
+            {name: one.machine for name, one in self._known.items()},
+            {name: _where(one.labels, self._known[name]) for name, one in nodes.items()},
+            rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one))},
+            topologies=[one.plain() for one in found[TopologyRecord.kind]],
+            file=file,
+        )
+        self._notes += self._joined.notes
+        self._names = sorted(nodes, key=natural)
+        self._bare = {
+            name: _node(nodes[name], self._known[name], self._joined, self._notes)
+            for name in self._names
+        }
+
+    def is_of(self, static: list[Record]) -> bool:
+        """Whether it was made of these very records."""
+        return len(static) == len(self._static) and all(map(operator.is_, static, self._static))
+
+    def used(
+        self,
+        found: Mapping[str, list[Any]],
+        unread: list[str],
+        *,
+        source: str,
+        now: float | None,
+    ) -> ClusterReading:
+        """The cluster with what pods, jobs and claims use of it."""
+        notes = [*unread, *self._notes]
+        if self._nodes:
+            notes += self._machines.stale(now)
+        pods = found[PodRecord.kind]
+        ours = {one.key for one in pods if one.ours}
+        sources = AllocationSources(
+            claims=slices.allocated(found[ClaimRecord.kind], self._devices.places, ours),
+            served=self._devices.nodes,
+            kubelets=self._machines.kubelets,
+        )
+        uses = uses_of(pods, found[JobRecord.kind], sources, notes)
+        seen = Cluster(
+            nodes=calibrated(
+                _with_use(self._bare[name], self._known[name], use, notes)
+                if (use := uses.get(name)) is not None
+                else self._bare[name]
+                for name in self._names
+            ),
+            tiers=self._joined.tiers,
+            unused=self._joined.unused,
+            beyond=self._joined.beyond,
+            guesses=self._joined.guesses,
+            notes=tuple(map(_shown, notes)),
+            source=source,
+        )
+        return ClusterReading(cluster=seen, uses=uses, claims=sources.claims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +236,13 @@ class _Cards:
         self._unlike: dict[int, list[str]] = {}
         self._used: set[int] = set()
 
-    def of(self, machine: Machine, labels: Object) -> Machine:
-        """The machine of a node that has these labels."""
+    def of(self, known: _Known, labels: Object) -> _Known:
+        """The machine of a node that has these labels, with its NICs."""
+        machine = known.machine
         at = self._entry(machine, labels)
         instance = instances.of_labels(labels) if at is None else ""
         if not machine.gpus or (at is None and not instance):
-            return machine
+            return known
         # The machine that a key was made from is remembered, so its tuple keeps its identity.
         key = (id(machine.nics), len(machine.gpus), at, instance)
         if key not in self._made:
@@ -207,7 +253,8 @@ class _Cards:
             )
             self._made[key] = machine, made
         made = self._made[key][1]
-        return replace(machine, nics=made.nics, nics_assumed=made.nics_assumed)
+        machine = replace(machine, nics=made.nics, nics_assumed=made.nics_assumed)
+        return replace(known, machine=machine)
 
     def _entry(self, machine: Machine, labels: Object) -> int | None:
         """The entry of the file that is for this node, if it can be."""
@@ -481,9 +528,8 @@ def _possible(gpus: int) -> int:
     return gpus if gpus <= MOST_GPUS else 0
 
 
-def _node(
-    one: NodeRecord, known: _Known, joined: network.Network, use: NodeUsage, notes: list[str]
-) -> Node:
+def _node(one: NodeRecord, known: _Known, joined: network.Network, notes: list[str]) -> Node:
+    """A node on which nothing runs."""
     name, labels = NodeName(one.name), one.labels
     dra = known.dra
     resource = _resource(one)
@@ -495,21 +541,17 @@ def _node(
     if dra is None and (one.allocatable is not None or one.capacity is not None):
         offered = int(one.offers.get(resource, 0))
         usable = min(usable, offered if shared else _possible(offered))
-    free, hidden = _free(name, known, use, notes)
-    hidden += count(known.healthy) - usable
-    if hidden >= count(free):
-        # Every GPU is in use, whoever has which: nothing is left to be in doubt about.
-        free, hidden = GPUSet(0), 0
     limits = one.allocatable or {}
     cpu, memory = limits.get("cpu"), limits.get("memory")
+    free, hidden = _undoubted(known.healthy, count(known.healthy) - usable)
     return Node(
         name=name,
         machine=known.machine,
         free=free,
         hidden=hidden,
         allocatable=known.healthy if usable else GPUSet(0),
-        cpu=None if cpu is None else _left(cpu, use.cpu),
-        memory=None if memory is None else int(_left(memory, use.memory)),
+        cpu=None if cpu is None else _left(cpu),
+        memory=None if memory is None else int(_left(memory)),
         labels=labels,
         taints=one.taints,
         all_cpu=None if cpu is None else _left(cpu),
@@ -523,11 +565,30 @@ def _node(
             TAINT in labels
             and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in one.taints)
         ),
-        foreign=use.foreign,
         rdma=_rdma(one) or "",
         domains=joined.domains[name],
         network=joined.limits.get(name, math.inf),
     )
+
+
+def _with_use(node: Node, known: _Known, use: NodeUsage, notes: list[str]) -> Node:
+    """A node with what is in use of it."""
+    free, hidden = _free(node.name, known, use, notes)
+    usable = count(node.free) - node.hidden
+    free, hidden = _undoubted(free, hidden + count(known.healthy) - usable)
+    return replace(
+        node,
+        free=free,
+        hidden=hidden,
+        cpu=None if node.all_cpu is None else _left(node.all_cpu, use.cpu),
+        memory=None if node.all_memory is None else int(_left(node.all_memory, use.memory)),
+        foreign=use.foreign,
+    )
+
+
+def _undoubted(free: GPUSet, hidden: int) -> tuple[GPUSet, int]:
+    """The same, but where every GPU is in use, whoever has which, nothing is left in doubt."""
+    return (GPUSet(0), 0) if hidden >= count(free) else (free, hidden)
 
 
 def _free(name: str, known: _Known, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:

@@ -144,10 +144,9 @@ class Requests(NamedTuple):
         whole = self.whole[not limits].get(resource)
         if whole is not None:
             return amount(whole) + overhead
-        running = sum(
-            _asked(limited, asked, resource, limits=limits) for limited, asked in self.running
-        )
-        sidecars = peak = 0.0
+        running = sidecars = peak = 0.0
+        for limited, wanted in self.running:
+            running += _asked(limited, wanted, resource, limits=limits)
         for limited, wanted, stays in self.starting:
             asked = _asked(limited, wanted, resource, limits=limits)
             peak = max(peak, sidecars + asked)
@@ -158,7 +157,8 @@ class Requests(NamedTuple):
 def _asked(limited: Object, wanted: Object, resource: str, *, limits: bool) -> float:
     asked = None if limits else wanted.get(resource)
     # The API server fills in requests from limits; a hand-written dump may not.
-    return amount(limited.get(resource) if asked is None else asked)
+    asked = limited.get(resource) if asked is None else asked
+    return 0.0 if asked is None else amount(asked)
 
 
 def amount(quantity: Any) -> float:

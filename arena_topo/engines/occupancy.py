@@ -264,7 +264,7 @@ def read_occupancy(
             if known is not None:
                 yield known
 
-    found = observed.read_cluster(passing(), source=source, file=file, now=now)
+    found = observed.Reader(source=source, file=file).read(passing(), now=now)
     return Occupancy(
         cluster=replace(found.cluster, notes=(*notes, *found.cluster.notes)),
         nodes=tuple(

@@ -7,6 +7,7 @@ and `mpijob`'s to say, how the server is reached is `connection`'s.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Machine, Node, published
 
 if TYPE_CHECKING:
+    from arena_topo.clusters import observed
     from arena_topo.clusters.records import Record, Unread
     from arena_topo.engines.kubernetes.facts import Facts, Sightings
     from arena_topo.engines.kubernetes.podexec import Done
@@ -60,6 +62,9 @@ Object = dict[str, Any]
 
 _FEW = 32
 """Jobs up to which their pods are asked for by name: the names are part of an address."""
+
+_PROBED = 5.0
+"""Seconds for which the mechanisms of a namespace are not tried again."""
 
 _NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
 _INSTALL = (
@@ -92,6 +97,8 @@ class KubernetesBackend:
         self._version: ApiVersion | None = None
         self._seen: tuple[Node, ...] | None = None
         self._prometheus: Prometheus | None = None
+        self._mechanisms: dict[str, tuple[float, Mechanisms]] = {}
+        self._owner: str | None = None
         self.writer = Writer(self.api, self.api_version)
         self.sources = Sources(self.api, self.api_version, fabric=options.fabric is None)
 
@@ -113,6 +120,8 @@ class KubernetesBackend:
 
         `tell` hears of the latter. AccessDenied if the server does not know who is asking.
         """
+        if self._owner is not None:
+            return self._owner
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         try:
             answer, _ = self.api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
@@ -123,7 +132,8 @@ class KubernetesBackend:
                 raise
             answer = {}
         if name := ((answer.get("status") or {}).get("userInfo") or {}).get("username"):
-            return str(name)
+            self._owner = str(name)
+            return self._owner
         name = self.api.access.user or "unknown"
         tell(f"the API server does not tell who is asking: {name} is the kubeconfig's name for it")
         return name
@@ -186,13 +196,20 @@ class KubernetesBackend:
         )
         return seen if self._options.fabric is None else view.rejoined(seen, self._options.fabric)
 
-    def seen(self, found: Iterable[Record | Unread], unread: list[str]) -> Cluster:
-        """The cluster that these records describe."""
+    def reader(self) -> observed.Reader:
+        """What makes clusters of records."""
         from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
 
-        seen = observed.cluster(
-            found, source=self._source, file=self._options.fabric, now=self.api.now()
-        )
+        return observed.Reader(source=self._source, file=self._options.fabric)
+
+    def seen(
+        self,
+        found: Iterable[Record | Unread],
+        unread: list[str],
+        reader: observed.Reader | None = None,
+    ) -> Cluster:
+        """The cluster that these records describe."""
+        seen = (reader or self.reader()).read(found, now=self.api.now()).cluster
         return replace(seen, notes=(*unread, *seen.notes))
 
     def nodes(self) -> Occupancy:
@@ -225,9 +242,13 @@ class KubernetesBackend:
         """What makes placements hold in a namespace, found by trying it."""
         from arena_topo.engines.kubernetes import probing  # noqa: PLC0415 - for submitters only
 
+        known = self._mechanisms.get(namespace)
+        if known is not None and time.monotonic() - known[0] < _PROBED:
+            return known[1]
         found = probing.mechanisms(self.api, namespace)
         with contextlib.suppress(NoOperator):
-            return replace(found, suspends=self.api_version().traits.suspends)
+            found = replace(found, suspends=self.api_version().traits.suspends)
+        self._mechanisms[namespace] = time.monotonic(), found
         return found
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:

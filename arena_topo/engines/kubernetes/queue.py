@@ -169,13 +169,14 @@ class Queue:
         A controller looks for every job, and most looks are alike.
         """
         known: dict[tuple[int, ...], tuple[Cluster, tuple[Record | Unread, ...]]] = {}
+        reader = self._engine.reader()
 
         def see(objects: Iterable[Record | Unread]) -> Cluster:
             chosen = tuple(objects)
             key = tuple(map(id, chosen))
             if key not in known:
                 # With the objects themselves, so that no other may ever have their ids.
-                known[key] = self._engine.seen(chosen, unread), chosen
+                known[key] = self._engine.seen(chosen, unread, reader), chosen
             return known[key][0]
 
         return see
