@@ -113,33 +113,14 @@ def dripping() -> Iterator[Callable[..., Dripping]]:
         one.close()
 
 
-@pytest.mark.parametrize(
-    "what", [(JSON, b" "), (b"HTTP/1.1 200 OK\r\nx-slow: ", b"x")], ids=["body", "head"]
-)
 def test_an_answer_that_comes_byte_by_byte_is_given_up_like_none(
-    api: FakeApi,
-    tmp_path: Path,
-    dripping: Any,
-    what: tuple[bytes, bytes],
-    monkeypatch: pytest.MonkeyPatch,
+    api: FakeApi, tmp_path: Path, dripping: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(prometheus, "PATIENCE", 0.4)
-    slow = dripping(what[0], drop=what[1])
+    slow = dripping(JSON)
     found, heard = asked(opened(api, tmp_path, prometheus_address=slow.url))
     assert found == ()
     assert heard == [f"{KNOWN}{slow.url} does not answer: it had 0.4 s"]
-
-
-def test_what_is_still_open_is_not_asked_once_more(
-    api: FakeApi, tmp_path: Path, dripping: Any, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(prometheus, "PATIENCE", 0.2)
-    slow = dripping(b"HTTP/1.1 200 OK\r\nx-slow: ", drop=b"x")
-    backend = opened(api, tmp_path, prometheus_address=slow.url)
-    asked(backend)
-    _, heard = asked(backend)
-    assert heard == [f"{KNOWN}{slow.url} does not answer: what was asked before is still open"]
-    assert slow.asked == 1
 
 
 def test_behind_the_api_server_a_slow_answer_is_given_up_too(

@@ -213,14 +213,14 @@ def many(size: int, *, unique: int = 3) -> Cluster:
 
 
 def test_ten_thousand_nodes_fit_in_a_config_map_without_labels_that_single_out_one():
-    cluster = many(10_000, unique=6)
+    cluster = many(10_000, unique=9)
     written = view.encode(cluster, observed_at=NOW)
     assert set(written) == {"data", "binaryData"}
     packed = base64.b64decode(written["binaryData"]["cluster.gz"])
     assert len(packed) + 100 < 1 << 20
     found = view.decode(written, now=NOW)
     assert found.notes[1] == (
-        "configmap arena-topo-system/cluster-view leaves out 6 labels of nodes: id-0, id-1,"
+        "configmap arena-topo-system/cluster-view leaves out 9 labels of nodes: id-0, id-1,"
         " id-2, ..."
     )
     kept = [
@@ -276,27 +276,26 @@ PLACE = "binaryData.cluster.gz: "
     [
         ({}, "data: is missing"),
         (
-            {"data": {"format": "v1", "observedAt": "2027-01-15T08:00:00Z", "cluster": "{}"}},
-            "data.format: 'v1' is not v2, which this version reads; the controller must be of the",
+            {"data": {"format": "v2", "observedAt": "2027-01-15T08:00:00Z", "cluster": "{}"}},
+            "data.format: 'v2' is not v3, which this version reads; the controller must be of the",
         ),
         (
-            {"data": {"format": "v2", "observedAt": "now"}},
+            {"data": {"format": "v3", "observedAt": "now"}},
             "data.observedAt: does not say when it was",
         ),
         (
-            {"data": {"format": "v2", "observedAt": "2027-01-15T08:00:00Z"}},
+            {"data": {"format": "v3", "observedAt": "2027-01-15T08:00:00Z"}},
             f"{PLACE}is missing",
         ),
         (
             {
-                "data": {"format": "v2", "observedAt": "2027-01-15T08:00:00Z"},
+                "data": {"format": "v3", "observedAt": "2027-01-15T08:00:00Z"},
                 "binaryData": {"cluster.gz": base64.b64encode(gzip.compress(b"{}")[:-9]).decode()},
             },
             f"{PLACE}it is cut off, or too large",
         ),
-        (written(nodes=[["a"]]), f"{PLACE}nodes[0] is no list"),
-        (written(kinds=7), f"{PLACE}kinds is no list"),
-        (written(kinds=[]), f"{PLACE}node ip-"),
+        (written(nodes=["a"]), f"{PLACE}nodes[0] is no mapping"),
+        (written(machines=7), f"{PLACE}machines is no list"),
         (written(machines=[]), f"{PLACE}node ip-"),
         (
             written(tiers=[{"name": "rack", "bandwidth": 30.0}]),
@@ -396,20 +395,14 @@ def test_without_a_view_that_may_be_read_the_missing_rule_is_named(
         )
 
 
-def test_a_fabric_file_joins_the_nodes_of_a_view(api: FakeApi, tmp_path: Path):
+def test_a_fabric_file_beside_a_view_is_said_not_to_be_used(api: FakeApi, tmp_path: Path):
     store(api, many(4))
     api.deny("list pods")
     levels = [{"name": "room", "label": "zone", "bandwidthGBps": 50}]
     file = fabric.read({"levels": levels, "beyondGBps": 3}, where="net.yaml")
     found = opened(api, tmp_path, fabric=file).cluster()
-    assert found.tiers == (Tier(name="room", bandwidth=50.0),)
-    assert [one.domains for one in found.nodes] == [
-        ("zone-0",),
-        ("zone-1",),
-        ("zone-2",),
-        ("zone-0",),
-    ]
-    assert found.beyond == 3.0
+    assert [one.name for one in found.tiers] == ["spine", "leaf"]
+    assert found.notes[-1] == "net.yaml is not used: the controller says what joins nodes"
 
 
 # DRA, from a server.

@@ -1,7 +1,7 @@
 """Cluster <-> the ConfigMap `cluster-view`, for those who may not list nodes and pods.
 
-What the solver and the screens need of a cluster, and no name of a person or a job. Nodes are
-alike: what many have in common is written once, as their kind.
+What the solver and the screens need of a cluster, and no name of a person or a job: JSON of its
+nodes, in gzip, which finds by itself what nodes have in common.
 """
 
 from __future__ import annotations
@@ -19,25 +19,16 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from arena_topo.clusters import network
 from arena_topo.clusters.observed import ago
 from arena_topo.clusters.records import misfit
 from arena_topo.errors import ArenaError, UnreadableTopology
-from arena_topo.topology import (
-    Cluster,
-    GPUSet,
-    Machine,
-    Node,
-    NodeName,
-    Tier,
-    published,
-)
-from arena_topo.topology.fabric import FabricFile
+from arena_topo.numbers import whole
+from arena_topo.topology import Cluster, Machine, Node, Tier, published
 
 NAME = published.VIEW
 NAMESPACE = published.OWN_NAMESPACE
 
-_FORMAT = "v2"
+_FORMAT = "v3"
 _KEY = "cluster.gz"
 """Key of the view under `binaryData`."""
 
@@ -51,40 +42,18 @@ _WHERE = f"configmap {NAMESPACE}/{NAME}"
 
 _HOSTNAME = "kubernetes.io/hostname"
 
-
-_NO_MACHINE = Machine(name="", gpus=(), links=())
 _FAST = -1.0
 """What stands for a network without a limit, as JSON has no infinity."""
 
 
-class _Kind(msgspec.Struct):
-    """What nodes have in common: the number of their machine, and all that is not in `_Node`.
+class _View(msgspec.Struct):
+    """The machine of each node is one of `machines`; in its place stands one named by its number.
 
-    An empty host name stands for the name of the node.
+    `omitted` are labels of nodes that are left out.
     """
 
-    machine: int
-    node: Node
-
-
-class _Node(msgspec.Struct, array_like=True, frozen=True):
-    """What a node has for itself; `kind` is the number of its kind."""
-
-    name: str
-    kind: int
-    free: int
-    hidden: int
-    cpu: float | None
-    memory: int | None
-    unavailable: str | None
-    foreign: bool
-    labels: dict[str, str]
-
-
-class _View(msgspec.Struct):
     machines: list[Machine]
-    kinds: list[_Kind]
-    nodes: list[_Node]
+    nodes: list[Node]
     tiers: tuple[Tier, ...]
     beyond: float
     guesses: dict[str, str]
@@ -96,14 +65,13 @@ def encode(cluster: Cluster, *, observed_at: float) -> dict[str, Any]:
     """The `data` and the `binaryData` of the ConfigMap.
 
     `observed_at` (Unix seconds) is when the cluster was read. Notes are left out, as they name
-    pods, and so are UUIDs. Where it is too large, labels are left out that single out nodes, and
-    the view says so. ArenaError if it does not fit in a ConfigMap at all.
+    pods, and so are UUIDs. Where it is too large, labels are left out that single out nodes, such
+    as serial numbers, and the view says so. ArenaError if it does not fit in a ConfigMap at all.
     """
     looked = datetime.fromtimestamp(observed_at, UTC).isoformat(timespec="milliseconds")
-    single = _single(cluster)
-    packed = _packed(_view(cluster, single, omitted=frozenset()))
-    if len(packed) > LARGEST and single:
-        packed = _packed(_view(cluster, single, omitted=single))
+    packed = _packed(cluster, frozenset())
+    if len(packed) > LARGEST:
+        packed = _packed(cluster, _single(cluster))
     if len(packed) > LARGEST:
         raise ArenaError(
             f"a view of {len(cluster.nodes)} nodes does not fit in a ConfigMap",
@@ -158,38 +126,8 @@ def decode(config_map: Mapping[str, Any], *, now: float, source: str = "") -> Cl
     )
 
 
-def rejoined(cluster: Cluster, file: FabricFile) -> Cluster:
-    """The same nodes, joined as a fabric file says."""
-    joined = network.joining(
-        {node.name: node.machine for node in cluster.nodes},
-        {node.name: node.labels for node in cluster.nodes},
-        rdma={node.name: node.rdma for node in cluster.nodes if node.rdma},
-        file=file,
-    )
-    return replace(
-        cluster,
-        nodes=tuple(
-            replace(
-                node,
-                domains=joined.domains[node.name],
-                network=joined.limits.get(node.name, math.inf),
-            )
-            for node in cluster.nodes
-        ),
-        tiers=joined.tiers,
-        unused=joined.unused,
-        beyond=joined.beyond,
-        guesses=joined.guesses,
-        notes=(*cluster.notes, *joined.notes),
-    )
-
-
 def _refuse(path: str, reason: str) -> NoReturn:
     raise UnreadableTopology(reason, where=f"{_WHERE} {path}")
-
-
-def _packed(view: _View) -> bytes:
-    return gzip.compress(msgspec.json.encode(view), mtime=0)
 
 
 def _unpacked(text: str) -> bytes:
@@ -200,74 +138,40 @@ def _unpacked(text: str) -> bytes:
     return found
 
 
-# --- writing --------------------------------------------------------------------------------
-
-
 def _single(cluster: Cluster) -> frozenset[str]:
     """The labels by which fewer than two nodes on average are alike, such as serial numbers."""
     values = Counter(key for _, key in {(v, k) for n in cluster.nodes for k, v in n.labels.items()})
     nodes = Counter(key for node in cluster.nodes for key in node.labels)
-    return frozenset(key for key, many in values.items() if many > 1 and 2 * many > nodes[key])
+    single = {key for key, many in values.items() if many > 1 and 2 * many > nodes[key]}
+    return frozenset(single - {_HOSTNAME})
 
 
-def _view(cluster: Cluster, single: frozenset[str], *, omitted: frozenset[str]) -> _View:
-    shapes: dict[object, int] = {}
-    machines: dict[Machine, int] = {}
-    kinds: dict[bytes, _Kind] = {}
-    numbers: dict[bytes, int] = {}
+def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
+    shapes: dict[object, str] = {}
+    machines: dict[Machine, str] = {}
     nodes = []
     for node in cluster.nodes:
         shape = _shape(node.machine)
         if shape not in shapes:
-            shapes[shape] = machines.setdefault(_bare(node.machine), len(machines))
-        labels = dict(sorted(node.labels.items()))
-        named = labels.get(_HOSTNAME) == node.name
-        own = {key: labels[key] for key in labels if key in single}
-        shared = {key: labels[key] for key in labels if key not in single}
-        if named:
-            own.pop(_HOSTNAME, None)
-            shared[_HOSTNAME] = ""
-        kind = _Kind(
-            machine=shapes[shape],
-            node=replace(
-                node,
-                name=NodeName(""),
-                machine=_NO_MACHINE,
-                free=GPUSet(0),
-                hidden=0,
-                cpu=None,
-                memory=None,
-                unavailable=None,
-                foreign=False,
-                labels=shared,
-                network=_FAST if math.isinf(node.network) else node.network,
-            ),
-        )
-        text = msgspec.json.encode(kind)
-        kinds.setdefault(text, kind)
+            shapes[shape] = machines.setdefault(_bare(node.machine), str(len(machines)))
         nodes.append(
-            _Node(
-                name=node.name,
-                kind=numbers.setdefault(text, len(numbers)),
-                free=node.free,
-                hidden=node.hidden,
-                cpu=node.cpu,
-                memory=node.memory,
-                unavailable=node.unavailable,
-                foreign=node.foreign,
-                labels={key: own[key] for key in own if key not in omitted},
+            replace(
+                node,
+                machine=Machine(name=shapes[shape], gpus=(), links=()),
+                labels={key: node.labels[key] for key in node.labels if key not in omitted},
+                network=_FAST if math.isinf(node.network) else node.network,
             )
         )
-    return _View(
+    view = _View(
         machines=list(machines),
-        kinds=list(kinds.values()),
         nodes=nodes,
         tiers=cluster.tiers,
         beyond=cluster.beyond,
         guesses=dict(cluster.guesses),
         emulated=cluster.emulated,
-        omitted=sorted(omitted - {_HOSTNAME}),
+        omitted=sorted(omitted),
     )
+    return gzip.compress(msgspec.json.encode(view), mtime=0)
 
 
 def _shape(machine: Machine) -> object:
@@ -284,9 +188,6 @@ def _bare(machine: Machine) -> Machine:
     return replace(machine, name="", gpus=tuple(replace(gpu, uuid=None) for gpu in machine.gpus))
 
 
-# --- reading --------------------------------------------------------------------------------
-
-
 def _nodes(view: _View) -> Iterator[Node]:
     for machine in view.machines:
         size = len(machine.gpus)
@@ -295,31 +196,18 @@ def _nodes(view: _View) -> Iterator[Node]:
             len(row) != size for row in rows
         ):
             raise ValueError("a machine has more or fewer links than GPUs")
-    for one in view.nodes:
-        if not 0 <= one.kind < len(view.kinds):
-            raise ValueError(f"node {one.name} is of no kind that is told")
-        kind = view.kinds[one.kind]
-        if not 0 <= kind.machine < len(view.machines):
-            raise ValueError(f"node {one.name} is of no machine that is told")
-        if len(kind.node.domains) != len(view.tiers):
+    for node in view.nodes:
+        number = whole(node.machine.name)
+        if number is None or number >= len(view.machines):
+            raise ValueError(f"node {node.name} is of no machine that is told")
+        if len(node.domains) != len(view.tiers):
             raise ValueError("there are not as many domains as tiers")
-        machine = view.machines[kind.machine]
-        for gpus in (one.free, kind.node.allocatable or 0):
+        machine = view.machines[number]
+        for gpus in (node.free, node.allocatable or 0):
             if not 0 <= gpus <= machine.everything:
-                raise ValueError(f"node {one.name} has no GPUs {gpus:#x}")
-        labels = {**kind.node.labels, **one.labels}
-        if labels.get(_HOSTNAME) == "":
-            labels[_HOSTNAME] = one.name
+                raise ValueError(f"node {node.name} has no GPUs {gpus:#x}")
         yield replace(
-            kind.node,
-            name=NodeName(one.name),
-            machine=replace(machine, name=one.name),
-            free=GPUSet(one.free),
-            hidden=one.hidden,
-            cpu=one.cpu,
-            memory=one.memory,
-            unavailable=one.unavailable,
-            foreign=one.foreign,
-            labels=labels,
-            network=math.inf if kind.node.network == _FAST else kind.node.network,
+            node,
+            machine=replace(machine, name=node.name),
+            network=math.inf if node.network == _FAST else node.network,
         )

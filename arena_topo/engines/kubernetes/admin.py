@@ -13,6 +13,7 @@ from arena_topo.completion.names import gpus
 from arena_topo.engines.kubernetes import lease
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL, seconds
+from arena_topo.engines.kubernetes.probing import allowed
 from arena_topo.engines.kubernetes.shapes import bare, oddity
 from arena_topo.engines.kubernetes.writing import part, path_of
 from arena_topo.engines.volume import Volume
@@ -53,7 +54,6 @@ _NAMED: Mapping[str, str] = {
 }
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class Administration:
@@ -140,25 +140,9 @@ class Administration:
         )
 
     def allowed(self, right: Right, namespace: str) -> bool:
-        """Whether the caller has a right, in a namespace or everywhere (SelfSubjectAccessReview).
-
-        Anybody who has logged in may ask.
-        """
-        resource, _, sub = right.resource.partition("/")
-        asked = {
-            "verb": right.verb,
-            "group": right.group,
-            "resource": resource,
-            **({"subresource": sub} if sub else {}),
-            **({} if right.everywhere else {"namespace": namespace}),
-        }
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
-        }
-        answer, _ = self._api.post(_REVIEWS, review)
-        return (answer.get("status") or {}).get("allowed") is True
+        """Whether the caller has a right, in a namespace or everywhere."""
+        space = "" if right.everywhere else namespace
+        return allowed(self._api, right.verb, right.resource, group=right.group, namespace=space)
 
     # Jobs, nodes and pods
 

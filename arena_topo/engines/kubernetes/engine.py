@@ -189,12 +189,11 @@ class KubernetesBackend:
             found = self.api.get(path)
         except (AccessDenied, NotFound):
             return None
-        seen = view.decode(
-            found,
-            now=self.api.now(),
-            source=self._source,
-        )
-        return seen if self._options.fabric is None else view.rejoined(seen, self._options.fabric)
+        seen = view.decode(found, now=self.api.now(), source=self._source)
+        if self._options.fabric is None:
+            return seen
+        unused = f"{self._options.fabric.where} is not used: the controller says what joins nodes"
+        return replace(seen, notes=(*seen.notes, unused))
 
     def reader(self) -> observed.Reader:
         """What makes clusters of records."""

@@ -347,7 +347,7 @@ class _Kubeconfig:
             found = _identified(found, user)
         if login and "authorization" not in found.headers:
             # Go's http.Client sends what an address says of who logs in.
-            found = replace(found, headers={**found.headers, "authorization": _basic(login)})
+            found = replace(found, headers={**found.headers, "authorization": basic(login)})
         return found
 
     def _chosen(self, name: str, kind: str, entries: dict[str, _Entry]) -> _Entry:
@@ -440,7 +440,7 @@ def _identified(found: Access, user: _Entry) -> Access:
     if token:
         headers["authorization"] = f"Bearer {token}"
     elif login := user.text("username"):
-        headers["authorization"] = _basic(f"{login}:{user.text('password') or ''}")
+        headers["authorization"] = basic(f"{login}:{user.text('password') or ''}")
         found = replace(found, user=name or login)
     certificate = user.data("client-certificate-data") or user.file("client-certificate")
     private = user.data("client-key-data") or user.file("client-key")
@@ -476,7 +476,8 @@ def _command(user: _Entry, asked: Mapping[str, Any]) -> str:
     return str(user.path.parent.absolute() / _path(command)) if os.sep in command else command
 
 
-def _basic(login: str) -> str:
+def basic(login: str) -> str:
+    """The header by which `user:password` logs in."""
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 

@@ -8,21 +8,23 @@ chart.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from arena_topo.engines import metrics
 from arena_topo.engines.kubernetes.failures import cause
-from arena_topo.engines.kubernetes.kubeconfig import parted, proxy_of_environment, shown
+from arena_topo.engines.kubernetes.kubeconfig import (
+    basic,
+    is_token,
+    parted,
+    proxy_of_environment,
+    shown,
+)
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, TimedOut
 from arena_topo.escaping import brief
 
@@ -53,27 +55,17 @@ _PATH = "/api/v1/query"
 _NOT_OK = 300
 _ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _PIECE = 1 << 16
-_NAME = "Prometheus"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Direct:
-    """A Prometheus that answers at an address of its own."""
-
-    address: str
-    token: str = ""
 
 
 class Prometheus:
     """What measures the GPUs of one cluster. Where it was found is remembered, and that it was not.
 
-    `gpus` takes at most `PATIENCE` seconds, however slowly anybody answers.
+    `gpus` gives up `PATIENCE` seconds after it began to ask.
     """
 
     def __init__(self, api: Connection, options: Options) -> None:
         self._api, self._options = api, options
         self._found: tuple[str | None] | None = None
-        self._asking: threading.Thread | None = None
 
     def gpus(
         self,
@@ -86,22 +78,24 @@ class Prometheus:
 
         None where there is no Prometheus or it cannot be asked; `tell` hears why.
         """
-        query = metrics.query(pods)
-        deadline = time.monotonic() + PATIENCE
-        direct = known(self._options, os.environ)
+        query, deadline = metrics.query(pods), time.monotonic() + PATIENCE
+        address = self._options.prometheus_address or os.environ.get(ADDRESS)
         try:
-            if direct is not None:
-                where = _parts(direct.address)[0]
-                answer = self._bounded(where, lambda: _asked(direct, query, deadline))
-            else:
-                answer = self._bounded(_NAME, lambda: self._passed_on(query, deadline))
-            if answer is None:
-                tell(
-                    "no Prometheus was found that could say what GPUs do; if there is one,"
-                    f" set {ADDRESS}, or label its service {SERVICES[1][0]}"
-                )
-                return ()
-            return metrics.samples(_results(answer), namespace=namespace)
+            if address:
+                return metrics.samples(_asked(address, query, deadline), namespace=namespace)
+            with self._api.within(PATIENCE):
+                if self._found is None:
+                    self._found = (found(self._api),)
+                [path] = self._found
+                if path is not None:
+                    left = max(0.1, deadline - time.monotonic())
+                    pieces = self._api.streamed(path, {"query": query}, silence=left)
+                    answer = _read("Prometheus", pieces, deadline)
+                    return metrics.samples(answer, namespace=namespace)
+            tell(
+                "no Prometheus was found that could say what GPUs do; if there is one,"
+                f" set {ADDRESS}, or label its service {SERVICES[1][0]}"
+            )
         except AccessDenied as error:
             tell(
                 f"what GPUs do is not known: {error.message}; set {ADDRESS} to ask Prometheus"
@@ -117,65 +111,26 @@ class Prometheus:
             tell("what GPUs do is not known: Prometheus gave an answer that makes no sense")
         return ()
 
-    def _passed_on(self, query: str, deadline: float) -> Any:
-        """What the Prometheus behind the API server answers; None if there is none."""
-        with self._api.within(deadline - time.monotonic()):
-            if self._found is None:
-                self._found = (found(self._api),)
-            [path] = self._found
-            if path is None:
-                return None
-            left = max(0.1, deadline - time.monotonic())
-            return _read(_NAME, self._api.streamed(path, {"query": query}, silence=left), deadline)
 
-    def _bounded(self, where: str, work: Callable[[], Any]) -> Any:
-        """What comes of `work`; TimedOut after `PATIENCE` seconds, and then nobody waits for it.
-
-        No time-out of a socket can promise that: each counts anew from every byte that arrives.
-        """
-        if self._asking is not None and self._asking.is_alive():
-            raise TimedOut(f"{where} does not answer", why="what was asked before is still open")
-        outcome: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                outcome.set_result(work())
-            except Exception as error:  # noqa: BLE001  # raised again where it is waited for
-                outcome.set_exception(error)
-
-        self._asking = threading.Thread(target=run, daemon=True)
-        self._asking.start()
-        try:
-            return outcome.result(PATIENCE)
-        except TimeoutError:
-            raise _late(where) from None
-
-
-def _late(where: str) -> TimedOut:
-    return TimedOut(f"{where} does not answer", why=f"it had {PATIENCE:g} s")
-
-
-def _read(where: str, pieces: Iterable[bytes], deadline: float) -> Any:
-    """The JSON in these pieces; TimedOut or ClusterError if it comes too slowly, or is too much."""
+def _read(where: str, pieces: Iterable[bytes], deadline: float) -> list[Any]:
+    """The vector in an answer; TimedOut or ClusterError if it is late, too much, or none."""
     body = bytearray()
     for piece in pieces:
         body += piece
         if len(body) > MOST:
             raise ClusterError(f"{where} answers with more than {MOST >> 20} MiB")
         if time.monotonic() > deadline:
-            raise _late(where)
+            raise TimedOut(f"{where} does not answer", why=f"it had {PATIENCE:g} s")
     try:
-        return json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ClusterError(f"{where} does not answer like a Prometheus") from error
-
-
-def known(options: Options, environment: Mapping[str, str]) -> Direct | None:
-    """The Prometheus that the options or the environment name; None if neither does."""
-    address = options.prometheus_address or environment.get(ADDRESS)
-    if not address:
-        return None
-    return Direct(address=address, token=environment.get(TOKEN, ""))
+    if isinstance(answer, dict) and answer.get("status") == "success":
+        data = answer.get("data")
+        if isinstance(data, dict) and isinstance(data.get("result"), list):
+            return list(data["result"])
+    said = answer.get("error") if isinstance(answer, dict) else None
+    raise ClusterError("Prometheus gave no samples", why=brief(str(said)) if said else None)
 
 
 def found(api: Connection) -> str | None:
@@ -200,55 +155,33 @@ def _port(service: Mapping[str, Any], usual: int) -> int:
     return int((web or ports)[0]["port"])
 
 
-def _asked(direct: Direct, query: str, deadline: float) -> Any:
-    """What a Prometheus at an address answers; ClusterError if it does not."""
+def _asked(address: str, query: str, deadline: float) -> list[Any]:
+    """What a Prometheus at an address answers; ClusterError, without a password, if it does not."""
     import urllib3
 
-    bare, login = _parts(direct.address)
-    headers = {"accept": "application/json"}
-    if login:
-        headers["authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
-    token = direct.token.strip()
-    if token:
-        if not (token.isascii() and token.isprintable()):
-            raise ClusterError(f"{TOKEN} has characters that no token has")
-        headers["authorization"] = f"Bearer {token}"
-    settings: dict[str, Any] = {"retries": False, "timeout": max(0.1, deadline - time.monotonic())}
-    proxy = proxy_of_environment(bare)
-    pool = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
     try:
-        with pool:
-            url = f"{bare.rstrip('/')}{_PATH}?{urlencode({'query': query})}"
-            answer = pool.request(
-                "GET", url, headers=headers, redirect=False, preload_content=False
-            )
-            with contextlib.closing(answer):
-                if answer.status >= _NOT_OK:
-                    said = f"{answer.status} {answer.reason or ''}".rstrip()
-                    raise ClusterError(f"{bare} answers {said}")
-                return _read(bare, iter(lambda: answer.read1(_PIECE), b""), deadline)
-    except (urllib3.exceptions.HTTPError, ValueError) as error:
-        raise ClusterError(f"{bare} does not answer", why=cause(error)) from error
-
-
-def _parts(address: str) -> tuple[str, str]:
-    """An address without who logs in there, and `user:password` or nothing.
-
-    ClusterError for one that cannot be asked; it never holds the password.
-    """
-    try:
-        return parted(address)
+        bare, login = parted(address)
     except ValueError:
         raise ClusterError(
             f"{shown(address)!r} is no address such as http://10.0.0.1:9090"
         ) from None
-
-
-def _results(answer: Any) -> list[Any]:
-    """The vector in an answer; ClusterError if it is none."""
-    if isinstance(answer, dict) and answer.get("status") == "success":
-        data = answer.get("data")
-        if isinstance(data, dict) and isinstance(data.get("result"), list):
-            return list(data["result"])
-    said = answer.get("error") if isinstance(answer, dict) else None
-    raise ClusterError("Prometheus gave no samples", why=brief(str(said)) if said else None)
+    headers = {"accept": "application/json"}
+    if token := os.environ.get(TOKEN, "").strip():
+        if not is_token(token):
+            raise ClusterError(f"{TOKEN} has characters that no token has")
+        headers["authorization"] = f"Bearer {token}"
+    elif login:
+        headers["authorization"] = basic(login)
+    settings: dict[str, Any] = {"retries": False, "timeout": max(0.1, deadline - time.monotonic())}
+    proxy = proxy_of_environment(bare)
+    url = f"{bare.rstrip('/')}{_PATH}?{urlencode({'query': query})}"
+    try:
+        pool = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+        answer = pool.request("GET", url, headers=headers, redirect=False, preload_content=False)
+        with pool, contextlib.closing(answer):
+            if answer.status >= _NOT_OK:
+                said = f"{answer.status} {answer.reason or ''}".rstrip()
+                raise ClusterError(f"{bare} answers {said}")
+            return _read(bare, iter(lambda: answer.read1(_PIECE), b""), deadline)
+    except (urllib3.exceptions.HTTPError, ValueError) as error:
+        raise ClusterError(f"{bare} does not answer", why=cause(error)) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +54,7 @@ class Reports:
 
     def read(self) -> Object | None:
         """What is written there now; None if nothing is."""
-        try:
-            self._stored = self._api.get(f"{self._path}/{self._name}")
-        except NotFound:
-            self._stored = None
+        self._stored = _fetched(self._api, f"{self._path}/{self._name}")
         return self._stored
 
     def write(self, report: Report, observed_at: float) -> None:
@@ -87,20 +84,16 @@ class Reports:
         uuids = [gpu.uuid for gpu in report.machine.gpus]
         if all(uuids):
             new["data"][published.UUIDS] = json.dumps(uuids, separators=(",", ":"))
-        try:
-            if self._stored is None:
-                return self._created(new)
+        if self._stored is None:
+            return self._created(new)
+        with _contended():
             return self._api.put(f"{self._path}/{self._name}", _over(self._stored, new))
-        except (AlreadyExists, NotFound) as error:
-            raise _Overtaken(error.message) from error
-        except ClusterError as error:
-            if error.status != CONFLICT:
-                raise
-            raise _Overtaken(error.message) from error
 
     def _created(self, new: Object) -> Object:
         try:
             return self._api.post(self._path, new)[0]
+        except AlreadyExists as error:
+            raise _Overtaken(error.message) from error
         except NotFound as error:
             raise ClusterError(
                 f"there is no namespace {published.OWN_NAMESPACE} in this cluster",
@@ -152,33 +145,42 @@ class _Overtaken(ArenaError):
     """Somebody else has written the object since it was read."""
 
 
-def _write(
-    api: Connection, machine: Machine, query: dict[str, str], healthy: GPUSet | None
-) -> Publication:
-    found = _reported(api, machine.name) if machine.measured else None
-    found = found or _existing(api, machine.name)
-    if found is None:
-        manifest = published.config_map(machine, machine.everything if healthy is None else healthy)
-        try:
-            api.post(_PATH, manifest, **query)
-        except AlreadyExists as error:
-            raise _Overtaken(error.message) from error
-        return Publication(manifest=manifest, outcome="created")
-    manifest = configmap.updated(found, machine, machine.everything)
-    if healthy is not None:
-        manifest["data"]["devices"] = published.config_map(machine, healthy)["data"]["devices"]
-    if manifest == {**found, "apiVersion": "v1", "kind": "ConfigMap"}:
-        return Publication(manifest=manifest, outcome="unchanged")
+@contextlib.contextmanager
+def _contended() -> Iterator[None]:
+    """Let a write that somebody overtakes be `_Overtaken`."""
     try:
-        space = manifest["metadata"].get("namespace", published.NAMESPACE)
-        path = f"/api/v1/namespaces/{space}/configmaps/{manifest['metadata']['name']}"
-        api.put(path, manifest, **query)
+        yield
+    except (AlreadyExists, NotFound) as error:
+        raise _Overtaken(error.message) from error
     except ClusterError as error:
         if error.status != CONFLICT:
             raise
         raise _Overtaken(error.message) from error
-    except NotFound as error:
-        raise _Overtaken(error.message) from error
+
+
+def _write(
+    api: Connection, machine: Machine, query: dict[str, str], healthy: GPUSet | None
+) -> Publication:
+    own = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
+    # What the node's agent keeps is believed first, so bandwidths belong there.
+    found = (
+        _fetched(api, f"{own}/{published.object_name(machine.name)}") if machine.measured else None
+    )
+    found = found or _existing(api, machine.name)
+    if found is None:
+        manifest = published.config_map(machine, machine.everything if healthy is None else healthy)
+        with _contended():
+            api.post(_PATH, manifest, **query)
+        return Publication(manifest=manifest, outcome="created")
+    manifest = configmap.updated(found, machine, machine.everything)
+    if healthy is not None:
+        manifest["data"]["devices"] = published.config_map(machine, healthy)["data"]["devices"]
+    if manifest == found:
+        return Publication(manifest=manifest, outcome="unchanged")
+    space = manifest["metadata"].get("namespace", published.NAMESPACE)
+    path = f"/api/v1/namespaces/{space}/configmaps/{manifest['metadata']['name']}"
+    with _contended():
+        api.put(path, manifest, **query)
     return Publication(manifest=manifest, outcome="configured")
 
 
@@ -210,27 +212,24 @@ def _check(api: Connection, machine: Machine) -> None:
         )
 
 
-def _reported(api: Connection, node: str) -> Object | None:
-    """What the agent of a node keeps: it is believed first, so bandwidths belong there."""
-    path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps/{published.object_name(node)}"
+def _fetched(api: Connection, path: str) -> Object | None:
+    """A ConfigMap; None if there is none."""
     try:
-        found = api.get(path)
+        return _whole(api.get(path))
     except NotFound:
         return None
-    return {"apiVersion": "v1", "kind": "ConfigMap", **found, "data": found.get("data") or {}}
+
+
+def _whole(found: Object) -> Object:
+    """A ConfigMap with its version and kind, which items of a list do not say."""
+    return {**found, "apiVersion": "v1", "kind": "ConfigMap", "data": found.get("data") or {}}
 
 
 def _existing(api: Connection, node: str) -> Object | None:
     """The ConfigMap that readers find for the node, else one of our name; None without either."""
     selector = f"{published.SCHEDULE_LABEL}=topology,{published.NODE_LABEL}={node}"
     found = api.collect(_PATH, labelSelector=selector)
-    if not found:
-        try:
-            found = [api.get(f"{_PATH}/{published.object_name(node)}")]
-        except NotFound:
-            return None
-    # Items of a list say neither their version nor their kind.
-    return {"apiVersion": "v1", "kind": "ConfigMap", **found[0], "data": found[0].get("data") or {}}
+    return _whole(found[0]) if found else _fetched(api, f"{_PATH}/{published.object_name(node)}")
 
 
 def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int:
@@ -260,37 +259,31 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
     there = {one["metadata"]["name"]: one for one in listed}
     copies = {name: one for name, one in there.items() if _is_copy(one)}
     for name, body in wanted.items():
-        if name in copies:
-            _renew_copy(api, target, copies[name], body)
-        elif name in there or not _create_copy(api, target, body):
+        if name not in copies and (name in there or not _posted(api, target, body)):
             tell(
                 f"note: ConfigMap {published.NAMESPACE}/{name} is left as it is: somebody else"
                 " has made it"
             )
-    for name in copies.keys() - wanted.keys():
-        meta = copies[name]["metadata"]
-        exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+    for name, copy in copies.items():
+        meta, new = copy["metadata"], wanted.get(name)
+        # Not one that was written to since it was read.
         with unless_overtaken():
-            api.delete(f"{target}/{part(name)}", {"preconditions": exactly})
+            if new is None:
+                exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+                api.delete(f"{target}/{part(name)}", {"preconditions": exactly})
+            elif not _same(copy, new):
+                renewed = {**new["metadata"], "resourceVersion": meta["resourceVersion"]}
+                api.put(f"{target}/{part(name)}", {**new, "metadata": renewed})
     return len(wanted)
 
 
-def _create_copy(api: Connection, target: str, body: Object) -> bool:
+def _posted(api: Connection, target: str, body: Object) -> bool:
     """Create a copy; False where there is something else of its name."""
     try:
         api.post(target, body)
     except AlreadyExists:
         return False
     return True
-
-
-def _renew_copy(api: Connection, target: str, copy: Object, body: Object) -> None:
-    """Make a copy say what it is to say, unless it was changed since it was read."""
-    if _same(copy, body):
-        return
-    meta = {**body["metadata"], "resourceVersion": copy["metadata"]["resourceVersion"]}
-    with unless_overtaken():
-        api.put(f"{target}/{part(meta['name'])}", {**body, "metadata": meta})
 
 
 def _is_copy(config_map: Object) -> bool:
