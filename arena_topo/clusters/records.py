@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -300,7 +300,11 @@ StatusOf = Callable[[Object], str]
 
 
 def record(
-    kind: str, one: Object | msgspec.Raw, *, at: int = 0, status_of: StatusOf | None = None
+    kind: str,
+    one: Object | msgspec.Raw | _Foreign,
+    *,
+    at: int = 0,
+    status_of: StatusOf | None = None,
 ) -> Record | Unread:
     """The record of an object of one of these `KINDS`; KeyError for another.
 
@@ -310,15 +314,17 @@ def record(
     try:
         if isinstance(one, msgspec.Raw):
             found = make(_DECODERS[kind].decode(one))
+        elif isinstance(one, _Foreign):
+            found = make(one)
         else:
             found = make(msgspec.convert(one, form))
     except RecursionError:
         return Unread(expected=kind, name=_name(one), why="it is nested too deeply", at=at)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return Unread(expected=kind, name=_name(one), why=misfit(error), at=at)
-    if status_of is not None and isinstance(found, PodRecord) and (found.asks or found.claims):
-        return _with_status(found, one, status_of)
-    return found
+    if status_of is None or not isinstance(found, PodRecord) or isinstance(one, _Foreign):
+        return found
+    return _with_status(found, one, status_of) if found.asks or found.claims else found
 
 
 def read(one: Object, *, at: int = 0, status_of: StatusOf | None = None) -> Record | Unread | None:
@@ -336,24 +342,40 @@ def known_kind(kind: object, version: object) -> str | None:
     return None if kind == "Topology" and group != KUEUE else kind
 
 
-class _Page(msgspec.Struct):
+_Item = TypeVar("_Item")
+
+
+class _Page(msgspec.Struct, Generic[_Item]):
     kind: str
-    items: list[msgspec.Raw] | None
+    items: list[_Item] | None
     metadata: dict[str, Any] | None = None
 
 
-_PAGE = msgspec.json.Decoder(_Page)
+_RAW_PAGE = msgspec.json.Decoder(_Page[msgspec.Raw])
+
+PageReader = Callable[[bytes], Mapping[str, Any] | None]
+"""Makes records of a page of a list: its `items`, beside its `metadata`; None for what is none."""
 
 
-def page(data: bytes) -> Mapping[str, Any] | None:
-    """A page of a list, whose items nobody has decoded; None for what is none."""
-    try:
-        found = _PAGE.decode(data)
-    except (ValueError, RecursionError):
-        return None
-    if not found.kind.endswith("List"):
-        return None
-    return {"kind": found.kind, "items": found.items, "metadata": found.metadata}
+def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
+    """What makes records of the pages of a list of one of these `KINDS`."""
+
+    def read_page(data: bytes) -> Mapping[str, Any] | None:
+        found: _Page[Any]
+        try:
+            found = _PAGES[kind].decode(data) if status_of is None else _RAW_PAGE.decode(data)
+        except (ValueError, RecursionError):
+            # One that does not fit must not hide the others.
+            try:
+                found = _RAW_PAGE.decode(data)
+            except (ValueError, RecursionError):
+                return None
+        if not found.kind.endswith("List"):
+            return None
+        items = [record(kind, one, status_of=status_of) for one in found.items or ()]
+        return {"items": items, "metadata": found.metadata}
+
+    return read_page
 
 
 def misfit(error: Exception) -> str:
@@ -385,11 +407,13 @@ class _Named(msgspec.Struct):
     metadata: Any = None
 
 
-def _name(one: Object | msgspec.Raw) -> str:
+def _name(one: Object | msgspec.Raw | _Foreign) -> str:
     """The name of an object that may be no object at all, on one line; empty where it has none."""
     meta: Any = None
     if isinstance(one, Mapping):
         meta = one.get("metadata")
+    elif isinstance(one, _Foreign):
+        meta = msgspec.structs.asdict(one.metadata)  # type: ignore[attr-defined]
     else:
         with suppress(TypeError, ValueError, RecursionError):
             meta = msgspec.json.decode(one, type=_Named).metadata
@@ -576,21 +600,22 @@ class _Pod(_Foreign, frozen=True, gc=False):
 
 def _pod(one: _Pod) -> PodRecord:
     meta, spec, status = one.metadata, one.spec or _PodSpec(), one.status or _PodStatus()
-    notes = meta.annotations or {}
-    notes = {key: notes[key] for key in _ANNOTATIONS & notes.keys()}
-    bare = PodRecord(
-        name=meta.name,
-        namespace=meta.namespace or "",
-        over=status.phase in OVER,
-        deleted=meta.deletion_timestamp,
-        annotations=notes,
-    )
-    if bare.over:
-        return bare
-    requests = spec.requests()
-    node = spec.node_name or (_promised(spec, requests) if FORMAT in notes else None)
+    told = meta.annotations or {}
+    notes = {key: told[key] for key in _ANNOTATIONS if key in told} if told else {}
+    namespace = meta.namespace or ""
+    over = status.phase in OVER
+    requests = _NO_REQUESTS if over else spec.requests()
+    node = None if over else spec.node_name
+    if node is None and not over and FORMAT in notes:
+        node = _promised(spec, requests)
     if node is None:
-        return bare
+        return PodRecord(
+            name=meta.name,
+            namespace=namespace,
+            over=over,
+            deleted=meta.deletion_timestamp,
+            annotations=notes,
+        )
     bound = bool(spec.node_name)
     wrong: list[str] = []
 
@@ -598,17 +623,21 @@ def _pod(one: _Pod) -> PodRecord:
         try:
             return count()
         except ValueError as error:
-            wrong.append(f"{bare} asks for resources that make no sense: {error}; {outcome}")
+            who = f"pod {namespace}/{meta.name}"
+            wrong.append(f"{who} asks for resources that make no sense: {error}; {outcome}")
             return None
 
     gpus = counted(requests.gpus, f"every GPU of node {node} counts as in use")
     cpu = counted(lambda: requests.of("cpu"), f"its CPU on node {node} is not counted")
     memory = counted(lambda: requests.of("memory"), f"its memory on node {node} is not counted")
     extended = status.extended_resource_claim_status
-    return msgspec.structs.replace(
-        bare,
+    return PodRecord(
+        name=meta.name,
+        namespace=namespace,
         node=node,
         promised=not bound,
+        deleted=meta.deletion_timestamp,
+        annotations=notes,
         gpus=None if gpus is None else int(gpus),
         cpu=cpu or 0.0,
         memory=memory or 0.0,
@@ -619,6 +648,9 @@ def _pod(one: _Pod) -> PodRecord:
         asks=_gpu_limits(requests) if bound and gpus is not None else {},
         notes=tuple(wrong),
     )
+
+
+_NO_REQUESTS = Requests(running=(), starting=(), whole=({}, {}), overhead={})
 
 
 def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[str]:
@@ -932,3 +964,4 @@ KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
 """The kinds that are read: what is decoded of each, and what makes a record of it."""
 
 _DECODERS = {kind: msgspec.json.Decoder(form) for kind, (form, _) in KINDS.items()}
+_PAGES = {kind: msgspec.json.Decoder(_Page[form]) for kind, (form, _) in KINDS.items()}

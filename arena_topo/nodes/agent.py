@@ -19,7 +19,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 from arena_topo.clusters import records, slices
 from arena_topo.engines import machines
@@ -392,11 +391,11 @@ class _Claimable:
                     yield device, uuid
 
     def _slices(self) -> list[records.SliceRecord]:
-        read, here = partial(records.record, "ResourceSlice"), f"spec.nodeName={self._node}"
+        read, here = records.pages("ResourceSlice"), f"spec.nodeName={self._node}"
         for version in slices.VERSIONS:
             path = f"/apis/{slices.GROUP}/{version}/resourceslices"
             try:
-                found = self._api.records(path, read, records.page, fieldSelector=here)
+                found = self._api.records(path, read, fieldSelector=here)
             except NotFound:
                 continue
             return [one for one in found if isinstance(one, records.SliceRecord)]

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlencode, urlsplit
 
 from arena_topo import __version__
@@ -93,9 +93,8 @@ PAGES = 2000
 Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
 """What is kept of an object that a list returns."""
 
-_Read = TypeVar("_Read")
-_Decode = Callable[[bytes], Mapping[str, Any] | None]
-"""Takes a page of a list apart: its kind, items and metadata; None for what is none."""
+_ReadPage = Callable[[bytes], Mapping[str, Any] | None]
+"""Reads the `items` and the `metadata` of a page of a list; None for what is none."""
 
 _RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
 
@@ -123,6 +122,7 @@ gigabyte."""
 _LONGEST = (1 << 31) / 1000
 """Seconds that poll(2) can wait for: its milliseconds are a C int, and Python cuts off the rest."""
 _PIECE = 1 << 16
+_LARGE_PIECE = 1 << 20
 _UNPACKED = frozenset({"gzip", "x-gzip", "deflate"})
 """Codings of a body that urllib3 undoes with what Python has."""
 _HEADERS = {
@@ -399,16 +399,12 @@ class Connection:
         """
         return self.listed(path, keep, judged=judged, **query)[0]
 
-    def records(
-        self, path: str, read: Callable[[Any], _Read], page: _Decode, **query: str
-    ) -> list[_Read]:
-        """What `read` makes of all objects of a list, page by page, as `collect` reads them.
+    def records(self, path: str, page: _ReadPage, **query: str) -> list[Any]:
+        """What `page` makes of the objects of a list, as `collect` reads it.
 
-        `page` takes a page apart without decoding what is in it. Where it cannot, `read` gets plain
-        values. Whether an object has the shape of one is for `read` to judge.
+        Whether an object has the shape of one is for `page` to judge.
         """
-        found, _ = self._whole(path, read, query, judged=True, page=page)
-        return found
+        return self._whole(path, None, query, judged=True, page=page)[0]
 
     def listed(
         self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
@@ -423,7 +419,7 @@ class Connection:
         query: Mapping[str, str],
         *,
         judged: bool,
-        page: _Decode | None = None,
+        page: _ReadPage | None = None,
     ) -> tuple[list[Any], str]:
         for limit in (PAGE, PAGE, 0):
             try:
@@ -441,7 +437,7 @@ class Connection:
         query: Mapping[str, str],
         *,
         judged: bool,
-        decode: _Decode | None,
+        decode: _ReadPage | None,
     ) -> tuple[list[Any], str]:
         found: list[Any] = []
         asked = {**query, "limit": str(limit)} if limit else dict(query)
@@ -450,14 +446,18 @@ class Connection:
             response, data = self._answer("GET", path, asked, None)
             good = decode is not None and response.status < _REDIRECT
             page = decode(data) if decode is not None and good else None
-            if page is None:
+            if page is not None:
+                found += page["items"]
+            else:
                 page, _ = self._read("GET", path, response, data)
                 self._look(path, page)
-            for one in page["items"] or ():
-                right = one if judged else sound(one)
-                kept = keep(right) if keep else right
-                if kept is not None:
-                    found.append(kept)
+                if decode is not None:
+                    raise self.no_server(f"GET {path} returned no list")
+                for one in page["items"] or ():
+                    right = one if judged else sound(one)
+                    kept = keep(right) if keep else right
+                    if kept is not None:
+                        found.append(kept)
             meta = page.get("metadata") or {}
             if not isinstance(meta, dict):
                 raise self.no_server(f"the list of {path} has no metadata")
@@ -774,7 +774,7 @@ class Connection:
 
         pool: Any = self._pool
         pieces, size = [], 0
-        while piece := response.read1(_PIECE):
+        while piece := response.read1(_LARGE_PIECE):
             pieces.append(piece)
             size += len(piece)
             if size > MOST:

@@ -380,15 +380,14 @@ def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterabl
     from arena_topo.clusters.records import (  # noqa: PLC0415  the same
         ClaimRecord,
         SliceRecord,
-        page,
-        record,
+        pages,
     )
 
     for version in slices.VERSIONS:
         root = f"/apis/{slices.GROUP}/{version}"
         path = f"{root}/namespaces/{status.namespace}/resourceclaims"
         try:
-            claims = api.records(path, partial(record, "ResourceClaim"), page)
+            claims = api.records(path, pages("ResourceClaim"))
         except NotFound:
             continue
         told = [
@@ -396,8 +395,7 @@ def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterabl
             for node in nodes
             for one in api.records(
                 f"{root}/resourceslices",
-                partial(record, "ResourceSlice"),
-                page,
+                pages("ResourceSlice"),
                 fieldSelector=f"spec.nodeName={node}",
             )
             if isinstance(one, SliceRecord)

@@ -137,7 +137,7 @@ class Queue:
 
     def _made(self, answers: Answers) -> Snapshot:
         """The snapshot of what all lists have told."""
-        jobs: list[Object] | None = None
+        jobs: list[Object | Record | Unread] | None = None
         told: Answers = []
         for source, answer in answers:
             if source.kind == "MPIJob" and not isinstance(answer, ArenaError):
@@ -146,7 +146,7 @@ class Queue:
             else:
                 told.append((source, answer))
         objects, unread = joined(told)
-        ours = [one for one in jobs or () if oddity(one) is None and queued(one, {}) is not None]
+        ours = [one for one in jobs or () if isinstance(one, dict) and queued(one, {}) is not None]
         priorities = self._values() if any(map(_priority, ours)) else {}
         known = (queued(one, priorities) for one in ours)
         made = Snapshot(
@@ -499,23 +499,27 @@ class Queue:
         return at is not None and self.now() - at < _LIFE
 
 
-def _records(jobs: Iterable[Object]) -> list[Record | Unread]:
+def _records(jobs: Iterable[Object | Record | Unread]) -> list[Record | Unread]:
     """What says of MPIJobs which GPUs they hold before their pods exist."""
-    # What one tenant writes must stop nobody: the notes of the cluster name it. What its queue has
-    # suspended holds nothing, whatever is still written on it, and what waits neither: left out,
-    # looks for each of those that wait are one look.
+    # What its queue has suspended holds nothing, whatever is still written on it, and what waits
+    # neither: left out, looks for each of those that wait are one look.
     return [
-        record("MPIJob", one)
+        record("MPIJob", one) if isinstance(one, dict) else one
         for one in jobs
-        if oddity(one) is not None
+        if not isinstance(one, dict)
         or (_is_placed(one) and (suspender(one) is None or not suspended(one)))
     ]
 
 
-def _whole_job(one: Object) -> Object | None:
-    """An MPIJob without what nobody reads; nothing of one that arena-topo has not touched."""
-    notes = (one.get("metadata") or {}).get("annotations") if oddity(one) is None else {FORMAT: ""}
-    return _bare(one) if FORMAT in (notes or ()) or _is_placed(one) else None
+def _whole_job(one: Object) -> Object | Record | Unread | None:
+    """An MPIJob without what nobody reads; nothing of one that arena-topo has not touched.
+
+    What one tenant writes must stop nobody: of what makes no sense there is only the record.
+    """
+    if oddity(one) is not None:
+        return record("MPIJob", one)
+    touched = FORMAT in (one["metadata"].get("annotations") or ())
+    return _bare(one) if touched or _is_placed(one) else None
 
 
 def _gang_pod(one: Object) -> tuple[Record | Unread, Object | None]:

@@ -109,10 +109,10 @@ class Sources:
 
     def records(self, source: Source, status_of: StatusOf | None = None) -> list[Record | Unread]:
         """The records of all objects of a list, made as their pages arrive."""
-        from arena_topo.clusters.records import page, record  # noqa: PLC0415  to read the cluster
+        from arena_topo.clusters.records import pages  # noqa: PLC0415  to read the cluster
 
-        made = partial(record, source.kind, status_of=status_of)
-        return self._served_first(source, partial(self._api.records, read=made, page=page), {})
+        page = pages(source.kind, status_of=status_of)
+        return self._served_first(source, partial(self._api.records, page=page), {})
 
     @staticmethod
     def _served_first(
