@@ -21,7 +21,7 @@ from fake_kubelet import Kubelet, claim, container, plugin, pod
 from arena_topo import cli
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import connection
-from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.publishing import open_reports
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, UsageError
 from arena_topo.nodes import agent
 from arena_topo.nodes.agent import Agent
@@ -93,7 +93,7 @@ class World:
         if token:
             config = kubeconfig(Path(f"{config}-{token}"), self.api.url, user={"token": token})
         how = {"say": self.said.append, "socket": self.kubelet.socket, **how}
-        return Agent(Connection(Options(kubeconfig=config)), "node-1", **how)
+        return Agent(open_reports(Options(kubeconfig=config), "node-1"), "node-1", **how)
 
     def hold(self, *pods: bytes) -> None:
         self.kubelet.pods = list(pods)

@@ -60,10 +60,7 @@ def _look(kind: str, everywhere: Globals) -> None:
     elif kind == "claims":
         remembering.claims(backend, backend.volumes(namespace), namespace)
     elif backend.name != "local":
-        from arena_topo.engines.kubernetes import admin  # noqa: PLC0415 - only here
-        from arena_topo.engines.kubernetes.connection import Connection  # noqa: PLC0415
-
-        remembering.others(backend, kind, admin.named(Connection(options), kind))
+        remembering.others(backend, kind, opening.administration(backend).named(kind))
     elif kind == "nodes":
         remembering.nodes(backend, backend.cluster())
     else:

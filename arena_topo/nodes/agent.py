@@ -23,9 +23,8 @@ from dataclasses import replace
 from arena_topo.clusters import records, slices
 from arena_topo.engines import machines
 from arena_topo.engines.heartbeat import beat
-from arena_topo.engines.kubernetes.connection import Connection
-from arena_topo.engines.kubernetes.publishing import Object, Report, Reports, publish
-from arena_topo.errors import ArenaError, NotFound, UnreadableTopology, UsageError
+from arena_topo.engines.kubernetes.publishing import Object, Report, Reports
+from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.names import is_subdomain
 from arena_topo.nodes.health import Sight, Watch
 from arena_topo.nodes.kubelet import SOCKET, Device, Holder, PodResources
@@ -69,7 +68,7 @@ class Agent:
 
     def __init__(
         self,
-        api: Connection,
+        reports: Reports,
         node: str,
         *,
         say: Callable[[str], None],
@@ -82,13 +81,12 @@ class Agent:
                 f"{node!r} is not a name that a node can have",
                 hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",
             )
-        self._api, self._say, self._ack = api, say, ack
+        self._reports, self._say, self._ack = reports, say, ack
         self._watch = Watch() if watch is None else watch
-        self._reports = Reports(api, node)
         self._troubles = _Troubles(say)
         self._eyes = _Eyes(node, self._watch)
         self._kubelet = PodResources(socket)
-        self._names = _Claimable(api, node)
+        self._names = _Claimable(reports)
         self._skew = 0.0
         self._told: Report | None = None
         self._why: Mapping[int, str] = {}
@@ -150,8 +148,8 @@ class Agent:
                 return
 
     def _set_clock(self) -> None:
-        if self._api.server_time is not None:
-            self._skew = self._api.server_time - time.time()
+        if (told := self._reports.server_time) is not None:
+            self._skew = told - time.time()
 
     # ------------------------------------------------------------ what the kubelet says
 
@@ -220,7 +218,7 @@ class Agent:
             self._written = report, now
         known = (report.machine, report.healthy)
         if self._ack and self._acked != known:
-            publish(self._api, report.machine, dry_run=False, healthy=report.healthy)
+            self._reports.publish(report)
             self._acked = known
 
 
@@ -354,8 +352,8 @@ def _of_uuid(uuid: str | None, machine: Machine, sight: Sight) -> int | None:
 class _Claimable:
     """The UUIDs of what DRA drivers publish of this node, read when a name is not known."""
 
-    def __init__(self, api: Connection, node: str) -> None:
-        self._api, self._node = api, node
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
         self._uuids: dict[records.Device, str] = {}
         self._read = -math.inf
         self.trouble: str | None = None
@@ -383,20 +381,9 @@ class _Claimable:
         return due
 
     def _published(self) -> Iterator[tuple[records.Device, str]]:
-        found = slices.devices(self._slices(), {}, {}, [])
+        found = slices.devices(self._reports.slices(), {}, {}, [])
         for device, (node, gpus) in found.places.items():
             for at in members(gpus):
                 uuid = found.nodes[node].machine.gpus[at].uuid
                 if uuid:
                     yield device, uuid
-
-    def _slices(self) -> list[records.SliceRecord]:
-        read, here = records.pages("ResourceSlice"), f"spec.nodeName={self._node}"
-        for version in slices.VERSIONS:
-            path = f"/apis/{slices.GROUP}/{version}/resourceslices"
-            try:
-                found = self._api.records(path, read, fieldSelector=here)
-            except NotFound:
-                continue
-            return [one for one in found if isinstance(one, records.SliceRecord)]
-        return []

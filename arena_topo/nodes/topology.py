@@ -274,7 +274,7 @@ def _keep(
     """Be the agent of a node, until SIGTERM; without an interval for one look."""
     # The first process of a container dies of no signal that it does not ask for.
     signal.signal(signal.SIGTERM, _end)
-    from arena_topo.engines.kubernetes.connection import Connection  # noqa: PLC0415
+    from arena_topo.engines.kubernetes.publishing import open_reports  # noqa: PLC0415
     from arena_topo.nodes.agent import Agent  # noqa: PLC0415
     from arena_topo.nodes.kubelet import SOCKET  # noqa: PLC0415 - only for agents
 
@@ -292,7 +292,7 @@ def _keep(
             hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",
         )
     agent = Agent(
-        Connection(everywhere.options()), name, say=remark, socket=socket or SOCKET, ack=ack
+        open_reports(everywhere.options(), name), name, say=remark, socket=socket or SOCKET, ack=ack
     )
     if interval is None:
         agent.once()

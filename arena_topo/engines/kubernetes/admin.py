@@ -197,6 +197,19 @@ class Administration:
         query = {"dryRun": "All"} if dry_run else {}
         return self._api.patch(f"/api/v1/nodes/{part(name)}", list(steps), "json", **query)
 
+    def named(self, kind: str) -> dict[str, str]:
+        """All nodes, namespaces or priorities by name, with what is to be said of each.
+
+        AccessDenied where they may not be listed; KeyError for another kind.
+        """
+        found: dict[str, str] = {}
+
+        def keep(one: Object) -> None:
+            found[str(one["metadata"]["name"])] = _said(kind, one)
+
+        self._api.collect(_NAMED[kind], keep)
+        return found
+
 
 def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
     """The bound claims of a namespace, or of all (None), that nobody is deleting; by name.
@@ -247,20 +260,6 @@ def administrators(api: Connection, namespace: str) -> frozenset[str]:
     except (ArenaError, TypeError):
         return frozenset()
     return frozenset(name.strip(" ") for name in str(listed or "").split(",")) - {""}
-
-
-def named(api: Connection, kind: str) -> dict[str, str]:
-    """All nodes, namespaces or priorities by name, with what is to be said of each.
-
-    AccessDenied where they may not be listed; KeyError for another kind.
-    """
-    found: dict[str, str] = {}
-
-    def keep(one: dict[str, Any]) -> None:
-        found[str(one["metadata"]["name"])] = _said(kind, one)
-
-    api.collect(_NAMED[kind], keep)
-    return found
 
 
 def _said(kind: str, one: dict[str, Any]) -> str:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arena_topo.clusters import observed
-from arena_topo.engines import Publication
+from arena_topo.clusters import observed, slices
+from arena_topo.clusters.records import SliceRecord, pages
+from arena_topo.engines import Options, Publication
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
 from arena_topo.engines.kubernetes.writing import part, unless_overtaken
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
@@ -40,17 +41,37 @@ class Report:
 
 
 class Reports:
-    """The ConfigMap of one node in our own namespace, as its agent keeps it; needs no list.
+    """What the agent of one node asks of a cluster, and its ConfigMap in our own namespace.
 
     A write that somebody overtakes is made again on what is there now. What others have added to
     the object stays, but for NICs and measured bandwidths of other links.
     """
 
     def __init__(self, api: Connection, node: str) -> None:
-        self._api = api
+        self._api, self._node = api, node
         self._path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
         self._name = published.object_name(node)
         self._stored: Object | None = None
+
+    @property
+    def server_time(self) -> float | None:
+        """What the server's clock said last (Unix seconds); None before any answer."""
+        return self._api.server_time
+
+    def slices(self) -> list[SliceRecord]:
+        """What DRA drivers publish of the node; none where that is not served."""
+        for version in slices.VERSIONS:
+            path = f"/apis/{slices.GROUP}/{version}/resourceslices"
+            with contextlib.suppress(NotFound):
+                found = self._api.records(
+                    path, pages("ResourceSlice"), fieldSelector=f"spec.nodeName={self._node}"
+                )
+                return [one for one in found if isinstance(one, SliceRecord)]
+        return []
+
+    def publish(self, report: Report) -> None:
+        """Write links and health in ACK's format too; errors as of `publish`."""
+        publish(self._api, report.machine, dry_run=False, healthy=report.healthy)
 
     def read(self) -> Object | None:
         """What is written there now; None if nothing is."""
@@ -100,6 +121,11 @@ class Reports:
                 why=error.message,
                 hint="arena-topo install prints it, with all that an agent needs",
             ) from error
+
+
+def open_reports(options: Options, node: str) -> Reports:
+    """What the agent of a node of the cluster that the options name needs; asks nobody yet."""
+    return Reports(Connection(options), node)
 
 
 _OURS = frozenset(
