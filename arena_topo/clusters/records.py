@@ -6,7 +6,6 @@ are checked as it is decoded; one that does not fit is `Unread`, with the place 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.objects import Object, items, of
+from arena_topo.clusters.objects import Object, items, misfit, of
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import (
     ACK_ALLOCATION,
@@ -376,31 +375,6 @@ def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
         return {"items": items, "metadata": found.metadata}
 
     return read_page
-
-
-def misfit(error: Exception) -> str:
-    """What is wrong with an object: `spec.taints is no list`."""
-    told = str(error)
-    if not isinstance(error, msgspec.MsgspecError):
-        return "it is not UTF-8 text" if isinstance(error, UnicodeError) else told
-    place = re.search(r" - at `\$\.?(.*)`$", told)
-    where = place[1] if place else ""
-    if lacking := re.match(r"Object missing required field `(\w+)`", told):
-        return f"{where}.{lacking[1]} is missing".removeprefix(".")
-    if wanted := re.match(r"Expected `(\w+)[^`]*`( of length)?", told):
-        what = "empty" if wanted[2] else f"no {_WORDS.get(wanted[1], wanted[1])}"
-        return f"{where or 'it'} is {what}"
-    return f"{where or 'it'} is no JSON that can be read: {told}"
-
-
-_WORDS = {
-    "array": "list",
-    "bool": "true or false",
-    "int": "whole number",
-    "object": "mapping",
-    "str": "text",
-}
-"""What msgspec calls a type -> what a person does."""
 
 
 class _Named(msgspec.Struct):

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from arena_topo.clusters.objects import misfit
 from arena_topo.clusters.observed import ago
-from arena_topo.clusters.records import misfit
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.numbers import whole
 from arena_topo.topology import Cluster, Machine, Node, Tier, published

@@ -40,7 +40,6 @@ from arena_topo.engines.kubernetes.failures import (
     answers_object,
     cause,
     failure,
-    looks_up,
     odd_body,
     parsed,
     refusal,
@@ -57,7 +56,7 @@ from arena_topo.engines.kubernetes.kubeconfig import (
     proxy_of_environment,
     resolve,
 )
-from arena_topo.engines.kubernetes.shapes import misfit, sound
+from arena_topo.engines.kubernetes.shapes import misfit, nonsense, sound
 from arena_topo.engines.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
 from arena_topo.escaping import brief
@@ -173,27 +172,6 @@ def _patience(options: Options) -> float | None:
     return min(limits) if min(limits) < _LONGEST else None
 
 
-class _Heard(logging.Handler):
-    """Keeps what the kubernetes package only logs, such as why a plugin failed."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
-@contextlib.contextmanager
-def _heard() -> Iterator[list[str]]:
-    handler, root = _Heard(), logging.getLogger()
-    root.addHandler(handler)
-    try:
-        yield handler.texts
-    finally:
-        root.removeHandler(handler)
-
-
 def _asked(found: Access) -> Access:
     """Let the kubernetes package run the credential plugin, and take what it answers."""
     import yaml
@@ -202,23 +180,22 @@ def _asked(found: Access) -> Access:
 
     settings = Configuration()
     load: Callable[..., None] = load_kube_config
-    with _heard() as texts:
-        try:
-            load(config_file=found.files, context=found.context, client_configuration=settings)
-        except (ConfigException, OSError, yaml.YAMLError, *_ODD) as error:
-            # Its reader of YAML, which is another, refuses some of what ours takes.
-            raise UsageError(f"{found.files}: {brief(str(error))}") from error
-    headers = _headers(settings)
-    certificate = None
-    if settings.cert_file and settings.key_file:
-        certificate = (settings.cert_file, settings.key_file)
-    if not headers and certificate is None:
+    try:
+        load(config_file=found.files, context=found.context, client_configuration=settings)
+    except (ConfigException, OSError, yaml.YAMLError, *_ODD) as error:
+        # Its reader of YAML, which is another, refuses some of what ours takes.
+        raise UsageError(f"{found.files}: {brief(str(error))}") from error
+    headers = {
+        one["key"]: one["value"]
+        for one in settings.auth_settings().values()
+        if one.get("in") == "header" and one.get("value")
+    }
+    if not headers:
         raise AccessDenied(
             f"the credential plugin of user {found.user!r} gave no credentials",
-            why="; ".join(texts) or None,
             hint=f"run it by hand: {found.plugin}",
         )
-    return replace(found, headers={**found.headers, **headers}, certificate=certificate)
+    return replace(found, headers={**found.headers, **headers})
 
 
 def _in_pod(found: Access) -> Access:
@@ -249,14 +226,6 @@ def _in_pod(found: Access) -> Access:
         ca_file=str(authority) if present(authority) else None,
         proxy=proxy_of_environment(server),
     )
-
-
-def _headers(settings: Any) -> dict[str, str]:
-    return {
-        one["key"]: one["value"]
-        for one in settings.auth_settings().values()
-        if one.get("in") == "header" and one.get("value")
-    }
 
 
 class _Overlong(Exception):
@@ -639,12 +608,11 @@ class Connection:
             raise refusal(method, path, status, response.reason, data)
         if method == "DELETE" and answer.get("kind") != "Status" and not _is_object(answer):
             raise self.no_server(f"{method} {path} returned neither a Status nor an object", kind)
-        if answers_object(method, path, body):
-            if not _is_object(answer):
-                raise self.no_server(f"{method} {path} returned what is no object", kind)
-            sound(answer, kind)
-        elif looks_up(method, path) and (odd := misfit(answer)) is not None:
-            raise self.no_server(f"{method} {path}: {odd}", kind)
+        if answers_object(method, path, body) and not _is_object(answer):
+            raise self.no_server(f"{method} {path} returned what is no object", kind)
+        whole = "items" in answer or answer.get("kind") == "Status"
+        if not whole and (odd := misfit(answer)) is not None:
+            raise nonsense(answer, odd, kind)
         return answer, _warnings(response)
 
     def no_server(self, why: str, kind: type[ClusterError] = ClusterError) -> ClusterError:

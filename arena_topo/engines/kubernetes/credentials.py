@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from arena_topo.clusters.objects import misfit
 from arena_topo.engines.kubernetes.kubeconfig import is_token
 from arena_topo.errors import AccessDenied, TimedOut, UsageError
 from arena_topo.escaping import brief
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 _VERSIONS = tuple(f"client.authentication.k8s.io/{one}" for one in ("v1", "v1beta1"))
 
 _MODES = ("Never", "IfAvailable", "Always")
-
-
-_WORDS = {"str": "text", "array": "list", "object": "mapping", "bool": "true or false"}
-"""What msgspec calls a type -> what a person does."""
 
 
 class _Variable(msgspec.Struct, frozen=True):
@@ -55,11 +51,7 @@ def _read(found: Access) -> _Exec:
         return msgspec.convert(found.exec or {}, _Exec)
     except msgspec.ValidationError as error:
         where = f"{found.files}: users[{found.identity}].user.exec"
-        told = re.match(r"Expected `(\w+)[^`]*`, got .*?(?: - at `\$(.*)`)?$", str(error))
-        if told is None:
-            raise UsageError(f"{where}: {error}") from error
-        word = _WORDS.get(told[1], told[1])
-        raise UsageError(f"{where}{told[2] or ''} is no {word}") from error
+        raise UsageError(f"{where}.{misfit(error)}") from error
 
 
 def asked(found: Access, *, patience: float | None = None) -> Access:

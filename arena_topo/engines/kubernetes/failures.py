@@ -133,14 +133,6 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half of a character beyond the first 65,536, as JSON may escape it."""
 
 
-def looks_up(method: str, path: str) -> bool:
-    """Whether a request is a review, or asks what the server serves."""
-    target = _PATH.fullmatch(path)
-    if target is not None:
-        return method == "POST" and target["sub"] is None
-    return path.startswith("/apis/")
-
-
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 

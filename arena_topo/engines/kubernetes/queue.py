@@ -27,7 +27,7 @@ from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued, writt
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, joined
 from arena_topo.engines.kubernetes.watching import Cache
-from arena_topo.engines.kubernetes.writing import deletion, part, unless_overtaken
+from arena_topo.engines.kubernetes.writing import Writer, deletion, part, unless_overtaken
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
@@ -56,7 +56,7 @@ _LIFE = 60.0
 """Seconds after which a Lease or a view that nobody renewed says that nobody is at work."""
 
 
-class Queue:
+class Queue(Writer):
     """The requests of the protocol, over one connection.
 
     What `read` and `gangs` say is read anew each time, or comes from a cache once `watch` was
@@ -64,8 +64,8 @@ class Queue:
     """
 
     def __init__(self, engine: KubernetesBackend) -> None:
+        super().__init__(engine.api, engine.api_version)
         self._engine = engine
-        self._api = engine.api
         self._priorities: dict[str, int] | None = None
         self._cache: Cache | None = None
         self._last: tuple[int, Snapshot] | None = None
@@ -324,23 +324,15 @@ class Queue:
         """
         if not self.api_version().traits.suspends:
             return ("suspend", "schedulingGates")
-        seen, _ = self._engine.writer.create_job(plan, mpijob, dryRun="All")
+        seen, _ = self.create_job(plan, mpijob, dryRun="All")
         if queued(seen, {}) is None:
             raise nonsense(seen, "its workers are not as they were sent")
         return (*(() if suspended(seen) else ("suspend",)), *pinning.dropped(mpijob, seen))
 
     def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
         """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
-        stored, _ = self._engine.writer.create_job(plan, mpijob)
+        stored, _ = self.create_job(plan, mpijob)
         return stored
-
-    def own(self, stored: Manifest, objects: Sequence[Manifest]) -> tuple[str, ...]:
-        """Create what a new job owns; if one fails, the job goes with all that was created."""
-        return self._engine.writer.own(stored, objects)
-
-    def renew(self, stored: Manifest, objects: Sequence[Manifest]) -> None:
-        """Create what a job owns, in place of what it had under these names; all or none."""
-        self._engine.writer.renew(stored, objects)
 
     def claims(self, stored: Manifest) -> list[Manifest]:
         """The ResourceClaims that a job owns by now; none where they may not be listed."""
@@ -421,10 +413,6 @@ class Queue:
             return stored_job(self._api.get(self._engine.job_path(name, namespace)))
         except NotFound:
             return None
-
-    def remove(self, stored: Mapping[str, Any]) -> None:
-        """Delete this very job, if it is still there."""
-        self._engine.writer.remove(dict(stored))
 
     def pods(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The pods of a job."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
@@ -131,7 +131,7 @@ class Writer:
             found.append(there if mine else None)
         return tuple(found)
 
-    def remove(self, job: Object) -> bool:
+    def remove(self, job: Mapping[str, Any]) -> bool:
         """Delete this very job, quietly: the first error is the one to tell. Whether it is gone."""
         meta = job["metadata"]
         path = f"{path_of(job, meta['namespace'])}/{meta['name']}"
