@@ -616,7 +616,7 @@ def _pod(one: _Pod) -> PodRecord:
         cpu=cpu or 0.0,
         memory=memory or 0.0,
         claims=tuple(_claims(spec, status)) if bound and spec.resource_claims else (),
-        extended=extended and (extended.resource_claim_name or ""),
+        extended=None if extended is None else extended.resource_claim_name or "",
         # Without a start no kubelet has given it anything.
         started=published.moment(status.start_time),
         asks=_gpu_limits(requests) if bound and gpus is not None else {},
@@ -938,4 +938,7 @@ KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
 """The kinds that are read: what is decoded of each, and what makes a record of it."""
 
 _DECODERS = {kind: msgspec.json.Decoder(form) for kind, (form, _) in KINDS.items()}
-_PAGES = {kind: msgspec.json.Decoder(_Page[form]) for kind, (form, _) in KINDS.items()}
+_PAGES: Mapping[str, msgspec.json.Decoder[_Page[Any]]] = {
+    kind: msgspec.json.Decoder(_Page[form])  # type: ignore[valid-type]
+    for kind, (form, _) in KINDS.items()
+}

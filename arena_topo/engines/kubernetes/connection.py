@@ -178,7 +178,7 @@ def _asked(found: Access) -> Access:
     from kubernetes.client.configuration import Configuration
     from kubernetes.config import ConfigException, load_kube_config
 
-    settings = Configuration()
+    settings: Any = Configuration()
     load: Callable[..., None] = load_kube_config
     try:
         load(config_file=found.files, context=found.context, client_configuration=settings)

@@ -267,7 +267,7 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
     source = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
     target = f"/api/v1/namespaces/{published.NAMESPACE}/configmaps"
     selector = f"{published.SCHEDULE_LABEL}=topology"
-    wanted = {}
+    wanted: dict[str, Object] = {}
     for one in api.collect(source, None, labelSelector=selector):
         meta = one["metadata"]
         wanted[meta["name"]] = {

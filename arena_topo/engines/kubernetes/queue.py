@@ -115,7 +115,7 @@ class Queue(Writer):
     def _snapshot(self, query: Mapping[str, str]) -> Snapshot:
         """Everything as lists say that are read now; `query` is for that of the MPIJobs."""
         sources = self._engine.sources
-        return self._made(
+        return self._snapshot_of(
             sources.answers({"MPIJob": lambda one: sources.read(one, _whole_job, **query)})
         )
 
@@ -133,9 +133,9 @@ class Queue(Writer):
             else:
                 pods = source.kind == "Pod"
                 answers.append((source, [small for small, _ in answer] if pods else answer))
-        return self._made(answers)
+        return self._snapshot_of(answers)
 
-    def _made(self, answers: Answers) -> Snapshot:
+    def _snapshot_of(self, answers: Answers) -> Snapshot:
         """The snapshot of what all lists have told."""
         jobs: list[Object | Record | Unread] | None = None
         told: Answers = []

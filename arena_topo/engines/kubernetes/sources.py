@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from arena_topo.engines.kubernetes.connection import Connection, Keep
+from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.manifests.versions import ApiVersion
@@ -103,7 +103,7 @@ class Sources:
             instead="GPUs of nodes with pods that claim devices count as in use",
         )
 
-    def read(self, source: Source, keep: Keep, **query: str) -> list[Object]:
+    def read(self, source: Source, keep: Callable[[Object], Any], **query: str) -> list[Any]:
         """All objects of a list, each as `keep` leaves it when its page arrives."""
         return self._served_first(source, partial(self._api.collect, keep=keep, judged=True), query)
 

@@ -39,7 +39,7 @@ class Writer:
     def __init__(self, api: Connection, served: Callable[[], ApiVersion]) -> None:
         self._api = api
         self._served = served
-        self._priorities: set[str] = set()
+        self._classes: set[str] = set()
 
     def own(self, job: Object, objects: Sequence[Manifest]) -> tuple[str, ...]:
         """Create what a new job owns; if one fails, the job goes with all that was created."""
@@ -134,7 +134,7 @@ class Writer:
     def remove(self, job: Mapping[str, Any]) -> bool:
         """Delete this very job, quietly: the first error is the one to tell. Whether it is gone."""
         meta = job["metadata"]
-        path = f"{path_of(job, meta['namespace'])}/{meta['name']}"
+        path = f"{path_of(dict(job), meta['namespace'])}/{meta['name']}"
         with self._api.grace():
             for _ in range(_TRIES):
                 try:
@@ -216,7 +216,7 @@ class Writer:
 
     def _check_priority(self, name: str) -> None:
         """Refuse a priority class that does not exist: the operator could make no pods."""
-        if not name or name in self._priorities:
+        if not name or name in self._classes:
             return
         try:
             self._api.get(f"/apis/scheduling.k8s.io/v1/priorityclasses/{part(name)}")
@@ -228,7 +228,7 @@ class Writer:
                 f"the priority {name} doesn't exist. Please check with `kubectl get pc` to get a"
                 " valid priority"
             ) from error
-        self._priorities.add(name)
+        self._classes.add(name)
 
     def _unserved(self, plan: Plan, error: NotFound) -> ArenaError:
         """What a 404 to a creation means: no such namespace, no such version, or no operator."""
