@@ -69,7 +69,7 @@ def _bare(kind: type[ArenaError], args: tuple[object, ...]) -> ArenaError:
 class UsageError(ArenaError):
     """The command line or a file given on it cannot be read, or contradicts itself.
 
-    `flag` is the option that it is about, where the message does not begin with it.
+    `flag` is the option that it is about, as it is typed; empty where it is about none, or several.
     """
 
     exit_code = 2
@@ -78,7 +78,7 @@ class UsageError(ArenaError):
         self, message: str, *, why: str | None = None, hint: str | None = None, flag: str = ""
     ) -> None:
         super().__init__(message, why=why, hint=hint)
-        self.flag = flag or message.partition(" ")[0]
+        self.flag = flag
 
 
 class InvalidJob(UsageError):

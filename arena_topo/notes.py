@@ -5,6 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+
+class Alert(str):
+    """A note of something that is wrong: said also to who wants to hear of warnings alone."""
+
+    __slots__ = ()
+
+
 SHOWN = 3
 """Notes on one fault that are shown whole."""
 

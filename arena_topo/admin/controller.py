@@ -47,6 +47,7 @@ from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
 from arena_topo.manifests.annotations import job_of, recorded
 from arena_topo.manifests.cause import Cause, CauseCode, because
 from arena_topo.manifests.versions import having
+from arena_topo.notes import Alert
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.lease import Lease
@@ -203,7 +204,7 @@ def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> Non
                 rest = max(PERIOD, min(controller.due, renewed + LEASE_PERIOD) - clock())
             delay = PERIOD
         except Exception as error:  # noqa: BLE001  nobody starts gangs without it
-            tell(f"warning: {_told(error)}")
+            tell(Alert(f"warning: {_told(error)}"))
             changed, rest = True, min(LEASE_PERIOD, delay * 2)
             delay = rest
         changed |= wake.wait(PERIOD, rest)
@@ -310,7 +311,7 @@ class Controller:
         try:
             return act()
         except Exception as error:  # noqa: BLE001  jobs are anybody's, and may be any nonsense
-            self._told_once(f"warning: {what}: {_told(error)}")
+            self._told_once(Alert(f"warning: {what}: {_told(error)}"))
             self._again(PERIOD)
         return False
 

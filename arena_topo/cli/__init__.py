@@ -17,6 +17,7 @@ from arena_topo.cli.options import (
     PROGRAM,
     LogLevel,
     ParserError,
+    complain,
     forget_output,
     hears,
     listen,
@@ -54,20 +55,20 @@ def run(arguments: Sequence[str]) -> int:
         if sys.stdout is not None:  # it may have been closed by the caller: `>&-`
             sys.stdout.flush()
     except ArenaError as error:
-        _complain(error)
+        complain(error)
         code = error.exit_code
     except ParserError as error:
         said = _SURPLUS.sub(r"too many words: \1", error.format_message())
         usage = error.ctx.get_usage() if getattr(error, "ctx", None) else ""
         wrong = UsageError(said, hint=" ".join(usage.split()[1:]) or None)
-        _complain(wrong)
+        complain(wrong)
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = stopping.code()
     except stopping.OutOfTime:
         stopping.unlimited()
         late = TimedOut("--timeout is over", hint="allow more with --timeout")
-        _complain(late)
+        complain(late)
         code = late.exit_code
     except BrokenPipeError:
         # Whoever read our output has seen enough.
@@ -80,12 +81,6 @@ def run(arguments: Sequence[str]) -> int:
     finally:
         stopping.unlimited()
     return int(code or 0)
-
-
-def _complain(error: ArenaError) -> None:
-    from arena_topo import layout  # noqa: PLC0415 - not every command shows something
-
-    say(layout.complaint(error), LogLevel.ERROR)
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from arena_topo import __version__
 from arena_topo.cli.arguments import PANEL, Output, OutputFlag, output
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, display, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, display, show, spread, warn
 from arena_topo.flag import Flag
 
 
@@ -69,7 +69,7 @@ def whoami(
     from arena_topo.cli.opening import engine  # noqa: PLC0415 - as above
 
     backend = engine(everywhere)
-    name = backend.owner(tell=lambda text: say(f"warning: {text}", LogLevel.WARN))
+    name = backend.owner(tell=warn)
     # An identifier that arena derives in the same way, not a secret.
     identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
     administrator = name in backend.administrators(everywhere.arena_namespace)

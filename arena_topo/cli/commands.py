@@ -33,6 +33,7 @@ from arena_topo.cli.options import (
     renamed,
     say,
     spread,
+    warn,
 )
 from arena_topo.cli.settings import (
     LINE,
@@ -202,7 +203,7 @@ class ArenaCommand(TyperCommand):
             raise found.problems[0]
         if found.problems and broken is Broken.WARN:
             wrong = found.problems[0].message
-            say(f"warning: {wrong}; settings are left out", LogLevel.WARN)
+            warn(f"{wrong}; settings are left out")
             return
         if broken is not Broken.WARN:
             warnings = (f"warning: {one}" for one in dict.fromkeys(found.warnings))

@@ -18,7 +18,7 @@ from arena_topo.cli.configuration_view import (
     configuration,
     configuration_value,
 )
-from arena_topo.cli.options import Globals, LogLevel, Seconds, display, say, show, spread
+from arena_topo.cli.options import Globals, Seconds, complain, display, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
@@ -70,7 +70,7 @@ def config_view(
         show(layout.to_yaml(configuration_value(answer)))
     problems = list({one.message: one for one in found.problems}.values())
     for one in problems[:-1]:
-        say(layout.complaint(one), LogLevel.ERROR)
+        complain(one)
     if problems:
         raise problems[-1]
 

@@ -35,6 +35,7 @@ from arena_topo.cli.terminal import laid_out, tinted
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import MOST_HOURS, Flag, check, flags_of, spelling
+from arena_topo.notes import Alert, shortened
 
 if TYPE_CHECKING:
     from arena_topo.engines import Options
@@ -66,10 +67,9 @@ def hears(level: LogLevel) -> bool:
 def say(text: str, level: LogLevel | None = None) -> None:
     """Tell the person something that is not data: one line or more on stderr.
 
-    How grave it is says `level`, else the text: `error:`, `warning:`, or `info`. What a terminal
-    would obey is escaped.
+    An Alert is a warning, unless `level` says otherwise. What a terminal would obey is escaped.
     """
-    if not hears(level or _gravity(text)):
+    if not hears(level or (LogLevel.WARN if isinstance(text, Alert) else LogLevel.INFO)):
         return
     if sys.stderr is None:  # closed by the caller: `2>&-`
         return
@@ -78,15 +78,25 @@ def say(text: str, level: LogLevel | None = None) -> None:
         sys.stderr.flush()
 
 
+def warn(text: str) -> None:
+    """Tell the person of something that is wrong, on one line."""
+    say(f"warning: {one_line(text)}", LogLevel.WARN)
+
+
+def complain(error: ArenaError) -> None:
+    """Tell the person what went wrong, why, and what to try."""
+    from arena_topo import layout  # noqa: PLC0415 - only for what goes wrong
+
+    say(layout.complaint(error), LogLevel.ERROR)
+
+
 def remark(text: str) -> None:
     """Tell the person one thing, on one line, whatever is in it."""
-    say(one_line(text))
+    say(one_line(text), LogLevel.WARN if isinstance(text, Alert) else None)
 
 
 def tell(notes: Iterable[str]) -> None:
     """Pass on what a person should know of the cluster, on stderr; many alike are shortened."""
-    from arena_topo.notes import shortened  # noqa: PLC0415 - only where there are some
-
     for note in shortened(notes):
         say(f"note: {one_line(note)}")
 
@@ -170,12 +180,6 @@ class LogLevel(StrEnum):
 
 
 _GRAVITY = tuple(LogLevel)
-_SAYS = re.compile(r"^(error|warning): ", re.MULTILINE)
-
-
-def _gravity(text: str) -> LogLevel:
-    found = _SAYS.search(text)
-    return {"error": LogLevel.ERROR, "warning": LogLevel.WARN}[found[1]] if found else LogLevel.INFO
 
 
 class _Loudness:
@@ -594,7 +598,7 @@ def _parser(kind: Any, long: str, choices: tuple[str, ...]) -> Callable[[str], A
             return read(text)
         except ValueError as error:
             why = f"{text!r} is negative" if _is_negative(kind, text) else str(error)
-            raise UsageError(f"{long} is invalid", why=why) from error
+            raise UsageError(f"{long} is invalid", why=why, flag=long) from error
 
     return parsed
 

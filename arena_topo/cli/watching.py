@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from arena_topo.cli.options import LogLevel, say, show
+from arena_topo.cli.options import show, warn
 from arena_topo.cli.terminal import colours, draws, moves, reflows, tinted, window
 from arena_topo.errors import TimedOut
 from arena_topo.escaping import one_line
@@ -82,7 +82,7 @@ def _told(
 
     def blind(why: str | None) -> None:
         if why is not None and sight.lost is None:
-            say(f"warning: API server not reachable, retrying: {one_line(why)}", LogLevel.WARN)
+            warn(f"API server not reachable, retrying: {why}")
         sight.blind(why)
         end.heed()
 

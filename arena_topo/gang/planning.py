@@ -374,12 +374,13 @@ def request_of(
     requires a level that is not there.
     """
     if job.gpus < 1:
-        raise InvalidJob("--gputopology needs GPUs", hint="add --gpus N")
+        raise InvalidJob("--gputopology needs GPUs", hint="add --gpus N", flag="--gputopology")
     if job.queue and backend is not None and backend.queue is None:
         raise InvalidJob(
             "--queue and --gputopology exclude each other on this engine",
             why="there is no kube-queue that could start the job",
             hint="leave one of them out; what does not fit waits anyway",
+            flag="--queue",
         )
     words = distances(cluster)
     if job.topology_required and job.topology_required not in words:
@@ -478,6 +479,7 @@ def _no_such_level(
         f"{flag} {level}: this cluster has no such level",
         why=f"it knows {', '.join(words)}",
         hint=hint,
+        flag=flag,
     )
 
 

@@ -403,6 +403,7 @@ class MPIJob:
         if self.pack_above is not None and self.pack_above > 1:
             raise InvalidJob(
                 "--pack-above is invalid",
+                flag="--pack-above",
                 why=f"{self.pack_above:g} is more than all GPUs",
                 hint="it is a share: 0.5 is half of them",
             )
@@ -433,7 +434,7 @@ class MPIJob:
                 hint="--name NAME --image IMAGE 'mpirun -np 4 python train.py'",
             )
         if missing == ["--image"]:
-            raise InvalidJob("--image must be set")
+            raise InvalidJob("--image must be set", flag="--image")
         if missing == ["the command"]:
             raise InvalidJob(
                 "not found command args",
@@ -443,7 +444,7 @@ class MPIJob:
     def _check(self, field: str, flag: Flag) -> None:
         value, name = getattr(self, field), spelling(field, flag)
         if isinstance(value, int) and value > _MOST:
-            raise InvalidJob(f"{name} is invalid", why=f"{value} is more than {_MOST}")
+            raise InvalidJob(f"{name} is invalid", why=f"{value} is more than {_MOST}", flag=name)
 
     @classmethod
     def sketch(cls, **fields: Any) -> Self:

@@ -40,7 +40,7 @@ def taken(record: type, field: str, value: Any, flag: Flag | None) -> Any:
         return tuple(_each(kind, value)) if several else _one(kind, value)
     except (ValueError, ArithmeticError) as error:
         name = spelling(field, flag) if flag else field
-        raise InvalidJob(f"{name} is invalid", why=str(error)) from None
+        raise InvalidJob(f"{name} is invalid", why=str(error), flag=name) from None
 
 
 def _each(kind: type, value: Any) -> Iterable[Any]:

@@ -80,7 +80,7 @@ def check(job: MPIJob) -> None:
 
 def _demand(holds: bool, flag: str, why: str, form: str) -> None:  # noqa: FBT001
     if not holds:
-        raise InvalidJob(f"{flag} is invalid", why=why, hint=f"it takes {form}")
+        raise InvalidJob(f"{flag} is invalid", why=why, hint=f"it takes {form}", flag=flag)
 
 
 def _short(text: str) -> str:

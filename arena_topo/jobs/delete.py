@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from arena_topo import layout
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Kind, Output, PerhapsNames, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
 from arena_topo.engines import Backend
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.flag import Flag
@@ -60,11 +59,11 @@ def delete(
             backend.delete(name, namespace, uid=uid)
         except NotFound:
             if not ignore_not_found:
-                say(layout.complaint(missing(name, namespace, backend)), LogLevel.ERROR)
+                complain(missing(name, namespace, backend))
                 code = code or 1
         except ArenaError as error:
             # The other jobs are deleted all the same; the first failure decides the exit code.
-            say(layout.complaint(error), LogLevel.ERROR)
+            complain(error)
             code = code or error.exit_code
         else:
             if names_only:

@@ -19,7 +19,7 @@ from arena_topo.cli import stopping
 from arena_topo.cli.arguments import PANEL, Kind, Name, Output, TypeFlag, output
 from arena_topo.cli.detaching import advise, detaching
 from arena_topo.cli.opening import alike, engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, spread
+from arena_topo.cli.options import PROGRAM, Globals, say, spread, warn
 from arena_topo.cli.outlet import Outlet, free_to_speak
 from arena_topo.cli.terminal import colours, moves
 from arena_topo.cli.watching import live
@@ -471,7 +471,7 @@ class _Shown:
         for one in notes:
             told[one.turn] += not one.warns
             if one.warns:
-                say(f"warning: {one_line(one.text)}", LogLevel.WARN)
+                warn(one.text)
             elif one.turn is None or told[one.turn] <= _ALIKE:
                 say(f"note: {one_line(one.text)}")
         for kind, count in told.items():

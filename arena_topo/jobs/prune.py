@@ -15,7 +15,7 @@ from arena_topo.argv import truth
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, EverywhereFlag, Output
 from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, complain, say, show, spread
 from arena_topo.engines import JobStatus
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.flag import Flag
@@ -106,7 +106,7 @@ def prune(
             say(f"{one.name} in namespace {one.namespace} is gone, or is another job by now")
         elif error is not None:
             what = f"Failed to delete {view.TRAINER} {one.name}, err: {error.message}"
-            say(layout.complaint(ArenaError(what, why=error.why, hint=error.hint)))
+            complain(ArenaError(what, why=error.why, hint=error.hint))
             code = 1
         elif names:
             show(f"{view.RESOURCE}/{one.name}\n")

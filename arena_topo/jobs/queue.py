@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arena_topo import layout
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
 from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
@@ -99,7 +98,7 @@ def _each(names: Sequence[str], act: Callable[[str], None]) -> None:
             act(name)
         except ArenaError as error:
             failed.append(error)
-            say(layout.complaint(error), LogLevel.ERROR)
+            complain(error)
     if failed:
         raise typer.Exit(failed[0].exit_code)
 

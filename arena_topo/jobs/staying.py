@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from arena_topo import layout
 from arena_topo.cli.detaching import detaching
-from arena_topo.cli.options import LogLevel, hears, say, tell
+from arena_topo.cli.options import LogLevel, hears, say, tell, warn
 from arena_topo.cli.terminal import draws, moves, wrapped
 from arena_topo.cli.watching import Sight, live
 from arena_topo.engines import Backend, JobStatus, slots_of
@@ -78,8 +78,7 @@ def summarise(done: Submitted, *, waits: bool) -> None:
         for one in done.advice:
             _fold(f"Advice: {one}")
     if status is None:
-        warning = f"warning: the job {plan.job.name} was created, but cannot be read: {done.unread}"
-        say(one_line(warning), LogLevel.WARN)
+        warn(f"the job {plan.job.name} was created, but cannot be read: {done.unread}")
     elif not waits and not placed and (trouble := view.trouble(status)) is not None:
         _fold(trouble)
     if done.nearest is not None:

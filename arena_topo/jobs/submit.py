@@ -29,7 +29,6 @@ from arena_topo.cli.options import (
     PROGRAM,
     BackendName,
     Globals,
-    LogLevel,
     OutputLost,
     Seconds,
     display,
@@ -37,11 +36,11 @@ from arena_topo.cli.options import (
     show,
     spread,
     tell,
+    warn,
 )
 from arena_topo.cli.terminal import columns, draws, wrapped
 from arena_topo.engines import Backend, JobStatus, opening
 from arena_topo.errors import AlreadyExists, UsageError
-from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.gang import submitting
 from arena_topo.gang.submitting import Exists, There
@@ -332,8 +331,7 @@ def _announce(name: str, text: Callable[[], str]) -> None:
     try:
         show(text())
     except (OutputLost, BrokenPipeError) as error:
-        lost = f"warning: the job {name} was created, but not its output: {error}"
-        say(one_line(lost), LogLevel.WARN)
+        warn(f"the job {name} was created, but not its output: {error}")
 
 
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
@@ -346,7 +344,7 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
             raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
         with suppress(AlreadyExists) if taken else nullcontext():
             for warning in backend.validate(plan):
-                say(f"warning: {one_line(warning)}", LogLevel.WARN)
+                warn(warning)
     show(_printed(plan.objects, how.output_format or Output.YAML))
     if taken:
         say(taken)

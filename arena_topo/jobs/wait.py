@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from arena_topo import layout
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Names, Output
 from arena_topo.cli.detaching import advise, coming_back
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, warn
 from arena_topo.engines import JobStatus, waiting
 from arena_topo.engines.opening import UnknownJob
 from arena_topo.engines.waiting import Ending, Goal, Standing, Start
@@ -59,7 +58,7 @@ def wait(
             raise missing(error.name, namespace, backend) from None
     failed = [wrong for one in ends if (wrong := waiting.failure(one, goal)) is not None]
     for wrong in failed[1:]:
-        say(layout.complaint(wrong), LogLevel.ERROR)
+        complain(wrong)
     if failed:
         raise failed[0]
 
@@ -90,7 +89,7 @@ class _Watched:
     def blind(self, why: str | None) -> None:
         """Nothing is seen, and why; None once something is again."""
         if why is not None and self.sees:
-            say(f"warning: API server not reachable, retrying: {one_line(why)}", LogLevel.WARN)
+            warn(f"API server not reachable, retrying: {why}")
         self.sees = why is None
 
     def waits(self, status: JobStatus, start: Start | None) -> None:

@@ -104,6 +104,7 @@ def bind(
         if isinstance(answer, _No):
             raise InvalidJob(
                 f"--binding {forced} cannot hold the workers of {job.name}",
+                flag="--binding",
                 why=answer.why,
                 hint=answer.hint or "leave it out: the strongest way that there is will be used",
             )

@@ -148,6 +148,7 @@ def check(job: MPIJob, api: ApiVersion) -> None:
         if any(re.search(r"[\ud800-\udfff\0]", str(text)) for text in texts):
             raise InvalidJob(
                 f"--{name} is not valid text",
+                flag=f"--{name}",
                 why="it holds bytes that are not UTF-8, or a NUL, and a manifest cannot",
             )
     mounted(job, "")
@@ -180,7 +181,11 @@ def _check_version(job: MPIJob, api: ApiVersion) -> None:
     """Refuse what a version has no field for, or its operator no way to do."""
     path = job.ssh_auth_mount_path
     if path and not path.startswith("/"):
-        raise InvalidJob("--ssh-auth-mount-path is invalid", why=f"{path!r} is no absolute path")
+        raise InvalidJob(
+            "--ssh-auth-mount-path is invalid",
+            why=f"{path!r} is no absolute path",
+            flag="--ssh-auth-mount-path",
+        )
     needs: list[tuple[object, str, Callable[[Traits], bool], str, str]] = [
         (
             job.mpi_implementation is not MPIImplementation.OPENMPI,
@@ -221,7 +226,7 @@ def _check_version(job: MPIJob, api: ApiVersion) -> None:
     for asked, flag, serves, why, hint in needs:
         if asked and not serves(api.traits):
             versions = " or ".join(reversed(having(serves)))
-            raise InvalidJob(f"{flag} needs MPIJob {versions}", why=why, hint=hint)
+            raise InvalidJob(f"{flag} needs MPIJob {versions}", why=why, hint=hint, flag=flag)
 
 
 def on_host_network(job: MPIJob) -> bool:

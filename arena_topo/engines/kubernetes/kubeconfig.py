@@ -105,7 +105,9 @@ def resolve(options: Options) -> Access:
     wrong.
     """
     if options.impersonate_groups and not options.impersonate:
-        raise UsageError("--as-group needs --as", hint="say whom to act as: --as NAME")
+        raise UsageError(
+            "--as-group needs --as", hint="say whom to act as: --as NAME", flag="--as-group"
+        )
     paths = [path for path in _paths(options) if present(path)]
     named = options.context or options.cluster or options.user
     if not paths:
@@ -161,7 +163,7 @@ def _acting(found: Access, options: Options) -> Access:
     said = {"--as": [options.impersonate], "--as-group": options.impersonate_groups}
     for flag, names in said.items():
         if not all(map(_is_header, names)):
-            raise UsageError(f"{flag} {_NO_HEADER}")
+            raise UsageError(f"{flag} {_NO_HEADER}", flag=flag)
     return replace(
         found,
         user=options.impersonate,

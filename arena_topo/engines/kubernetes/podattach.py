@@ -23,6 +23,7 @@ from arena_topo.engines.kubernetes.podlog import default_container
 from arena_topo.engines.kubernetes.shapes import sound
 from arena_topo.engines.kubernetes.writing import part
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible, TimedOut
+from arena_topo.notes import Alert
 
 if TYPE_CHECKING:
     import websocket
@@ -294,8 +295,10 @@ class _Talk:
             self._say(podexec.CLOSED, bytes([podexec.STDIN]))
         else:
             self._tell(
-                "warning: this API server is older than 1.30 and cannot tell the command that its"
-                " input has ended; if it waits for more, Ctrl-C ends it"
+                Alert(
+                    "warning: this API server is older than 1.30 and cannot tell the command that"
+                    " its input has ended; if it waits for more, Ctrl-C ends it"
+                )
             )
         return bool(data)
 

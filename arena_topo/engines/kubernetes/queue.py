@@ -32,6 +32,7 @@ from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, 
 from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
 from arena_topo.manifests.volumes import config_maps
+from arena_topo.notes import Alert
 from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
@@ -212,11 +213,9 @@ class Queue(Writer):
             if key in known and belongs(pod, known[key], partial(controller_uid, key[0])):
                 found[key].append(pod)
         if denied:
-            tell(
-                f"warning: {denied[0].message}: launchers that are left on machines which do not"
-                " answer stay there; `arena-topo install` prints the role that lets the controller"
-                " look"
-            )
+            why = f"warning: {denied[0].message}: launchers that are left on machines which do not"
+            hint = "`arena-topo install` prints the role that lets the controller look"
+            tell(Alert(f"{why} answer stay there; {hint}"))
         return found
 
     def _controller_of(self, namespace: str, owner: Mapping[str, Any]) -> str | None:

@@ -669,6 +669,7 @@ def _check_size(job: MPIJob) -> None:
             "--queue is for clusters",
             why="it leaves the start of the job to kube-queue, which does not run on this machine",
             hint="leave --queue out: a job that does not fit waits for its turn by itself",
+            flag="--queue",
         )
 
 
