@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 import fake_logs
@@ -93,34 +92,3 @@ def test_a_log_that_is_read_to_its_end_is_not_asked_for_without_end(
         one for one in reader.items if isinstance(one, Notice) and one.turn is Turn.REFUSED
     ]
     assert refused.source.worker == 0
-
-
-def test_a_stream_that_breaks_again_and_again_is_asked_for_more_and_more_seldom(
-    backend: KubernetesBackend, operator: FakeOperator
-):
-    job = running(backend, operator, "one")
-    with backend.follow(job, FOLLOW, is_chief) as following:
-        reader = Reader(following)
-        reader.until_said("one")
-        [[reading]] = following._readings.values()
-        delays = []
-        for _ in range(9):
-            following._pause(reading)
-            delays.append(reading.delay)
-    first, most = followed._SHORTEST, followed._LONGEST
-    assert delays == [min(most, first * 2**number) for number in range(9)]
-    assert delays[-1] == most
-
-
-def test_as_many_files_may_be_open_as_there_are_streams(
-    backend: KubernetesBackend, operator: FakeOperator, monkeypatch: pytest.MonkeyPatch
-):
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (70, 170))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
-    job = running(backend, operator, "one", workers=15)
-    with backend.follow(job, FOLLOW, lambda _: True) as following:
-        reader = Reader(following)
-        reader.until_said("one")
-    # 16 streams, and all else; twice that, so that not each new pod asks for more.
-    assert asked[0] == (2 * (16 + followed._SPARE), 170)

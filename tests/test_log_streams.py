@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import http.client
 import re
 import resource
 import socket
@@ -25,7 +26,7 @@ from arena_topo.engines import JobStatus, Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import following as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
-from arena_topo.engines.kubernetes.streaming import Answer, Broken, Foreign, Lines, Place
+from arena_topo.engines.kubernetes.streaming import PIECE, Lines, Place, Stream, pieces
 from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn, moment
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
 from arena_topo.job import MPIJob
@@ -63,74 +64,6 @@ def stamp(number: int) -> str:
 
 
 # Bytes.
-
-HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-WHOLE = HEAD + b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
-
-
-@given(st.lists(st.integers(0, len(WHOLE))))
-def test_an_answer_is_the_same_however_it_is_cut(cuts: list[int]):
-    answer, body = Answer(), b""
-    places = [0, *sorted(cuts), len(WHOLE)]
-    for start, end in itertools.pairwise(places):
-        body += answer.feed(WHOLE[start:end])
-    assert (answer.status, body, answer.over) == (200, b"hello world", True)
-
-
-@pytest.mark.parametrize("length", range(len(WHOLE) - 5))
-def test_an_answer_that_ends_early_is_broken(length: int):
-    answer = Answer()
-    answer.feed(WHOLE[:length])
-    with pytest.raises(Broken):
-        answer.close()
-
-
-@pytest.mark.parametrize(
-    ("head", "body"),
-    [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"hi"),
-        (b"HTTP/1.0 200 OK\r\n\r\n", b"hi"),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200\r\ncontent-length:2\r\n\r\n", b"hi"),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
-    ],
-)
-def test_bodies_end_in_the_ways_that_http_has(head: bytes, body: bytes):
-    answer = Answer()
-    assert answer.feed(head + body) == body
-    answer.close()
-    assert answer.over
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"SSH-2.0-OpenSSH\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"1" * 5000,
-        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
-        b"HTTP/1.1 100\r\n\r\n" * 4000,
-        b"HTTP/1.1 200 OK\r\ncontent-length: " + b"9" * 5000 + b"\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\nhello",
-        b"HTTP/1.1 200 OK\r\ncontent-length: five\r\n\r\nhello",
-    ],
-)
-def test_what_is_no_http_is_broken(data: bytes):
-    with pytest.raises(Broken):
-        Answer().feed(data)
-
-
-@pytest.mark.parametrize(
-    ("header", "said"),
-    [
-        ("content-encoding: gzip", "compressed (gzip), which nobody has asked for"),
-        ("Content-Type: text/html; charset=utf-8", "a web page"),
-    ],
-)
-def test_an_answer_that_is_no_log_is_not_taken_for_one(header: str, said: str):
-    with pytest.raises(Foreign, match=re.escape(said)):
-        Answer().feed(f"HTTP/1.1 200 OK\r\n{header}\r\n\r\nx".encode())
-    refused = Answer()
-    assert refused.feed(f"HTTP/1.1 502 No\r\n{header}\r\n\r\nx".encode()) == b"x"
 
 
 def test_times_are_read_in_any_zone_and_with_any_digits():
@@ -468,16 +401,60 @@ def test_silent_containers_do_not_keep_others_from_being_read(
 ):
     # A kubelet answers nothing at all before there is a line.
     job = running(backend, operator, workers=40)
-    others = set(threading.enumerate())
     with backend.follow(job, FOLLOW) as following:
         reader = Reader(following)
         reader.until(lambda: reader.turns(chief=False).count(Turn.JOINED) == 41)
         operator.api.write("demo-worker-39", "here", at=stamp(1))
         reader.until_said("here")
-        # The fake server has many more.
-        begun = set(threading.enumerate()) - others
-        ours = [one for one in begun if re.search(r"\((_serve|_look)\)", one.name)]
-        assert 2 <= len(ours) <= followed.OPENERS + 1
+
+
+def test_whoever_leaves_leaves_no_thread(backend: KubernetesBackend, operator: FakeOperator):
+    job = running(backend, operator, workers=5)
+    before = set(threading.enumerate())
+    with backend.follow(job, FOLLOW) as following:
+        reader = Reader(following)
+        reader.until(lambda: reader.turns(chief=False).count(Turn.JOINED) == 6)
+        # The fake server has threads of its own.
+        ours = [
+            one
+            for one in set(threading.enumerate()) - before
+            if re.search(r"\((run|_look|_open)\)", one.name)
+        ]
+        assert len(ours) > 6
+    for one in ours:
+        one.join(10)
+        assert not one.is_alive(), one
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "whole"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", b"one", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", b"one", False),
+        (b"HTTP/1.0 200 OK\r\n\r\n", b"one", True),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", b"", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"3\r\none\r\n0\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"3\r\none\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"xyz\r\none", False),
+        (b"SSH-2.0-OpenSSH\r\n", b"", False),
+    ],
+)
+def test_an_answer_that_ends_early_or_is_no_http_is_broken(
+    head: bytes, body: bytes, *, whole: bool
+):
+    near, far = socket.socketpair()
+    with far:
+        far.sendall(head + body)
+        far.shutdown(socket.SHUT_WR)
+        near.settimeout(5)
+        stream = Stream(near)
+        with contextlib.closing(stream):
+            if whole:
+                said = b"".join(pieces(stream.answer()))
+                assert said == (b"one" if body else b"")
+            else:
+                with pytest.raises((http.client.HTTPException, ValueError)):
+                    list(pieces(stream.answer()))
 
 
 def test_sixty_four_workers_are_read_whole_and_in_their_order(
@@ -634,10 +611,10 @@ def test_more_streams_than_files_may_be_open_say_so(
         monkeypatch.undo()
 
 
-def test_a_turn_of_reading_takes_a_bounded_share_of_what_is_there(
+def test_what_waits_for_a_reader_that_does_not_read_is_bounded(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(followed, "_AT_ONCE", 100_000)
+    monkeypatch.setattr(followed, "ROOM", 4)
     job = running(backend, operator, workers=16)
     with api.lock:
         for worker in range(16):
@@ -647,5 +624,5 @@ def test_a_turn_of_reading_takes_a_bounded_share_of_what_is_there(
         while sum(turns) < 16 * 200:
             said = [one for one in following.read(0.2) if isinstance(one, Line)]
             turns.append(len(said))
-        # What one stream gives at once may come on top of it.
-        assert max(turns) <= (100_000 + 65_536) // 1000 + 16
+        # Of each batch the last piece from the socket may come on top of its size.
+        assert max(turns) <= 4 * (2 * PIECE // 1000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi
-from fake_logs import rfc3339_nano
 from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import LAUNCHER, WORKER, opened, running
@@ -22,7 +20,7 @@ from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import Archive, Gap, Kept
 from arena_topo.engines.kubernetes import following as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
-from arena_topo.engines.kubernetes.streaming import Lines, Place, plain
+from arena_topo.engines.kubernetes.streaming import Lines, Place
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.joblogs import follow as logs
@@ -96,35 +94,6 @@ def test_behind_a_clock_that_was_set_back_no_line_comes_twice():
     assert place.since == "2026-11-21T07:00:12Z"
 
 
-def test_lines_that_a_tail_left_out_do_not_come_with_others_of_their_time():
-    place = Place()
-    assert said(Lines(place, SOURCE, cut=True).feed(body((1, "old 4")))) == ["old 4"]
-    again = Lines(place, SOURCE, cut=True)
-    olds = [(1, f"old {number}") for number in range(5)]
-    assert said(again.feed(body(*olds, (1, "new 0"), (1, "new 1")))) == ["new 0", "new 1"]
-
-
-def test_no_line_is_lost_when_a_clock_went_ahead_and_back_around_a_break(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
-):
-    job = running(backend, operator)
-    now = time.time()
-    api.write(LAUNCHER, "right", at=rfc3339_nano(now))
-    with backend.follow(job, FOLLOW, is_chief) as following:
-        reader = Reader(following)
-        reader.until_said("right")
-        api.write(LAUNCHER, "an hour ahead", at=rfc3339_nano(now + 3600))
-        reader.until_said("an hour ahead")
-        api.cut_logs()
-        reader.until_turn(Turn.BROKEN)
-        for number in range(3):
-            api.write(LAUNCHER, f"back {number}", at=rfc3339_nano(now + 1 + number))
-        reader.until_said("back 2")
-        operator.finish("demo")
-        reader.until_done()
-    assert reader.texts() == ["right", "an hour ahead", "back 0", "back 1", "back 2"]
-
-
 def test_after_a_clock_was_set_back_the_end_of_a_job_brings_no_line_again(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):
@@ -141,56 +110,7 @@ def test_after_a_clock_was_set_back_the_end_of_a_job_brings_no_line_again(
     assert reader.texts() == ["a", "b", "c", "d", "e"]
 
 
-def test_a_tail_that_breaks_among_lines_of_one_time_goes_on_with_the_new_ones(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
-):
-    job = running(backend, operator)
-    for number in range(5):
-        api.write(LAUNCHER, f"old {number}", at=second(10))
-    with backend.follow(job, LogOptions(follow=True, tail=1), is_chief) as following:
-        reader = Reader(following)
-        reader.until_said("old 4")
-        api.cut_logs()
-        reader.until_turn(Turn.BROKEN)
-        for number in range(3):
-            api.write(LAUNCHER, f"new {number}", at=second(10))
-        reader.until_said("new 2")
-        operator.finish("demo")
-        reader.until_done()
-    assert reader.texts() == ["old 4", "new 0", "new 1", "new 2"]
-
-
 # Who does not answer.
-
-
-class Tunnel:
-    """A socket inside another, as TLS within TLS has it: it can only be read by waiting."""
-
-    def __init__(self, line: socket.socket) -> None:
-        self.line = line
-
-    def fileno(self) -> int:
-        return self.line.fileno()
-
-    def recv(self, size: int) -> bytes:
-        return self.line.recv(size)
-
-    def close(self) -> None:
-        self.line.close()
-
-
-def test_to_hang_up_ends_the_thread_that_reads_for_a_stream_through_a_proxy():
-    before = set(threading.enumerate())
-    near, far = socket.socketpair()
-    with far:
-        sock = plain(Tunnel(near))
-        far.sendall(b"hello")
-        assert sock.recv(100) == b"hello"
-        [reads] = set(threading.enumerate()) - before
-        sock.close()
-        reads.join(30)
-        assert not reads.is_alive()
-        assert far.recv(100) == b""
 
 
 def hang(api: FakeApi, pod: str) -> None:

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import functools
 import json
+import ssl
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from arena_topo.manifests import render
 from arena_topo.manifests.versions import ApiVersion
 
 JOB = "train"
+TLS = Path(__file__).parents[1] / "tls"
 TICK = 0.02
 """Seconds between two writes to a connection; what a kubelet writes in one is less still."""
 
@@ -237,8 +239,13 @@ def serve() -> None:
     parser.add_argument("--lines", type=int, default=0, help="of each, written before")
     parser.add_argument("--same", action="store_true", help="all say the same")
     parser.add_argument("--tagged", action="store_true", help="mpirun says it all")
+    parser.add_argument("--tls", action="store_true")
     asked = parser.parse_args()
-    api = FakeApi()
+    context = None
+    if asked.tls:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    api = FakeApi(tls=context)
     running(api, asked.workers)
     writers = Writers(asked, api)
     fake_logs.serve = Log(writers).serve

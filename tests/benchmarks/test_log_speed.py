@@ -81,7 +81,10 @@ def served(folder: Path, *words: str) -> Iterator[Served]:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
-            config = kubeconfig(folder / "config", url, user={"username": "alice"})
+            user, cluster = {"username": "alice"}, {}
+            if "--tls" in words:
+                cluster["certificate-authority"] = str(Path(__file__).parents[1] / "tls" / "ca.pem")
+            config = kubeconfig(folder / "config", url, user=user, cluster=cluster)
             home = {"HOME": str(folder), "KUBECONFIG": config}
             yield Served(process, {**os.environ, **home, "XDG_STATE_HOME": str(folder / "state")})
         finally:
@@ -223,6 +226,7 @@ def test_kubectl_follows(tmp_path: Path):
         pytest.param(("--color", "always"), (), id="coloured"),
         pytest.param((), ("--same",), id="all say the same"),
         pytest.param((), ("--tagged",), id="mpirun says it all"),
+        pytest.param((), ("--tls",), id="over TLS"),
     ],
 )
 def test_arena_topo_follows_all(tmp_path: Path, more: tuple[str, ...], words: tuple[str, ...]):
@@ -294,9 +298,9 @@ def test_one_long_log(tmp_path: Path):
 IDLE = f"{'':34} {'s':>6} {'MB':>6} {'CPU s':>6} {'threads':>7} {'files':>6} {'to go, s':>8}"
 
 
-def silent(folder: Path, name: str, workers: int, command: Sequence[str]) -> None:
+def silent(folder: Path, name: str, workers: int, command: Sequence[str], *words: str) -> None:
     """A row: what it takes to follow workers that say nothing, and how long the end takes."""
-    with served(folder, "--workers", str(workers), "--rate", "1") as server:
+    with served(folder, "--workers", str(workers), "--rate", "1", *words) as server:
         server.say("start")
         begun = time.monotonic()
         process = subprocess.Popen(
@@ -330,6 +334,7 @@ def test_workers_that_say_nothing(tmp_path: Path):
     print(f"\nworkers that say nothing, after 3 s\n{IDLE}")
     for workers in (64, 256, 512):
         silent(tmp_path, f"arena-topo logs -f --all, {workers}", workers, FOLLOW)
+    silent(tmp_path, "  over TLS, 512", 512, FOLLOW, "--tls")
     # It opens five a second: hundreds would take minutes.
     if shutil.which("kubectl"):
         silent(tmp_path, "kubectl logs -f -l, 64", 64, KUBECTL)

@@ -255,14 +255,11 @@ class Connection:
         self._clock: tuple[float, float] | None = None
         self.access = access(options)
         self._pool = pool_of(self.access)
-        self._handing: tuple[Access, urllib3.PoolManager] | None = None
         self._renewing = threading.Lock()
 
     def close(self) -> None:
         """Let go of its connections; those in use end with their answers."""
         self._pool.clear()
-        if self._handing is not None:
-            self._handing[1].clear()
 
     def now(self) -> float:
         """The server's time (Unix seconds, whole as it tells it); this machine's before any answer.
@@ -536,26 +533,58 @@ class Connection:
         finally:
             response.close()
 
-    def opened(self, path: str, query: Mapping[str, str]) -> tuple[socket.socket, Access]:
-        """Send a GET: the socket on which its answer comes, head and all, and as whom it was sent.
+    def dialled(self, timeout: float) -> Any:
+        """A connection of the caller's own to the API server, made in so many seconds.
 
-        Who asked reads and closes it. The answer is not compressed.
+        It is one of urllib3, through whatever proxy. ClusterError, TimedOut as of a request.
         """
-        from arena_topo.engines.kubernetes import streaming  # noqa: PLC0415  only to follow logs
+        from urllib3 import exceptions
 
-        used, begun = self.access, time.monotonic()
-        url = f"{used.server}{path}?{urlencode(query)}"
-        headers = self._headers()
-        headers["accept-encoding"] = "identity"
-        if self._handing is None or self._handing[0] is not used:
-            self._handing = used, streaming.handing(pool_of(used))
-        pool = self._handing[1]
+        server, pool = self.access.server, self._pool
+        if self.left <= 0:
+            raise TimedOut(f"{server} took too long", hint=self._patience())
+        manager: Any = pool
+        # There is no public way to a connection alone, apart from its class and all that it wants.
+        line = manager.connection_from_url(server)._new_conn()  # noqa: SLF001
+        line.timeout = timeout = min(timeout, self.left)
+        if pool.proxy is not None:
+            host = urlsplit(server)
+            port = host.port or (443 if host.scheme == "https" else 80)
+            line.set_tunnel(
+                host.hostname, port, headers=manager.proxy_headers, scheme=pool.proxy.scheme
+            )
         try:
-            self._tried("GET", url, None, headers, stream=True, silence=None, pool=pool)
-        except streaming.Handed as handed:
-            log("GET", url, "sent", begun)
-            return handed.sock, used
-        raise AssertionError("a request that was sent is handed over")
+            line.connect()
+        except (exceptions.HTTPError, OSError) as error:
+            line.close()
+            told: Exception = error
+            if isinstance(error, ssl.SSLError):
+                told = exceptions.SSLError(error)
+            elif isinstance(error, OSError) and pool.proxy is not None:
+                told = exceptions.ProxyError("the proxy refused", error)
+            raise unreachable(server, "GET", told, f"{timeout:g} s were waited") from error
+        return line
+
+    def asked(self, path: str, query: Mapping[str, str], silence: float | None) -> Any:
+        """Send a GET: the socket on which its answer comes, head and all, uncompressed.
+
+        A wait for a part of it ends after so many seconds of silence (None: never). Who asked reads
+        and closes it. ClusterError, TimedOut.
+        """
+        begun, headers = time.monotonic(), self._headers()
+        headers["accept-encoding"] = "identity"
+        target = f"{urlsplit(self.access.server).path}{path}?{urlencode(query)}"
+        line = self.dialled(min(CONNECT_TIMEOUT, self._timeout))
+        try:
+            line.request("GET", target, headers=headers)
+        except OSError as error:
+            line.close()
+            raise ClusterError(
+                f"the connection to {self.access.server} broke", why=error.strerror
+            ) from error
+        log("GET", target, "sent", begun)
+        line.sock.settimeout(silence if silence is not None and silence < _LONGEST else None)
+        return line.sock
 
     def renewed(self, used: Access) -> bool:
         """Log in anew, if that is possible, unless another thread has since `used` was made."""
@@ -667,7 +696,6 @@ class Connection:
         *,
         stream: bool,
         silence: float | None,
-        pool: urllib3.PoolManager | None = None,
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         """Send a request until it is answered, or no more time or tries are left."""
         import urllib3
@@ -688,7 +716,7 @@ class Connection:
             delay *= _RANDOM.uniform(0.5, 1.0)
             begun = time.monotonic()
             try:
-                response = (pool or self._pool).request(
+                response = self._pool.request(
                     method,
                     url,
                     body=data,

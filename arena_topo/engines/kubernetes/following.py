@@ -1,42 +1,39 @@
 """The logs of many pods of a job at once: joined, followed through breaks and restarts, and left.
 
-`Follow.read` is called by one thread, which reads all streams itself. Two things may block, and
-have threads of their own: looking at the pods (one list a second), and opening streams (a few at a
-time, which ends when the request is sent: the answer may come hours later).
+A thread of its own reads each log, run after run (`_Log`), and one looks at the pods once a second.
+Lines and notices come to `Follow.read` through a queue with room for a number of batches: who does
+not read holds the threads up, and they the kubelets. They are daemons that nobody waits for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import http.client
 import os
-import selectors
-import socket
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from arena_topo.engines.kubernetes import podlog, streaming
-from arena_topo.engines.kubernetes.errands import Errands
-from arena_topo.engines.kubernetes.failures import ABSENT, UNKNOWN_CALLER, refusal
+from arena_topo.engines.kubernetes.failures import UNKNOWN_CALLER, odd_body, refusal
 from arena_topo.engines.kubernetes.mpijob import is_launcher, worker_index
-from arena_topo.engines.kubernetes.podlog import Object
-from arena_topo.engines.kubernetes.reading import Reading, State
+from arena_topo.engines.kubernetes.podlog import Object, Sight
 from arena_topo.engines.kubernetes.writing import part
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted
-from arena_topo.errors import ArenaError, ClusterError, TimedOut
+from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut
 
 if TYPE_CHECKING:
     from arena_topo.engines import JobStatus
     from arena_topo.engines.kubernetes.connection import Connection
     from arena_topo.engines.kubernetes.engine import KubernetesBackend
-    from arena_topo.engines.kubernetes.kubeconfig import Access
 
 LOOK = 1.0
 """Seconds between two looks at the pods; more where a look takes long."""
@@ -45,7 +42,10 @@ PATIENCE = 60.0
 """Seconds that an API server may be away, as for whoever waits for a job."""
 
 OPENERS = 8
-"""Requests that are made at once: enough for hundreds of pods in a second, no burden to a server"""
+"""Requests that are sent at once: enough for hundreds of pods in a second, no burden to a server"""
+
+ROOM = 64
+"""Batches of lines that wait for the reader, each of `streaming.PIECE` bytes or a little more."""
 
 _GAP = 0.1
 """Seconds between two looks, even where something waits for the next."""
@@ -63,13 +63,11 @@ _OVERDUE = 15.0
 """Seconds after which a stream must have ended whose container runs anew: kubelets look every 5."""
 _QUIET = 0.25
 """Seconds after which a request that was not refused counts as taken: the head may take hours."""
-_AT_ONCE = 2 << 20
-"""Bytes that one `read` takes from all streams together."""
 _BODY = 65_536
 """Bytes of a refusal that are read."""
-_ERRORS = 300
-_SPARE = 64
-"""File descriptors for all but streams."""
+_GOOD, _REDIRECT = 200, 300
+_FILES = 65_536
+"""Files that this process may open while it follows, if its hard limit allows: one a stream."""
 _NANO = 1_000_000_000
 
 
@@ -91,6 +89,13 @@ def follow(
     )
 
 
+_Errand = tuple[Callable[[], Any], "Future[Any]"]
+
+
+class _Left(Exception):
+    """Nobody reads any more."""
+
+
 class Follow:
     """See `engines.lines.Following`."""
 
@@ -104,34 +109,32 @@ class Follow:
         wanted: Wanted,
         every: float,
     ) -> None:
-        self._api = api
-        self._path = path
-        self._pods = pods
-        self._options = options
-        self._wanted = wanted
-        self._every = every
-        self._readings: dict[str, list[Reading]] = {}
+        self.api, self.options = api, options
+        self.finite = not options.follow or options.previous
+        """Whether each log is read to where it ends now."""
+        self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
+        """What blocks until a stream is open."""
+        self.changed = threading.Condition()
+        """Guards all that the threads share; notified after each look and each log's end."""
+        self.looked = 0.0
+        """When the last look began (`time.monotonic`)."""
+        self._path, self._pods, self._wanted, self._every = path, pods, wanted, every
+        self._logs: dict[str, list[_Log]] = {}
         self._unwanted: set[tuple[str, str]] = set()
-        self._out: list[Line | Notice] = []
+        self._queue: queue.SimpleQueue[list[Line] | Notice | BaseException] = queue.SimpleQueue()
+        self._room = threading.Semaphore(ROOM)
         self._refusals: list[Notice] = []
-        self._error: BaseException | None = None
         self._heard = False
         """Whether any log could be read at all."""
-        self._looked = self._settled = 0.0
-        """When the last look began; when the last log came to its end."""
+        self._error: BaseException | None = None
+        self._settled = 0.0
+        """When the last log came to its end."""
         self._answered = time.monotonic()
-        self._clock: tuple[float, float] | None = None
-        """The server's time, and what `time.monotonic` was then or before."""
-        self._errands = Errands(OPENERS)
-        self._kick = threading.Event()
-        self._due: deque[Reading] = deque()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._errands.bell, selectors.EVENT_READ, None)
-        self._room: tuple[int, int] | None = None
-        """How many files this process could open before, and can since there are many streams."""
+        self._closed, self._kick = threading.Event(), threading.Event()
+        self._files: tuple[int, int] | None = None
         self._begun = False
-        self._left = self._away = 0.0
-        """When `read` has returned, and the seconds spent elsewhere between its calls."""
+
+    # For who reads.
 
     @property
     def done(self) -> bool:
@@ -139,12 +142,38 @@ class Follow:
 
         That they were last seen is after the last of them was read.
         """
-        idle = not (self._errands.pending or self._out or self._refusals or self._error)
-        fresh = not self._options.follow or self._looked >= self._settled
-        return bool(self._looked) and fresh and idle and all(one.settled for one in self._all())
+        with self.changed:
+            fresh = not self.options.follow or self.looked >= self._settled
+            return (
+                bool(self.looked and fresh)
+                and self._queue.empty()
+                and not (self._refusals or self._error)
+                and all(one.settled for one in self._all())
+            )
 
-    def _all(self) -> Iterator[Reading]:
-        return (one for several in self._readings.values() for one in several)
+    def read(self, wait: float) -> Sequence[Line | Notice]:
+        """What has come: at once if there is any, else within `wait` seconds; maybe nothing."""
+        if not self._begun:
+            self._begun = True
+            for work in [self._look] + OPENERS * [self._open]:
+                threading.Thread(target=work, daemon=True).start()
+        found: list[Line | Notice] = []
+        with contextlib.suppress(queue.Empty):
+            for _ in range(ROOM):
+                if self._error is not None and not found:
+                    error, self._error = self._error, None
+                    raise error
+                one = self._queue.get(block=not found, timeout=wait)
+                if isinstance(one, list):
+                    self._room.release()
+                    found += one
+                elif isinstance(one, Notice):
+                    found.append(one)
+                else:
+                    self._error = one
+                    if found:
+                        break
+        return found
 
     def __enter__(self) -> Self:
         return self
@@ -156,539 +185,573 @@ class Follow:
         trace: TracebackType | None,
     ) -> None:
         """Close all streams; what still opens is closed as soon as it does."""
-        if self._errands.closed.is_set():
+        if self._closed.is_set():
             return
-        self._errands.closed.set()
+        with self.changed:
+            self._closed.set()
+            self.changed.notify_all()
+            logs = list(self._all())
+            for one in logs:
+                one.hang_up()
         self._kick.set()
-        for one in self._all():
-            self._hang_up(one)
-            one.state = State.SETTLED
-        self._selector.close()
-        self._errands.close()
-        self._give_room_back()
+        self._room.release(len(logs) + 1)
+        for _ in range(OPENERS):
+            self._errands.put(None)
+        if self._files is not None:
+            _give_back(*self._files)
 
-    # What other threads do.
+    def _all(self) -> Iterator[_Log]:
+        return (one for several in self._logs.values() for one in several)
 
-    def _look(self) -> None:
-        closed = self._errands.closed
-        while not closed.is_set():
-            self._kick.clear()
-            began = time.monotonic()
-            news: Callable[[], None]
-            try:
-                news = partial(self._seen, began, self._pods())
-            except Exception as error:  # noqa: BLE001  told by `read`
-                news = partial(self._astray, error)
-            self._errands.post(news)
-            if not self._options.follow:
-                return
-            spent = time.monotonic() - began
-            closed.wait(min(_GAP, self._every))
-            self._kick.wait(max(self._every, 10 * spent))
-
-    def _request(self, one: Reading, query: dict[str, str], renew: Access | None = None) -> None:
-        """Send the request for a log, in another thread."""
-
-        def work() -> None:
-            news: Callable[[], None]
-            try:
-                if renew is not None:
-                    self._api.renewed(renew)
-                sock, used = self._api.opened(f"{one.path}/log", query)
-                news = partial(self._sent, one, streaming.plain(sock), used)
-            except Exception as error:  # noqa: BLE001  told by `read`
-                news = partial(self._unsent, one, error)
-            self._errands.post(news)
-
-        self._errands.run(work)
-
-    # What the reading thread does.
-
-    def read(self, wait: float) -> Sequence[Line | Notice]:
-        """What has come: at once if there is any, else within `wait` seconds; maybe nothing."""
-        if not self._begun:
-            self._begun = True
-            threading.Thread(target=self._look, daemon=True).start()
-        began = time.monotonic()
-        self._away += began - (self._left or began)
-        until = began + wait
-        while True:
-            self._errands.heed()
-            now = time.monotonic()
-            next_one = self._tick(now)
-            self._tell_refusals()
-            if self._error is not None and not self._out:
-                error, self._error = self._error, None
-                raise error
-            rest = 0.0 if self._out or self._due else max(0.0, min(until, next_one) - now)
-            self._receive(rest)
-            if self._out or time.monotonic() >= until:
-                self._errands.heed()
-                found, self._out = self._out, []
-                self._left = time.monotonic()
-                return found
-
-    def _listened(self) -> float:
-        """The time, but for what whoever reads has spent elsewhere: that is no log's silence."""
-        return time.monotonic() - self._away
-
-    def _receive(self, wait: float) -> None:
-        """Take what sockets have, up to a limit; the others are the first the next time."""
-        for key, _ in self._selector.select(wait):
-            # The bell is heeded before anything else the next time.
-            if key.data is not None and key.data not in self._due:
-                self._due.append(key.data)
-        taken = 0
-        while self._due and taken < _AT_ONCE:
-            one = self._due.popleft()
-            if one.sock is not None:
-                taken += self._take(one, one.sock)
-
-    def _take(self, one: Reading, sock: socket.socket) -> int:
-        taken = 0
-        try:
-            for data in streaming.received(sock):
-                taken += len(data)
-                one.heard = self._listened()
-                if data:
-                    self._fed(one, one.answer.feed(data))
-                else:
-                    one.answer.close()
-                if one.answer.over:
-                    self._answer_over(one)
-                if one.sock is not sock:
-                    break
-        except streaming.Foreign as error:
-            self._settle(one, Turn.REFUSED, self._api.no_server(str(error)))
-        except (OSError, streaming.Broken) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            message = f"the connection to {self._api.access.server} broke"
-            self._break(one, ClusterError(message, why=why))
-        return taken
-
-    def _fed(self, one: Reading, body: bytes) -> None:
-        status = one.answer.status
-        if status is None:
-            return
-        if status >= _ERRORS:
-            one.body = (one.body + body)[:_BODY]
-            return
-        if one.lines is None:
-            cut = not one.whole and self._options.tail is not None
-            one.lines = streaming.Lines(one.place, one.source, cut=cut)
-            one.begun = one.begun or self._date(one.answer.headers.get("date", ""))
-            one.renewed = False
-            self._resume(one)
-            self._join(one)
-        if body:
-            self._say(one, one.lines.feed(body))
-
-    def _say(self, one: Reading, lines: list[Line]) -> None:
-        if lines:
-            one.delay, one.tries = 0.0, 0
-            one.came = time.monotonic()
-            self._out += lines
-
-    @staticmethod
-    def _date(said: str) -> str:
-        try:
-            return parsedate_to_datetime(said).strftime("%Y-%m-%dT%H:%M:%SZ")
-        except (ValueError, TypeError, OverflowError):
-            return ""
-
-    def _resume(self, one: Reading) -> None:
-        """It can be read, again maybe."""
-        if one.broken and one.joined:
-            self._tell(Turn.RESUMED, one)
-        one.broken, one.trouble = False, None
-
-    def _join(self, one: Reading) -> None:
-        self._heard = True
-        if not one.joined:
-            one.joined = True
-            self._tell(Turn.JOINED, one)
-
-    def _tell(self, turn: Turn, one: Reading, error: ArenaError | None = None) -> None:
-        self._out.append(Notice(turn=turn, source=one.source, error=error))
-
-    def _answer_over(self, one: Reading) -> None:
-        answer, lines = one.answer, one.lines
-        self._hang_up(one)
-        if (answer.status or 0) >= _ERRORS:
-            self._refuse(one, answer)
-        elif self._finite or one.last:
-            if lines is not None:
-                self._say(one, lines.finish())
-            self._run_over(one)
-        else:
-            self._ask(one)
+    # For the threads.
 
     @property
-    def _finite(self) -> bool:
-        return not self._options.follow or self._options.previous
+    def count(self) -> int:
+        """How many logs are read, or were."""
+        return sum(1 for _ in self._all())
 
-    def _ask(self, one: Reading) -> None:
-        """Let the next look say why a stream has ended."""
-        one.state, one.when = State.ENDED, time.monotonic()
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._closed.is_set()
+
+    def give(self, lines: list[Line]) -> None:
+        """Hand lines on, as soon as there is room."""
+        self._room.acquire()
+        if self.closed:
+            raise _Left
+        self._queue.put(lines)
+
+    def tell(self, notice: Notice | BaseException) -> None:
+        """Hand a notice on, or what ends everything."""
+        self._queue.put(notice)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Return as soon as a look or the end of a log has brought something about."""
+        with self.changed:
+            while not until():
+                if self.closed:
+                    raise _Left
+                self.changed.wait()
+
+    def opened(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns, done by one of the few threads that open streams.
+
+        A handshake leaves as much memory in its thread as a silent stream takes.
+        """
+        found: Future[Any] = Future()
+        self._errands.put((work, found))
+        return found.result()
+
+    def _open(self) -> None:
+        while (errand := self._errands.get()) is not None:
+            work, found = errand
+            try:
+                found.set_result(None if self.closed else work())
+            except Exception as error:  # noqa: BLE001  raised where it is waited for
+                found.set_exception(error)
+
+    def rest(self, seconds: float) -> None:
+        """Let some time pass."""
+        if self._closed.wait(seconds):
+            raise _Left
+
+    def look_again(self) -> None:
+        """Wait for a look at the pods that begins from now on."""
+        now = time.monotonic()
+        self._kick.set()
+        self.wait(lambda: self.looked >= now)
+
+    def heard(self) -> None:
+        """A log can be read: what is refused of others is no more than a notice."""
+        with self.changed:
+            self._heard = True
+            self._judge()
+
+    def settle(self, one: _Log, notice: Notice | None) -> None:
+        """Nothing more is done about a log."""
+        with self.changed:
+            one.settled, self._settled = True, time.monotonic()
+            if notice is not None and notice.turn is Turn.REFUSED:
+                one.refused = True
+                self._refusals.append(notice)
+            elif notice is not None:
+                self.tell(notice)
+            self._judge()
+            self.changed.notify_all()
         self._kick.set()
 
-    def _hang_up(self, one: Reading) -> None:
-        if one.sock is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(one.sock)
-            with contextlib.suppress(OSError):
-                one.sock.close()
-        one.sock, one.lines = None, None
-
-    # The state of one log.
-
-    def _settle(self, one: Reading, turn: Turn | None, error: ArenaError | None = None) -> None:
-        self._hang_up(one)
-        one.state, self._settled = State.SETTLED, time.monotonic()
-        self._kick.set()
-        if turn is Turn.REFUSED:
-            one.refused = True
-            self._refusals.append(Notice(turn=turn, source=one.source, error=error))
-        elif turn is not None and not one.superseded and self._concerns(turn, one):
-            self._tell(turn, one, error)
-        for other in self._readings.get(one.source.uid, ()):
-            if other.after is one:
-                other.after = None
-                self._proceed(other)
-
-    @staticmethod
-    def _concerns(turn: Turn, one: Reading) -> bool:
-        """Whether an end is told: there was a log, or it is known now that there will be none."""
-        return one.joined or (turn is Turn.ENDED and one.sight.final)
-
-    def _tell_refusals(self) -> None:
+    def _judge(self) -> None:
         """Hand on what was refused; where that is all there is, it is an error."""
-        if not self._refusals:
-            return
-        if not self._heard:
-            flying = {State.OPENING, State.OPEN, State.PAUSED, State.ENDED}
-            if any(one.state in flying for one in self._all()):
+        if self._refusals and not self._heard:
+            if any(not (one.settled or one.idle) for one in self._all()):
                 return
             error = self._refusals[0].error
             passes = error is not None and podlog.passes(error)
-            if all(one.refused for one in self._all()) and (self._finite or not passes):
-                self._error = self._error or error
+            if error and all(one.refused for one in self._all()) and (self.finite or not passes):
+                self.tell(error)
                 self._refusals = []
-                return
-        self._out += self._refusals
+        for notice in self._refusals:
+            self.tell(notice)
         self._refusals = []
 
-    def _proceed(self, one: Reading) -> None:
-        """Open what is to be read next, as far as it is known what that is."""
-        sight = one.sight
-        if one.after is not None or one.settled:
-            return
-        if one.missing:
-            self._lost(one)
-        elif self._options.previous:
-            self._open(one, previous=True, last=True)
-        elif not sight.readable:
-            one.state = State.WAITING
-            if sight.final or not self._options.follow:
-                self._settle(one, Turn.ENDED)
-        elif one.run_read:
-            self._run_over(one)
-        elif not one.joined and not one.place.stamp and not one.previous:
-            one.source = replace(one.source, run=sight.run)
-            self._open(one, previous=False, last=sight.over)
-        elif one.source.run == sight.run:
-            self._open(one, previous=False, last=sight.over)
-        elif one.source.run == sight.run - 1:
-            self._open(one, previous=True, last=True)
-        else:
-            self._run_over(one)
+    # The thread that looks at the pods.
 
-    def _run_over(self, one: Reading) -> None:
-        """Go on after the end of a run's log."""
-        sight = one.sight
-        one.run_read = True
-        if self._finite:
-            self._settle(one, Turn.ENDED if sight.final else None)
-        elif sight.run > one.source.run:
-            # Of several runs that came and went only the last one before this is kept.
-            run = max(one.source.run + 1, sight.run - 1)
-            one.source = replace(one.source, run=run)
-            begun = sight.begun if run == sight.run else sight.begun_before
-            if one.ahead is not None:
-                one.place = one.ahead
-            elif one.place.at // _NANO < begun:
-                one.place = streaming.Place()
-            one.ahead = None
-            one.run_read, one.whole, one.begun = False, True, ""
-            self._tell(Turn.RESTARTED, one)
-            self._open(one, previous=run < sight.run, last=run < sight.run or sight.over)
-        elif sight.final:
-            self._settle(one, Turn.ENDED)
-        else:
-            one.state = State.WAITING
-
-    def _open(self, one: Reading, *, previous: bool, last: bool) -> None:
-        if last and not one.last:
-            one.tries, one.delay = 0, 0.0
-        one.state, one.previous, one.last = State.OPENING, previous, last
-        one.answer, one.body, one.overdue = streaming.Answer(), b"", 0.0
-        one.anchor = replace(one.place)
-        self._request(one, self._query(one))
-
-    def _query(self, one: Reading) -> dict[str, str]:
-        options = self._options
-        query = {"container": one.source.container, "timestamps": "true"}
-        if one.previous:
-            query["previous"] = "true"
-        elif options.follow and not one.last:
-            query["follow"] = "true"
-        if one.place.stamp:
-            since = None if self._is_ahead(one) else one.place.since
-            query |= {} if since is None else {"sinceTime": since}
-        elif not one.whole:
-            if options.tail is not None and one.begun:
-                query["sinceTime"] = one.begun
-            else:
-                query |= podlog.cut(options)
-        return query
-
-    def _is_ahead(self, one: Reading) -> bool:
-        """Whether the last line came before its time: its clock is ahead, or was.
-
-        What was written since may have times before it, so all of the log is read again.
-        """
-        if self._clock is None:
-            return False
-        said, then = self._clock
-        # The server tells whole seconds.
-        return one.place.at // _NANO > said + 1 + one.came - then
-
-    def _sent(self, one: Reading, sock: socket.socket, used: Access) -> None:
-        if self._errands.closed.is_set() or one.settled:
-            sock.close()
-            return
-        sock.setblocking(False)
-        one.sock, one.used, one.state = sock, used, State.OPEN
-        one.sent = one.heard = self._listened()
-        self._selector.register(sock, selectors.EVENT_READ, one)
-
-    def _unsent(self, one: Reading, error: Exception) -> None:
-        if self._errands.closed.is_set() or one.settled:
-            return
-        if not isinstance(error, ClusterError | TimedOut):
-            self._error = error
-        elif error.why == os.strerror(errno.EMFILE):
-            self._error = podlog.too_many(sum(1 for _ in self._all()))
-        elif isinstance(error, TimedOut) and self._api.left <= 0:
-            self._error = error
-        else:
-            self._break(one, error)
-
-    def _break(self, one: Reading, error: ArenaError) -> None:
-        """Take a stream up again after a while."""
-        self._hang_up(one)
-        one.trouble = error
-        if one.missing:
-            self._lost(one)
-            return
-        one.tries += 1
-        ends = self._finite or one.last
-        if one.tries > _TRIES and ends:
-            self._settle(one, Turn.REFUSED, error)
-            return
-        if not one.broken and (one.joined or (one.tries >= _TOLD and not ends)):
-            self._tell(Turn.BROKEN, one, error)
-            one.broken = True
-        self._pause(one)
-
-    def _lost(self, one: Reading) -> None:
-        """The pod is deleted: nothing more can be read."""
-        never = one.trouble is not None and not one.joined
-        self._settle(one, Turn.REFUSED if never else Turn.GONE, one.trouble)
-
-    def _pause(self, one: Reading) -> None:
-        one.delay = min(_LONGEST, max(_SHORTEST, 2 * one.delay))
-        one.state, one.when = State.PAUSED, time.monotonic() + one.delay
-
-    def _refuse(self, one: Reading, answer: streaming.Answer) -> None:
-        """Act on an answer that is no log."""
-        status = answer.status or 0
-        error = refusal("GET", f"{one.path}/log", status, answer.reason, one.body)
-        if status == UNKNOWN_CALLER:
-            self._log_in(one, error)
-        elif podlog.too_early(error):
-            # A kubelet may be behind what the API server says of it.
-            if self._finite or (one.last and one.tries >= _TRIES):
-                self._settle(one, Turn.ENDED)
-            else:
-                one.tries += 1
-                self._pause(one)
-        elif podlog.no_previous(error) and not self._options.previous:
-            self._run_over(one)
-        elif status == ABSENT and not self._finite:
-            one.trouble = None
-            self._ask(one)
-        elif podlog.passes(error):
-            self._break(one, error)
-        else:
-            told = podlog.never_before(one.source) if podlog.no_previous(error) else error
-            self._settle(one, Turn.REFUSED, told)
-
-    def _log_in(self, one: Reading, error: ArenaError) -> None:
-        """Ask once more as who is known anew, once."""
-        used, again = one.used, one.renewed
-        one.renewed = True
-        if used is None or again or not (used.plugin or used.rotates):
-            self._error = error
-            self._settle(one, None)
-            return
-        one.state, one.answer, one.body = State.OPENING, streaming.Answer(), b""
-        self._request(one, self._query(one), renew=used)
-
-    def _tick(self, now: float) -> float:
-        """Do what is due; when the next thing will be."""
-        next_one = now + 3600.0
-        for one in list(self._all()):
-            if one.state is State.PAUSED:
-                if one.when <= now:
-                    self._proceed(one)
-                else:
-                    next_one = min(next_one, one.when)
-            elif one.state is State.OPEN:
-                next_one = min(next_one, self._watch(one, now - self._away) + self._away)
-        return next_one
-
-    def _watch(self, one: Reading, now: float) -> float:
-        """See whether a stream is still what it was opened for; when to do so again.
-
-        Both times are such as `_listened` tells.
-        """
-        due = [now + 3600.0]
-        if self._finite or one.last:
-            longest = min(_ANSWER, self._api.silence)
-            if now - one.heard >= longest:
-                self._settle(one, Turn.REFUSED, podlog.silent(one.source, longest))
-                return due[0]
-            return one.heard + longest
-        if one.answer.status is None and not (one.joined and one.trouble is None):
-            taken = one.sent + (_QUIET if one.trouble is None else _SILENCE)
-            if now >= taken:
-                self._resume(one)
-                self._join(one)
-            else:
-                due.append(taken)
-        if one.missing or one.sight.over:
-            if now - one.heard > _SILENCE:
-                self._hang_up(one)
-                self._ask(one)
-                if one.missing:
-                    # A kubelet ends even an empty answer with its container.
-                    if one.answer.status is None:
-                        one.trouble = one.trouble or podlog.silent(one.source, _SILENCE)
-                    self._lost(one)
-                return min(due)
-            due.append(one.heard + _SILENCE + 0.01)
-        elif one.sight.run > one.source.run:
-            one.overdue = one.overdue or now + _OVERDUE
-            if now >= one.overdue:
-                self._mistaken(one)
-            else:
-                due.append(one.overdue)
-        return min(due)
-
-    def _mistaken(self, one: Reading) -> None:
-        """Go back for the rest of a run: the container was new already when its log was asked for.
-
-        A stream of the run before would have ended. What it brought is of the next one.
-        """
-        self._hang_up(one)
-        if one.place != one.anchor and one.place.at // _NANO >= one.sight.begun:
-            one.place, one.ahead = one.anchor, one.place
-        self._proceed(one)
-
-    # What a look tells.
+    def _look(self) -> None:
+        while not self.closed:
+            self._kick.clear()
+            began = time.monotonic()
+            try:
+                pods = self._pods()
+                with self.changed:
+                    self._seen(began, pods)
+            except Exception as error:  # noqa: BLE001  told by `read`
+                self._astray(error)
+            if not self.options.follow:
+                return
+            spent = time.monotonic() - began
+            self._closed.wait(min(_GAP, self._every))
+            self._kick.wait(max(self._every, 10 * spent))
 
     def _astray(self, error: Exception) -> None:
         passes = isinstance(error, ClusterError | TimedOut) and podlog.passes(error)
-        late = time.monotonic() - self._answered > PATIENCE or self._api.left <= 0
-        if late or not passes or not (self._looked and self._options.follow):
-            self._error = error
+        late = time.monotonic() - self._answered > PATIENCE or self.api.left <= 0
+        if late or not passes or not (self.looked and self.options.follow):
+            self.tell(error)
 
     def _seen(self, began: float, pods: list[Object]) -> None:
         """Take note of the pods that there are."""
-        if self._errands.closed.is_set():
+        if self.closed:
             return
-        first, self._looked = not self._looked, began
-        self._answered = time.monotonic()
-        if self._api.server_time is not None:
-            self._clock = self._api.server_time, began
-        there = set()
-        for pod in pods:
-            there.add(pod["metadata"]["uid"])
-            self._see(pod, first=first)
-        self._make_room()
-        for uid, several in self._readings.items():
-            for one in several:
-                one.missing = one.missing or uid not in there
-                if one.state is State.WAITING:
-                    self._proceed(one)
-                elif one.state is State.ENDED and began >= one.when:
-                    if one.missing or one.sight.run != one.source.run or one.sight.over:
-                        self._proceed(one)
-                    else:
-                        # Closed early, as servers do with long requests.
-                        self._pause(one)
+        if not self.looked:
+            self._files = _more_files()
+        first, self._answered = not self.looked, time.monotonic()
+        there = {pod["metadata"]["uid"] for pod in pods}
+        for one in self._all():
+            one.missing = one.missing or one.source.uid not in there
+        new = [log for pod in pods if (log := self._see(pod, first=first)) is not None]
+        self.looked = began
+        for one in self._all():
+            one.heed(self._answered)
+        self.changed.notify_all()
+        for one in new:
+            try:
+                threading.Thread(target=one.run, daemon=True).start()
+            except RuntimeError as error:
+                raise podlog.too_many(self.count, str(error)) from error
+        self._judge()
 
-    def _see(self, pod: Object, *, first: bool) -> None:
+    def _see(self, pod: Object, *, first: bool) -> _Log | None:
+        """Take note of a pod; its log, if that is another than the one that is read."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        several = self._readings.get(uid, [])
+        several = self._logs.get(uid, [])
         for one in several:
             one.sight = podlog.sight(pod, one.source.container)
-        container = self._options.container or podlog.main_container(pod)
+        container = self.options.container or podlog.main_container(pod)
         if container is None or (uid, container) in self._unwanted:
-            return
-        current = several[-1] if several else None
-        if current is not None and current.source.container == container:
-            return
+            return None
+        before = several[-1] if several else None
+        if before is not None and before.source.container == container:
+            return None
         sight = podlog.sight(pod, container)
         chief = is_launcher(pod)
         source = Source(
             pod=name,
             uid=uid,
             container=container,
-            run=sight.run - 1 if self._options.previous and sight.run else sight.run,
+            run=sight.run - 1 if self.options.previous and sight.run else sight.run,
             chief=chief,
             worker=None if chief else worker_index(pod),
         )
         if not self._wanted(source):
             self._unwanted.add((uid, container))
+            return None
+        found = _Log(self, f"{self._path}/{part(name)}", source, sight, before)
+        found.whole = not (first and sight.readable)
+        self._logs.setdefault(uid, []).append(found)
+        return found
+
+
+class _Log:
+    """The log of one container of one pod, which a thread reads run after run."""
+
+    def __init__(
+        self, owner: Follow, path: str, source: Source, sight: Sight, before: _Log | None
+    ) -> None:
+        self.source, self.sight = source, sight
+        self.missing = self.settled = self.refused = False
+        self.idle = False
+        """Whether there is nothing to read yet."""
+        self.whole = True
+        """Whether nothing of it is cut off (`tail`, `since`)."""
+        self._owner, self._api, self._options = owner, owner.api, owner.options
+        self._path, self._before = path, before
+        self._superseded = False
+        self._stream: streaming.Stream | None = None
+        self._place, self._anchor = streaming.Place(), streaming.Place()
+        """How far it was read; the same when the stream was opened."""
+        self._ahead: streaming.Place | None = None
+        """How far the next run was read already, by a stream that was to be this run's."""
+        self._overdue = 0.0
+        """When a stream is no longer taken for this run's; 0 unless there is a newer one."""
+        self._given_up = self._answered = self._last = False
+        self._joined = self._broken = False
+        self._trouble: ArenaError | None = None
+        """Why it could not be read the last time, until it can."""
+        self._begun = ""
+        """The server's time when it was first asked for, for a log of which no line came."""
+        self._tries, self._delay = 0, 0.0
+
+    # What the thread that looks at pods does, which holds the lock.
+
+    def heed(self, now: float) -> None:
+        """See whether a stream is still what it was opened for."""
+        stream, sight = self._stream, self.sight
+        if stream is None or self._last:
             return
-        whole = not (first and sight.readable)
-        one = Reading(source=source, path=f"{self._path}/{name}", whole=whole, sight=sight)
-        if current is not None and not current.settled:
-            current.superseded = True
-            one.after = current
-        self._readings.setdefault(uid, []).append(one)
-        if self._options.previous and not sight.run:
-            self._settle(one, Turn.REFUSED, podlog.never_before(source))
+        since = stream.since
+        quiet = 0.0 if since is None else now - since
+        if not self._answered and quiet > (_QUIET if self._trouble is None else _SILENCE):
+            self._take()
+        if self.missing or sight.over:
+            gone = quiet > _SILENCE
+        elif sight.run > self.source.run:
+            self._overdue = self._overdue or now + _OVERDUE
+            gone = now >= self._overdue
+        else:
+            gone = False
+        if gone:
+            self._given_up = True
+            stream.hang_up()
 
-    def _make_room(self) -> None:
-        """Let this process open as many files as there are streams."""
-        import resource  # noqa: PLC0415  only to follow logs
+    def hang_up(self) -> None:
+        """End what is being read."""
+        if self._stream is not None:
+            self._stream.hang_up()
 
-        needed = sum(not one.settled for one in self._all()) + _SPARE
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft == resource.RLIM_INFINITY or needed <= soft:
+    # What its own thread does.
+
+    def run(self) -> None:
+        """Read it until nothing more can come."""
+        try:
+            if self._before is not None:
+                self._before.supersede()
+            while self._readable() and self._read_run() and self._next_run():
+                pass
+        except _Left:
+            pass
+        except Exception as error:  # noqa: BLE001  told by `Follow.read`
+            self._owner.tell(error)
+            self._owner.settle(self, None)
+
+    def supersede(self) -> None:
+        """Let the next container of the pod wait for this one's log."""
+        self._superseded = True
+        self._owner.wait(lambda: self.settled)
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        with self._owner.changed:
+            self.idle = not until()
+            self._owner.wait(until)
+            self.idle = False
+
+    def _readable(self) -> bool:
+        """Wait until there is something to read; whether there is."""
+        if self._options.previous:
+            if not self.sight.run:
+                self._settle(Turn.REFUSED, podlog.never_before(self.source))
+            return not self.settled
+        if not self._owner.finite:
+            self._wait(lambda: self.missing or self.sight.readable or self.sight.final)
+        if self.missing:
+            self._lose()
+        elif not self.sight.readable:
+            self._settle(Turn.ENDED)
+        elif not self._joined and not self._place.stamp:
+            self.source = replace(self.source, run=self.sight.run)
+        return not self.settled
+
+    def _read_run(self) -> bool:
+        """Read the log of this run to its end, however often that breaks; whether that is all."""
+        while True:
+            sight = self.sight
+            behind = sight.run - self.source.run
+            previous = self._options.previous or behind == 1
+            last = self._owner.finite or previous or sight.over
+            if self.missing:
+                self._lose()
+            elif behind > 1 and not self._options.previous:
+                # Of several runs that came and went only the last one before this is there.
+                return True
+            if self.settled:
+                return False
+            if last and not self._last:
+                self._tries, self._delay = 0, 0.0
+            self._last = last
+            try:
+                self._read(previous=previous)
+            except ArenaError as error:
+                if self._given_up:
+                    self._give_up()
+                elif podlog.no_previous(error) and not self._options.previous:
+                    return True
+                else:
+                    self._heal(error)
+            else:
+                if last:
+                    return not self.settled
+                self._owner.look_again()
+                if not (self.missing or self.sight.over or self.sight.run > self.source.run):
+                    # Closed early, as servers do with long requests.
+                    self._pause()
+
+    def _next_run(self) -> bool:
+        """Wait for the next run; whether there is one."""
+        if self._owner.finite:
+            self._settle(Turn.ENDED if self.sight.final else None)
+            return False
+        self._wait(
+            lambda: self.missing or self.sight.final or self.sight.run > self.source.run,
+        )
+        sight = self.sight
+        if sight.run <= self.source.run:
+            if sight.final:
+                self._settle(Turn.ENDED)
+            else:
+                self._lose()
+            return False
+        run = max(self.source.run + 1, sight.run - 1)
+        self.source = replace(self.source, run=run)
+        begun = sight.begun if run == sight.run else sight.begun_before
+        if self._ahead is not None:
+            self._place = self._ahead
+        elif self._place.at // _NANO < begun:
+            self._place = streaming.Place()
+        self._ahead, self.whole, self._begun, self._last = None, True, "", False
+        self._tell(Turn.RESTARTED)
+        return True
+
+    def _give_up(self) -> None:
+        """Go on after the stream was left that brought nothing, or was of another run.
+
+        The container was new already when the log of the run before was asked for, whose stream
+        would have ended: what it brought is of the next run.
+        """
+        if self.missing:
+            # A kubelet ends even an empty answer with its container.
+            if not self._answered:
+                self._trouble = self._trouble or podlog.silent(self.source, _SILENCE)
+        elif self.sight.run > self.source.run:
+            newer = self._place != self._anchor
+            if newer and self._place.at // _NANO >= self.sight.begun:
+                self._place, self._ahead = self._anchor, self._place
+
+    def _heal(self, error: ArenaError) -> None:
+        """See to it that a log is asked for again, or not, after an error."""
+        finite, vain = self._owner.finite, self._tries >= _TRIES
+        if error.why == os.strerror(errno.EMFILE):
+            self._stop(podlog.too_many(self._owner.count, error.why))
+        if not isinstance(error, ClusterError | TimedOut | NotFound) or self._api.left <= 0:
+            self._stop(error)
+        if podlog.too_early(error):
+            # A kubelet may be behind what the API server says of it.
+            if finite or (self._last and vain):
+                self._settle(Turn.ENDED)
+                return
+            self._tries += 1
+        elif isinstance(error, NotFound) and not finite:
+            self._trouble = None
+            self._owner.look_again()
+            if self.missing:
+                return
+        elif not podlog.passes(error):
+            never = podlog.no_previous(error)
+            self._settle(Turn.REFUSED, podlog.never_before(self.source) if never else error)
             return
-        wish = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wish), hard))
-            self._room = (self._room[0] if self._room else soft, max(soft, wish))
+        else:
+            self._trouble = error
+            if self.missing:
+                return
+            self._tries += 1
+            if vain and self._last:
+                self._settle(Turn.REFUSED, error)
+                return
+            known = self._joined or (self._tries >= _TOLD and not self._last)
+            if known and not self._broken:
+                self._broken = True
+                self._tell(Turn.BROKEN, error)
+        self._pause()
 
-    def _give_room_back(self) -> None:
-        """Let this process open as many files as before, unless others have set that since."""
-        import resource  # noqa: PLC0415  only to follow logs
+    def _pause(self) -> None:
+        self._delay = min(_LONGEST, max(_SHORTEST, 2 * self._delay))
+        self._owner.rest(self._delay)
 
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if self._room is not None and soft == self._room[1]:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (self._room[0], hard))
+    # One stream.
+
+    def _read(self, *, previous: bool) -> None:
+        """Read what comes on one connection; ArenaError where it is refused, or breaks."""
+        self._anchor, self._answered, self._overdue = replace(self._place), False, 0.0
+        self._given_up = False
+        query = self._query(previous=previous)
+        silence = min(_ANSWER, self._api.silence) if self._last else None
+        try:
+            answer = self._answer(query, silence)
+            self._read_body(answer)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if silence is not None and isinstance(error, TimeoutError) and error.errno is None:
+                self._settle(Turn.REFUSED, podlog.silent(self.source, silence))
+                return
+            why = error.strerror if isinstance(error, OSError) else None
+            raise ClusterError(
+                f"the connection to {self._api.access.server} broke",
+                why=why or "the answer is no HTTP, or ended too early",
+            ) from error
+        finally:
+            with self._owner.changed:
+                if self._stream is not None:
+                    self._stream.close()
+                self._stream = None
+
+    def _answer(self, query: dict[str, str], silence: float | None) -> http.client.HTTPResponse:
+        """A good answer with its head; ArenaError where there is none."""
+        for again in (False, True):
+            used = self._api.access
+            asked = partial(self._api.asked, f"{self._path}/log", query, silence)
+            sock = self._owner.opened(asked)
+            if sock is None:
+                raise _Left
+            stream = streaming.Stream(sock)
+            with self._owner.changed:
+                self._stream = stream
+                if self._owner.closed:
+                    raise _Left
+            answer = stream.answer()
+            if _GOOD <= answer.status < _REDIRECT:
+                break
+            body = answer.read(_BODY)
+            error = refusal("GET", f"{self._path}/log", answer.status, answer.reason, body)
+            if answer.status != UNKNOWN_CALLER:
+                raise error
+            if again or not self._api.renewed(used):
+                self._stop(error)
+            stream.close()
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        if (why := odd_body(headers)) is not None:
+            self._settle(Turn.REFUSED, self._api.no_server(why))
+            raise _Left
+        return answer
+
+    def _read_body(self, answer: http.client.HTTPResponse) -> None:
+        lines = streaming.Lines(self._place, self.source)
+        held: list[bytes] = []
+        size = 0
+
+        def hand_on() -> None:
+            nonlocal size
+            if held:
+                data = b"".join(held)
+                held.clear()
+                size = 0
+                self._say(lines.feed(data))
+
+        with self._owner.changed:
+            self._answered = True
+            self._begun = self._begun or _date(answer.headers.get("date", ""))
+            self._take()
+            stream = self._stream
+        if stream is not None:
+            stream.idle = hand_on
+        for piece in streaming.pieces(answer):
+            held.append(piece)
+            size += len(piece)
+            if size >= streaming.PIECE:
+                hand_on()
+        hand_on()
+        if self._last:
+            self._say(lines.finish())
+
+    def _say(self, lines: list[Line]) -> None:
+        if lines:
+            self._delay, self._tries = 0.0, 0
+            self._owner.give(lines)
+
+    def _query(self, *, previous: bool) -> dict[str, str]:
+        options = self._options
+        query = {"container": self.source.container, "timestamps": "true"}
+        if previous:
+            query["previous"] = "true"
+        elif not self._last:
+            query["follow"] = "true"
+        if self._place.stamp:
+            since = self._place.since
+            return query | ({} if since is None else {"sinceTime": since})
+        if self.whole:
+            return query
+        if options.tail is not None and self._begun:
+            # What was written since the first try is no more to be cut off.
+            return query | {"sinceTime": self._begun}
+        return query | podlog.cut(options)
+
+    # What is told.
+
+    def _take(self) -> None:
+        """It can be read, again maybe."""
+        if self._broken and self._joined:
+            self._tell(Turn.RESUMED)
+        self._broken, self._trouble = False, None
+        if not self._joined:
+            self._joined = True
+            self._tell(Turn.JOINED)
+        self._owner.heard()
+
+    def _tell(self, turn: Turn, error: ArenaError | None = None) -> None:
+        self._owner.tell(Notice(turn=turn, source=self.source, error=error))
+
+    def _lose(self) -> None:
+        """The pod is deleted: nothing more can be read."""
+        never = self._trouble is not None and not self._joined
+        self._settle(Turn.REFUSED if never else Turn.GONE, self._trouble)
+
+    def _stop(self, error: ArenaError) -> NoReturn:
+        """End everything with an error: the other logs would have the same."""
+        self._owner.tell(error)
+        self._settle(None)
+        raise _Left
+
+    def _settle(self, turn: Turn | None, error: ArenaError | None = None) -> None:
+        # An end is told where there was a log, or it is known now that there will be none.
+        ends = self._joined or (turn is Turn.ENDED and self.sight.final)
+        told = turn is Turn.REFUSED or (ends and not self._superseded)
+        notice = Notice(turn=turn, source=self.source, error=error) if turn and told else None
+        self._owner.settle(self, notice)
+
+
+def _date(said: str) -> str:
+    """A Date header as RFC 3339; empty where it is none."""
+    try:
+        return parsedate_to_datetime(said).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, TypeError, OverflowError):
+        return ""
+
+
+def _more_files() -> tuple[int, int] | None:
+    """Let this process open a file for each stream; the limit before, and the new one."""
+    import resource  # noqa: PLC0415  only to follow logs
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wish = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wish:
+        return None
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wish, hard))
+        return soft, wish
+    return None
+
+
+def _give_back(before: int, now: int) -> None:
+    """Let this process open as many files as before, unless others have set that since."""
+    import resource  # noqa: PLC0415  only to follow logs
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == now:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))

@@ -14,18 +14,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from arena_topo.clusters.objects import items, of
-from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log, pool_of
-from arena_topo.engines.kubernetes.failures import refusal, unreachable
+from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log
+from arena_topo.engines.kubernetes.failures import refusal
 from arena_topo.errors import ClusterError, TimedOut
 from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
     import websocket
 
-    from arena_topo.engines.kubernetes.connection import Access, Connection
+    from arena_topo.engines.kubernetes.connection import Connection
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 
@@ -102,10 +102,10 @@ def connected(
 
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
     found, begun, outcome = api.access, time.monotonic(), "failed"
-    line = _line(found, timeout)
+    line: Any = None
     try:
         try:
-            _dial(line, found, timeout)
+            line = api.dialled(timeout)
             opened = websocket.create_connection(
                 f"ws{found.server.removeprefix('http')}{path}?{urlencode(query)}",
                 socket=line.sock,
@@ -130,33 +130,8 @@ def connected(
             log("GET", path, outcome, begun)
         yield opened
     finally:
-        line.close()
-
-
-def _line(found: Access, timeout: float) -> Any:
-    """A connection of urllib3 to the API server or its proxy, which is not made yet."""
-    manager: Any = pool_of(found)
-    # There is no public way to a connection alone, apart from its class and all that it wants.
-    line = manager.connection_from_url(found.server)._new_conn()  # noqa: SLF001
-    line.timeout = timeout
-    if manager.proxy is not None:
-        host = urlsplit(found.server)
-        port = host.port or (443 if host.scheme == "https" else 80)
-        line.set_tunnel(
-            host.hostname, port, headers=manager.proxy_headers, scheme=manager.proxy.scheme
-        )
-    return line
-
-
-def _dial(line: Any, found: Access, timeout: float) -> None:
-    """Make the connection; the errors are those of a request."""
-    import urllib3
-
-    try:
-        line.connect()
-    except urllib3.exceptions.HTTPError as error:
-        limit = f"{timeout:g} s were waited"
-        raise unreachable(found.server, "GET", error, limit) from error
+        if line is not None:
+            line.close()
 
 
 def broken(server: str, pod: str, why: str) -> ClusterError:

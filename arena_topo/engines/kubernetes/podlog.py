@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -159,12 +157,12 @@ def silent(source: Source, seconds: float) -> ClusterError:
     )
 
 
-def too_many(count: int) -> ArenaError:
-    """The error of more streams than this process may have open files."""
+def too_many(count: int, why: str) -> ArenaError:
+    """The error of more streams than this process may have open files, or threads."""
     return ArenaError(
         f"{count} logs are too many at once for this process",
-        why=os.strerror(errno.EMFILE),
-        hint="raise the limit (`ulimit -n`), or name fewer with --only",
+        why=why,
+        hint="raise the limit (`ulimit -n`, `ulimit -u`), or name fewer with --only",
     )
 
 
