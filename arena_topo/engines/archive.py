@@ -13,8 +13,8 @@ that there was no room for those before; `# goes on` that the next row is a piec
 last line feed was torn by a crash, and is no row.
 
 Lines are known by their place in the log: the latest time so far, and how many lines there are from
-that time on. So a second follow, and one at the same time, add only what is newer. A follow that
-begins before a gap fills it, in a new file that replaces the old.
+that time on. So a second follow, and one at the same time, add only what is newer than all that is
+there. What is older is left out: nothing is ever put between rows.
 
 Only the user may read any of it. An error of the disk never stops a follow: `tell` hears it once,
 and no more is kept. The archive tidies itself when it is written to: jobs go that nothing was added
@@ -41,7 +41,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Self, TypeVar
 
 import msgspec
 
@@ -217,8 +217,8 @@ class Keeping:
         """Write what is left; `job` is how it was last seen. More than once does no harm."""
         if not self._off:
             with self._trying():
-                self._flush(*self._writers.values(), close=True)
-                there = _sound_head(self._folder / _JOB)
+                self._flush(*self._writers.values())
+                there = self._head()
                 # Who deletes it knows best: others see it end just then.
                 if job is not None and (deleted or there is None or not there.deleted):
                     self._about = {**self._about, **_seen(job), "deleted": deleted}
@@ -247,11 +247,17 @@ class Keeping:
     def _open(self) -> None:
         self._archive.tidy()
         _make(self._folder)
-        old = _sound_head(self._folder / _JOB)
+        old = self._head()
         if old is not None:
             self._about["slots"] = self._about["slots"] or old.slots
             self._about["tags"] = self._about["tags"] or old.tags
         _replace(self._folder / _JOB, self._about)
+
+    def _head(self) -> JobHead | None:
+        """What is there of the job; None for nothing, or what is about to be written anew."""
+        with contextlib.suppress(Damaged, FileNotFoundError):
+            return _decoded((self._folder / _JOB).read_bytes(), JobHead)
+        return None
 
     def _writer(self, source: Source) -> _Writer:
         writer = self._writers.get(source)
@@ -260,26 +266,17 @@ class Keeping:
             writer = self._writers[source] = _Writer(path, source, most=self._archive.largest)
         return writer
 
-    def _flush(self, *writers: _Writer, end: bool = False, close: bool = False) -> None:
+    def _flush(self, *writers: _Writer, end: bool = False) -> None:
         with _locked(self._folder / "writing"):
-            self._since_tidy += sum(one.flush(end=end, close=close) for one in writers)
+            self._since_tidy += sum(one.flush(end=end) for one in writers)
             if self._since_tidy > self._archive.most // 32:
                 self._since_tidy = 0
                 excess = self._archive.tidy()
                 while excess > 0:
                     largest = max(self._writers.values(), key=lambda one: one.size)
-                    dropped = largest.trim()
-                    if dropped < CHUNK // 4:
+                    if not (dropped := largest.trim()):
                         break
                     excess -= dropped
-
-
-class Item(NamedTuple):
-    """A line of a file, its place in the log, and whether lines may be missing before it."""
-
-    key: Key
-    line: Line
-    lacks: bool
 
 
 class Replaced(Exception):
@@ -298,11 +295,9 @@ class LogFile:
         self.first = self.last = 0
         """When the first and the last line were written; 0: none."""
         self.gaps: list[Gap] = []
-        self.holes: list[int] = []
-        """Before which moments lines may be missing that a follow may bring."""
         self.ended = False
         self.inode = 0
-        self._mark = self._flag = b""
+        self._lacks, self._flag = False, b""
 
     def skim(self) -> None:
         """Learn whose log it is, from when to when, and what is missing.
@@ -312,17 +307,18 @@ class LogFile:
         row, found, _ = self._read(0).partition(b"\n")
         if not found:
             return
-        source = _decoded(row.removeprefix(b"# "), LogHead).source
+        source = _decoded(row.removeprefix(b"# "), Source)
         if _log(source) != self.path.stem:
             raise Damaged("its first row is of another log")
         self.source = source
-        for _ in self.items(skim=True):
+        for _ in self.lines(skim=True):
             pass
 
-    def items(self, *, skim: bool = False) -> Iterator[Item]:
-        """The lines that were not read yet; of most chunks the first and the last with `skim`.
+    def lines(self, *, skim: bool = False) -> Iterator[tuple[Key, Line]]:
+        """The lines that were not read yet, with their places.
 
-        Replaced where another file has taken its place.
+        With `skim` of most chunks the first and the last. Replaced where another file has taken its
+        place.
         """
         parser = Parser(self.source or Source(pod=""))
         rest, offset = b"", self.size
@@ -334,7 +330,15 @@ class LogFile:
             self.size += len(rows) + 1
             if skim and not rows.startswith(b"# ") and b"\n# " not in rows:
                 rows = rows.partition(b"\n")[0] + b"\n" + rows.rpartition(b"\n")[2]
-            yield from self._items(parser.feed(rows + b"\n"))
+            for line in parser.feed(rows + b"\n"):
+                if line.stamp:
+                    yield self._added(line)
+                elif line.text in {_GAP, _CUT}:
+                    self._lacks = True
+                elif line.text in {_GOES_ON, _UNFED}:
+                    self._flag = line.text
+                elif line.text == _END:
+                    self.ended = True
 
     def _read(self, offset: int) -> bytes:
         """Some bytes of the file, which is not kept open: there may be a thousand."""
@@ -346,32 +350,17 @@ class LogFile:
             file.seek(offset)
             return file.read(CHUNK)
 
-    def _items(self, lines: Iterable[Line]) -> Iterator[Item]:
-        for line in lines:
-            if not line.stamp:
-                self._heed(line.text)
-                continue
-            lacks = self._mark in {_GAP, _CUT}
-            if lacks:
-                self.gaps.append(Gap(source=line.source, after=self.last, before=line.at))
-                if self._mark == _GAP:
-                    self.holes.append(line.at)
-            # As `after` has it, for one line.
-            top, since = self.key
-            self.key = (line.at, 1) if line.at > top else (top, since + 1)
-            self.first, self.last, self.ended = self.first or line.at, line.at, False
-            if self._flag:
-                line = line._replace(ends=self._flag != _GOES_ON, fed=self._flag != _UNFED)  # noqa: PLW2901
-            self._mark = self._flag = b""
-            yield Item(self.key, line, lacks)
-
-    def _heed(self, row: bytes) -> None:
-        if row in {_GAP, _CUT}:
-            self._mark = row
-        elif row == _END:
-            self.ended = True
-        elif row in {_GOES_ON, _UNFED}:
-            self._flag = row
+    def _added(self, line: Line) -> tuple[Key, Line]:
+        if self._lacks:
+            self.gaps.append(Gap(source=line.source, after=self.last, before=line.at))
+        # As `after` has it, for one line.
+        top, since = self.key
+        self.key = (line.at, 1) if line.at > top else (top, since + 1)
+        self.first, self.last, self.ended = self.first or line.at, line.at, False
+        if self._flag:
+            line = line._replace(ends=self._flag != _GOES_ON, fed=self._flag != _UNFED)
+        self._lacks, self._flag = False, b""
+        return self.key, line
 
 
 class _Writer:
@@ -385,10 +374,6 @@ class _Writer:
         self._whole = False
         self._key: Key | None = None
         """The place of the last line that was taken from those that wait."""
-        self._part: Path | None = None
-        """Where lines wait to fill a gap of the file."""
-        self._start, self._begun = NOWHERE, False
-        """The place of the line before those, and whether it is in the file."""
 
     @property
     def size(self) -> int:
@@ -406,23 +391,13 @@ class _Writer:
         self._waiting += sum([len(line.text) + 40 for line in batch])
         return self._waiting
 
-    def flush(self, *, end: bool = False, close: bool = False) -> int:
-        """Write what waits, at the `end` of the log or before a `close`; how many bytes."""
+    def flush(self, *, end: bool = False) -> int:
+        """Write what waits, at the `end` of the log maybe; how many bytes."""
         lines, self._lines, self._waiting = self._lines, [], 0
-        if not (lines or end or (close and self._part)):
+        if not (lines or end):
             return 0
-        begun = self._key is not None
         self._catch_up()
-        written = 0
-        if lines and self._part is None and self._fills(lines[0].at):
-            self._part = self._path.with_name(f".{secrets.token_hex(8)}")
-            self._start, self._begun = self._key or NOWHERE, begun
-        if self._part is not None:
-            written += self._set_aside(self._part, lines)
-            if end or close or (self._key or NOWHERE) > self._file.key:
-                self._merge(self._part)
-        elif lines:
-            written += self._add(lines, begun=begun)
+        written = self._add(lines) if lines else 0
         if end and not self._file.ended:
             written += self._append(_END + b"\n")
             self._file.ended = True
@@ -431,30 +406,17 @@ class _Writer:
         return written
 
     def _catch_up(self) -> None:
-        """Learn what is in the file by now."""
-        try:
-            for _ in self._file.items():
-                pass
-        except FileNotFoundError:
-            self._file = LogFile(self._path, self._source)
-        except Replaced:
-            self._file = LogFile(self._path, self._source)
-            self._catch_up()
+        """Learn what is in the file by now, which another process may have added to, or cut."""
+        with contextlib.suppress(Replaced, FileNotFoundError):
+            deque(self._file.lines(), 0)
+            return
+        self._file = LogFile(self._path, self._source)
+        with contextlib.suppress(FileNotFoundError):
+            deque(self._file.lines(), 0)
 
-    def _fills(self, at: int) -> bool:
-        """Whether a line of a moment, and those behind it, may be missing in the file."""
-        key = after(self._key or NOWHERE, (at,))
-        return key <= self._file.key and any(hole > at for hole in self._file.holes)
-
-    def _set_aside(self, part: Path, lines: Sequence[Line]) -> int:
-        self._key = after(self._key or NOWHERE, [line.at for line in lines])
-        data = b"".join(map(_row, lines))
-        _append(part, data)
-        return len(data)
-
-    def _add(self, lines: Sequence[Line], *, begun: bool) -> int:
+    def _add(self, lines: Sequence[Line]) -> int:
         """Write the lines that are newer than all in the file."""
-        key, known = self._key or NOWHERE, self._file.key
+        begun, key, known = self._key is not None, self._key or NOWHERE, self._file.key
         self._key = after(key, [line.at for line in lines])
         start = 0
         for line in lines if key != known else ():
@@ -465,10 +427,8 @@ class _Writer:
         rows = [_row(line) for line in lines[start:]]
         if not rows:
             return 0
-        if known == NOWHERE:
-            lacks = begun or not self._whole
-        else:
-            lacks = not begun and len(rows) == len(lines)
+        first = known == NOWHERE
+        lacks = (begun or not self._whole) if first else (not begun and not start)
         written = self._append((_GAP + b"\n" if lacks else b"") + b"".join(rows))
         self._file.key, self._file.ended = self._key, False
         return written
@@ -484,76 +444,22 @@ class _Writer:
     def _header(self) -> bytes:
         return b"# %b\n" % json.dumps({"format": FORMAT, **asdict(self._source)}).encode()
 
-    def _merge(self, part: Path) -> None:
-        """Fill gaps of the file with the lines that were set aside."""
-        old, new = LogFile(self._path, self._source), LogFile(part, self._source)
-        new.key = self._start
-        with self._replacing() as file:
-            for item in _merged(old.items(), new.items(), begun=self._begun, whole=self._whole):
-                file.write((_GAP + b"\n" if item.lacks else b"") + _row(item.line))
-            if self._file.ended:
-                file.write(_END + b"\n")
-        part.unlink()
-        self._part = None
-        self._file = LogFile(self._path, self._source)
-        self._catch_up()
-
     def trim(self) -> int:
         """Remove the oldest quarter of the file; how many bytes."""
         # Another process may have added to it, or replaced it, since.
         self._catch_up()
         file = self._file
-        with self._path.open("rb") as old:
+        if not file.size:
+            return 0
+        with self._path.open("rb") as old, _replacing(self._path) as copy:
             old.seek(file.size // 4)
             old.readline()
-            begin = old.tell()
-            if begin >= file.size:
-                return 0
-            with self._replacing() as copy:
-                copy.write(_CUT + b"\n")
-                shutil.copyfileobj(old, copy, CHUNK)
-                size = copy.tell()
+            copy.write(self._header() + _CUT + b"\n")
+            shutil.copyfileobj(old, copy, CHUNK)
+            size = copy.tell()
         dropped, file.size = file.size - size, size
         file.inode = self._path.stat().st_ino
-        return dropped
-
-    @contextlib.contextmanager
-    def _replacing(self) -> Iterator[BinaryIO]:
-        """A file that takes the place of this one once it is whole."""
-        temporary = self._path.with_name(f".{secrets.token_hex(8)}")
-        try:
-            with open(temporary, "xb", opener=_private) as file:
-                file.write(self._header())
-                yield file
-            temporary.replace(self._path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def _merged(
-    old: Iterator[Item], new: Iterator[Item], *, begun: bool, whole: bool
-) -> Iterator[Item]:
-    """The lines of two files of one log, each once; between those of `new` none is missing.
-
-    `begun` says that the line before the first of `new` is in `old`, `whole` that the log begins
-    with the first of `new` where nothing comes before it.
-    """
-    ahead = next(old, None)
-    first = alone = True
-    for item in new:
-        while ahead is not None and ahead.key < item.key:
-            yield ahead._replace(lacks=ahead.lacks and first)
-            ahead, alone = next(old, None), False
-        same = ahead if ahead is not None and ahead.key == item.key else None
-        sound = begun or not first or (whole and alone)
-        yield item._replace(lacks=not sound and (same is None or same.lacks))
-        if same is not None:
-            ahead = next(old, None)
-        first = False
-    if ahead is not None:
-        yield ahead
-    yield from old
+        return max(0, dropped)
 
 
 def _row(line: Line) -> bytes:
@@ -567,44 +473,34 @@ def _row(line: Line) -> bytes:
 def _skimmed(path: Path) -> LogFile:
     while True:
         log = LogFile(path)
-        try:
+        with contextlib.suppress(Replaced):
             log.skim()
-        except Replaced:
-            continue
-        return log
+            return log
 
 
 def _lines(path: Path, source: Source) -> Iterator[Line]:
     """The lines of a log; while it is read, another file may take its place."""
-    key = NOWHERE
+    known = NOWHERE
     while True:
-        try:
-            for item in LogFile(path, source).items():
-                if item.key > key:
-                    key = item.key
-                    yield item.line
-        except Replaced:
-            continue
-        return
+        with contextlib.suppress(Replaced):
+            for key, line in LogFile(path, source).lines():
+                if key > known:
+                    known = key
+                    yield line
+            return
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def _append(path: Path, data: bytes, *, at: int | None = None) -> int:
-    """Write to the end of a file, or to a place that then is its end; its inode."""
+def _append(path: Path, data: bytes, *, at: int) -> int:
+    """Write to a place of a file that then is its end; its inode."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if at is not None and os.fstat(descriptor).st_size > at:
-            os.ftruncate(descriptor, at)
-        os.lseek(descriptor, 0, os.SEEK_END)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        if os.fstat(descriptor).st_size > at:
+            file.truncate(at)
+        file.seek(0, os.SEEK_END)
         view = memoryview(data)
         while view:
-            view = view[os.write(descriptor, view) :]
+            view = view[file.write(view) :]
         return os.fstat(descriptor).st_ino
-    finally:
-        os.close(descriptor)
 
 
 class Archive:
@@ -712,8 +608,9 @@ class Archive:
 
     def _described(self, folder: Path) -> Kept | None:
         """What a folder holds; None where it has not begun."""
-        about = _job_head(folder / _JOB)
-        if about is None:
+        try:
+            about = _decoded((folder / _JOB).read_bytes(), JobHead)
+        except FileNotFoundError:
             return None
         logs = []
         damaged = False
@@ -787,22 +684,15 @@ class Archive:
         if self.root is None:
             return 0
         _make(self.root)
-        jobs = []
-        for folder in self.root.iterdir():
-            if folder.name.startswith(".gone-"):
-                shutil.rmtree(folder, ignore_errors=True)
-            elif folder.is_dir():
-                jobs.append((*_measured(folder), folder))
-        jobs.sort()
+        folders = (folder for folder in self.root.iterdir() if folder.is_dir())
+        jobs = sorted((*_measured(folder), folder) for folder in folders)
         total, count = sum(size for _, size, _ in jobs), len(jobs)
         now = self._clock()
         for changed, size, folder in jobs:
             needless = changed < now - AGE or total > self.most or count > JOBS
             if needless and changed < now - IN_USE:
-                gone = self.root / f".gone-{secrets.token_hex(8)}"
-                with contextlib.suppress(OSError):  # another process removes it
-                    folder.rename(gone)
-                    shutil.rmtree(gone, ignore_errors=True)
+                # Another process may remove it as well.
+                shutil.rmtree(folder, ignore_errors=True)
                 total -= size
                 count -= 1
         return total - self.most
@@ -999,35 +889,11 @@ class JobHead(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = False
 
 
-class LogHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The first row of a log: whose it is."""
-
-    format: int
-    pod: str
-    uid: str
-    container: str
-    run: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-    chief: bool
-    worker: Annotated[int, msgspec.Meta(ge=0, le=_MOST)] | None
-
-    @property
-    def source(self) -> Source:
-        """Whose log it is."""
-        return Source(
-            pod=self.pod,
-            uid=self.uid,
-            container=self.container,
-            run=self.run,
-            chief=self.chief,
-            worker=self.worker,
-        )
-
-
 class _Version(msgspec.Struct):
     format: int = 0
 
 
-Head = TypeVar("Head", JobHead, LogHead)
+Head = TypeVar("Head", JobHead, Source)
 
 
 def _decoded(data: bytes, kind: type[Head]) -> Head:
@@ -1041,35 +907,31 @@ def _decoded(data: bytes, kind: type[Head]) -> Head:
                 f"another version of arena-topo wrote it (format {version}, not {FORMAT});"
                 " its logs are plain text"
             )
-        return msgspec.convert(value, kind)
+        found = msgspec.convert(value, kind)
     except (msgspec.ValidationError, ValueError, ArithmeticError, RecursionError) as error:
         raise Damaged(str(error)) from error
+    if isinstance(found, Source) and not 0 <= max(found.run, found.worker or 0) <= _MOST:
+        raise Damaged("its first row names no run of a container")
+    return found
 
 
-def _job_head(path: Path) -> JobHead | None:
-    """What `job.json` says; None where there is none. Damaged, OSError where it cannot be read."""
-    try:
-        return _decoded(path.read_bytes(), JobHead)
-    except FileNotFoundError:
-        return None
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of another once it is whole: a reader sees the one or the other.
 
-
-def _sound_head(path: Path) -> JobHead | None:
-    """The same, and None for one that makes no sense: it is about to be written anew."""
-    try:
-        return _job_head(path)
-    except Damaged:
-        return None
-
-
-def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part."""
+    Only the user may read it.
+    """
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(value, file)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _replace(path: Path, value: Mapping[str, Any]) -> None:
+    with _replacing(path) as file:
+        file.write(json.dumps(value).encode())
