@@ -83,11 +83,10 @@ class Communicator:
     """A communicator: the ranks that speak of it, and how they are joined.
 
     `name` is NCCL's own hash of it (commId), None where no line prints one. `certain` is False
-    where only the order of lines puts its ranks together, or a rank is here because it fits nowhere
-    else. `size` is nranks. `rings` are the rings by channel as rank 0 lists them: None at the end
-    where more ranks follow, or may follow (NCCL cuts long ones); `ring_lines` the lines that list
-    them. `together` are the places in `Report.communicators` of those whose connections are here
-    as well, as they join the same processes and no line tells them apart.
+    where only the order of lines puts its ranks together. `size` is nranks. `rings` are the rings
+    by channel as rank 0 lists them: None at the end where more ranks follow, or may follow (NCCL
+    cuts long ones); `ring_lines` the lines that list them. `connections` are also those of smaller
+    communicators that join the same processes, where no line tells them apart.
     """
 
     name: str | None
@@ -99,7 +98,6 @@ class Communicator:
     ring_lines: Mapping[int, str] = field(default_factory=dict, compare=False)
     searches: tuple[Search, ...] = ()
     connections: tuple[Connection, ...] = ()
-    together: tuple[int, ...] = ()
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -200,9 +198,8 @@ class Complaint:
     """A WARN line, or an INFO line that says something is off; the same of many is told once.
 
     `where` is NCCL's source line, `cause` None where it is not known, `hosts` who said it, and
-    `count` how often. `warning` is False for INFO lines. `follows` is what the same process had
-    complained of before, where this one only tells that something failed in it. `ranks` are those
-    of its writers where that is certain, in the largest communicator that each is of.
+    `count` how often. `warning` is False for INFO lines. `ranks` are those of its writers where
+    that is certain, in the largest communicator that each is of.
     """
 
     text: str
@@ -212,21 +209,6 @@ class Complaint:
     ranks: tuple[int, ...]
     count: int
     warning: bool
-    follows: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unplaced:
-    """A connection of which no line tells the communicator.
-
-    `host` and `pid` are of the process that speaks. `candidates` are the places in
-    `Report.communicators` of those it may belong to: none where the log does not have it.
-    """
-
-    connection: Connection
-    host: str
-    pid: int | None
-    candidates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +217,8 @@ class Report:
 
     `lines` lines were NCCL's, `torn` of them cut or mixed up with others and not used. `versions`
     are NCCL's ("2.18.3+cuda12.2"), `drivers` CUDA's driver versions as NCCL prints them (12020).
-    `dropped` counts what was over the bound on memory.
+    `unplaced` counts connections of which no line tells the communicator, `dropped` what was over
+    the bound on memory.
     """
 
     versions: tuple[str, ...] = ()
@@ -244,7 +227,7 @@ class Report:
     hosts: tuple[Host, ...] = ()
     settings: tuple[Setting, ...] = ()
     complaints: tuple[Complaint, ...] = ()
-    unplaced: tuple[Unplaced, ...] = ()
+    unplaced: int = 0
     lines: int = 0
     torn: int = 0
     dropped: int = 0

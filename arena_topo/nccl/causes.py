@@ -164,11 +164,6 @@ ADVICE: tuple[Advice, ...] = (
 )
 """The first whose pattern is found in a text holds."""
 
-FOLLOWS = re.compile(
-    r"\[Service thread\] (?:Error encountered|Could not receive)|Proxy Call to rank \d+ failed"
-)
-"""What a process says after something in it failed, and had been told of (src/proxy.cc)."""
-
 _OFF = re.compile(
     r"P2P is disabled between|Could not enable P2P between|peer query failed"
     r"|(?<!^NET/Socket : )GPU Direct RDMA Disabled for|fallocate: Failed to extend"

@@ -479,15 +479,12 @@ def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
         )
     )
     for one, advice in told:
-        why = advice.why if advice else None
-        if one.follows is not None:
-            why = f"the same process had complained before: {one.follows}"
         yield Finding(
             kind=Kind.WARNING,
             got=one.text + (f" (x{one.count})" if one.count > 1 else ""),
             hosts=tuple(name for name in one.hosts if name),
             ranks=one.ranks,
-            cause=why,
+            cause=advice.why if advice else None,
             hint=advice.hint if advice else None,
             lines=(one.text,),
         )

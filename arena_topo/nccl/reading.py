@@ -5,13 +5,13 @@
     host:pid:tid [dev] file.cc:123 (function) NCCL WARN   since 2.30
     host:pid:tid [dev] int f(a, b):12 NCCL WARN text      plugins of AWS: __PRETTY_FUNCTION__
 
-Tags, time stamps and other lines may stand before them. Each line is read for itself, and one that
-is not whole is not used: half a number is another number.
+Tags and time stamps may stand before them. Each line is read for itself; one that is cut, or mixed
+with another, is counted and not used: half a number is another number.
 
 NCCL tells a communicator's name (commId) since 2.17, and that it begins since 2.18. Before, only
-"Init COMPLETE" tells who was speaking: what a thread said since its last one belongs to it.
-Pointers are of one process only. Since 2.22 ranks connect at their first collective, from other
-threads: such a line belongs to the one communicator of the process in which it can be true.
+"Init COMPLETE" tells who was speaking: what a thread said since its last one belongs to it. Since
+2.22 ranks connect at their first collective, from other threads: such a line belongs to the one
+communicator of the process in which it can be true.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from arena_topo.nccl import (
     Report,
     Search,
     Setting,
-    Unplaced,
 )
-from arena_topo.nccl.causes import FOLLOWS, advice_on, reports_trouble
+from arena_topo.nccl.causes import advice_on, reports_trouble
 
 MOST_FACTS = 400_000
 """Connections, rings, settings and what else is kept: 1,024 ranks with 32 channels say a third of
@@ -63,13 +62,13 @@ HIGHEST_RANK = 1_000_000
 OLD_LONGEST_RING = 20
 """Ranks of a ring that NCCL before 2.23 prints, without a word on the others (rings.cc)."""
 
-OLD_WIDEST_RANK = 1_000
-"""From this size on those versions write one rank over the end of the other."""
-
 _WORD = re.compile(r"NCCL (INFO|WARN) ")
 _WRITER = re.compile(
-    r"(?:(?P<host>[\w.<>-]{1,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) )?\[(?P<device>-?\d{1,4})\] "
+    r"(?:(?<![^\s:\]|])(?P<host>[\w.<>-]{1,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) |(?<!\d ))"
+    r"\[(?P<device>-?\d{1,4})\] "
 )
+"""Text right before a host may be a part of its name, or have replaced one."""
+
 _WHERE = re.compile(r"(\S.*:\d{1,6}) (?:\([^ ]{1,100}\) )?")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+[\w.-]*\+cuda\d+\.\d+)")
@@ -90,18 +89,17 @@ _PATTERN = re.compile(
     r"type (\w+)/(\w+), sameChannels \d+"
 )
 _START = re.compile(
-    r"(?:\[Rank \d+\] )?(?:\w+ )?comm (0x[0-9a-f]+) rank (\d+) nranks (\d+) cudaDev (?P<cuda>-?\d+)"
+    r"(?:\[Rank \d+\] )?(?:\w+ )?comm 0x[0-9a-f]+ rank (\d+) nranks (\d+) cudaDev (?P<cuda>-?\d+)"
     r"(?: nvmlDev (?P<nvml>-?\d+))?(?: busId (?P<bus>[0-9a-f]+))?"
     r"(?: parent 0x[0-9a-f]+)?(?: (?:splitCount|childCount) \d+)?(?: color -?\d+ key -?\d+)?"
     r"(?: localSize \d+ used \d+ bytes)?(?: commId (?P<name>0x[0-9a-f]+))? ?"
     r"- Init (?P<state>START|COMPLETE)"
 )
-_NODES = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) nRanks (\d+) nNodes \d+ localRanks \d+ .*")
+_NODES = re.compile(r"comm 0x[0-9a-f]+ rank (\d+) nRanks (\d+) nNodes \d+ localRanks \d+ .*")
 _OF_RANK = re.compile(
     r"(?:\[Rank \d+\] )?(?:ncclComm\w+ )?comm 0x[0-9a-f]+ rank \d+ (?:nranks |nRanks \d+ nNodes )"
 )
 _OVER = re.compile(r" - (?:Destroy|Abort|Revoke)\b")
-_ENDED = re.compile(r"comm (0x[0-9a-f]+) rank \d+ .*(?:Destroy|Abort) COMPLETE")
 _SETTING = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.*)")
 _CHANNELS = re.compile(r"(\d{1,6}) coll channels,")
 _DRIVER = re.compile(r"cudaDriverVersion (\d{1,9})")
@@ -156,13 +154,12 @@ class _Thread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A line of NCCL and who wrote it; `whole` is False where its end may be lost."""
+    """A line of NCCL and who wrote it."""
 
     thread: _Thread
     text: str
     warning: bool
     where: str | None
-    whole: bool
 
     @property
     def host(self) -> str:
@@ -216,6 +213,14 @@ class _Member:
         """What stands in brackets before its lines."""
         return self.device, self.cuda
 
+    def may_be(self, rank: int, size: int, name: str | None) -> bool:
+        """Whether a line that names a rank, and maybe its communicator, can be of this one."""
+        return (
+            self.rank in {None, rank}
+            and self.size in {None, size}
+            and (None in {self.name, name} or self.name == name)
+        )
+
     def may_say(self, via: _Via) -> bool:
         """Whether a connection can be one of this rank's."""
         highest = HIGHEST_RANK if self.size is None else self.size - 1
@@ -252,16 +257,16 @@ class _Host:
     lines: dict[str, str] = field(default_factory=dict)
     no_ib: str = ""
 
-    def read(self, text: str, *, whole: bool) -> None:
+    def read(self, text: str) -> None:
         if text.startswith("NET/IB") and text.endswith("No device found."):
             self.no_ib = self.no_ib or text[:LONGEST_LINE]
-        elif whole and (found := _NETWORK.fullmatch(text)):
+        elif found := _NETWORK.fullmatch(text):
             self.networks.setdefault(found[1] or found[2])
         elif found := _BOOTSTRAP.fullmatch(text):
             for _, interface, address in _INTERFACE.findall(found[1]):
                 self.bootstrap.setdefault((interface, address))
                 self.lines.setdefault(interface, text[:LONGEST_LINE])
-        elif whole and _PLUGIN.match(text):
+        elif _PLUGIN.match(text):
             self.plugins.setdefault(text[:LONGEST_LINE])
         for one in _devices(text):
             self.devices.setdefault((one.network, one.index, one.name), one)
@@ -291,7 +296,6 @@ class _Told:
     text: str
     warning: bool
     where: str | None
-    follows: str | None = None
     hosts: dict[str, None] = field(default_factory=dict)
     writers: dict[tuple[_Process, int], None] = field(default_factory=dict)
     count: int = 0
@@ -305,13 +309,11 @@ class Reader:
 
     def __init__(self) -> None:
         self._members: dict[_Process, list[_Member]] = {}
-        self._pointers: dict[tuple[_Process, str], _Member] = {}
         self._open: dict[_Thread, _Member] = {}
         self._late: dict[tuple[_Process, int, _Via], None] = {}
         self._hosts: dict[str, _Host] = {}
         self._settings: dict[tuple[str, str], _Told] = {}
         self._complaints: dict[tuple[str, str], _Told] = {}
-        self._failed: dict[_Process, str] = {}
         self._versions: dict[str, None] = {}
         self._drivers: dict[int, None] = {}
         self._facts = 0
@@ -324,23 +326,21 @@ class Reader:
     def feed(self, line: str, speaker: str = "", *, ends: bool = True) -> None:
         """Read a line of the log of `speaker` (a pod), its line feed and tags on it or not.
 
-        `ends` is False where the line is cut: what may be half a number is not used.
+        `ends` is False where the line is cut.
         """
         if "NCCL" not in line:
             return
         if (found := _VERSION.search(line)) and self._room():
             self._facts += found[1] not in self._versions
             self._versions.setdefault(found[1])
-        for message in _messages(line, speaker, ends=ends):
-            self.lines += 1
-            if message is None:
-                self._torn += 1
-                continue
-            try:
-                self._read(message)
-            except (_Torn, ValueError):
-                # No number of NCCL is too long for Python to read (sys.get_int_max_str_digits).
-                self._torn += 1
+        try:
+            if (message := _message(line, speaker, ends=ends)) is None:
+                return
+            self._read(message)
+        except (_Torn, ValueError):
+            # No number of NCCL is too long for Python to read (sys.get_int_max_str_digits).
+            self._torn += 1
+        self.lines += 1
 
     def feed_all(self, lines: Iterable[str], speaker: str = "") -> None:
         """Read every line of a log."""
@@ -361,14 +361,12 @@ class Reader:
         if message.warning:
             self._complain(message)
         elif " via " in text and text.startswith(("Channel ", "Ring ")):
-            self._connect(_via(text, whole=message.whole), thread)
+            self._connect(_via(text), thread)
         elif text.startswith(("Channel ", "Pattern ")):
-            self._list(text, thread, whole=message.whole)
+            self._list(text, thread)
         elif _OF_RANK.match(text):
             if not _OVER.search(text):
                 self._start(text, thread)
-            elif found := _ENDED.match(text):
-                self._pointers.pop((thread.process, found[1]), None)
         else:
             self._read_other(message)
 
@@ -380,9 +378,9 @@ class Reader:
         elif found := _CHANNELS.match(text):
             if (member := self._open.get(message.thread)) and member.channels is None:
                 member.channels = int(found[1])
-        elif message.whole and (found := _SETTING.fullmatch(text)):
+        elif found := _SETTING.fullmatch(text):
             self._tell(self._settings, (found[1], found[2].removesuffix(".").strip()), message)
-        elif message.whole and (found := _DRIVER.fullmatch(text)) and self._room():
+        elif (found := _DRIVER.fullmatch(text)) and self._room():
             self._facts += int(found[1]) not in self._drivers
             self._drivers.setdefault(int(found[1]))
         if reports_trouble(text):
@@ -393,31 +391,22 @@ class Reader:
         found = _START.match(text) or _NODES.fullmatch(text)
         if found is None:
             raise _Torn
-        pointer, rank, size = found[1], int(found[2]), int(found[3])
+        rank, size = int(found[1]), int(found[2])
         if not rank < size <= HIGHEST_RANK:
             raise _Torn
         start = found.groupdict()
-        key = (thread.process, pointer)
-        member = self._pointers.get(key)
-        if member is not None and (
-            (member.rank, member.size) != (rank, size)
-            or len({member.name, start.get("name")} - {None}) > 1
-        ):
-            # The address was used again.
-            member = None
+        name = start.get("name")
         opened = self._open.get(thread)
-        if member is None and opened and opened.size is None and opened.rank in {None, rank}:
-            member = opened
+        others = self._members.get(thread.process, ())
+        known = (one for one in (opened, *others) if one and one.may_be(rank, size, name))
+        # What a thread said before may be of a rank that no line has named yet.
+        member = next((one for one in known if one is opened or one.size is not None), None)
         member = member or self._member(thread)
-        if member is None:
-            self._open.pop(thread, None)
-            return
-        member.identify(rank, size, start, text)
-        self._pointers[key] = member
-        if member.complete:
-            self._open.pop(thread, None)
-        else:
-            self._open[thread] = member
+        self._open.pop(thread, None)
+        if member is not None:
+            member.identify(rank, size, start, text)
+            if not member.complete:
+                self._open[thread] = member
 
     def _member(self, thread: _Thread) -> _Member | None:
         """Take in one more rank; None where there is no room for it."""
@@ -458,11 +447,10 @@ class Reader:
         self._facts += via.connection not in member.connections
         member.connections.setdefault(via.connection)
 
-    def _list(self, text: str, thread: _Thread, *, whole: bool) -> None:
+    def _list(self, text: str, thread: _Thread) -> None:
         """Read a ring, which only rank 0 lists, or what the graph search settled on."""
         ring, search = _LISTED.fullmatch(text), _PATTERN.fullmatch(text)
-        cut = text.endswith(".")
-        if not (ring and (whole or cut)) and not (search and whole):
+        if not (ring or search):
             raise _Torn
         if not self._room() or (member := self._opened(thread)) is None:
             return
@@ -479,8 +467,8 @@ class Reader:
             )
         elif ring:
             ranks: tuple[int | None, ...] = tuple(map(int, ring[3].split()))
-            if cut:
-                # The dots overwrite the last three characters: the last number may be half of one.
+            if text.endswith(".") or len(ranks) == OLD_LONGEST_RING:
+                # What follows was cut off, maybe in the middle of the last number.
                 ranks = (*ranks[:-1], None)
             member.rank = 0 if member.rank is None else member.rank
             member.channels = int(ring[2]) if member.channels is None else member.channels
@@ -493,53 +481,44 @@ class Reader:
             return
         host = self._hosts.setdefault(message.host, _Host())
         before = host.facts
-        host.read(message.text, whole=message.whole)
+        host.read(message.text)
         self._facts += host.facts - before + (not before)
 
     def _complain(self, message: _Message) -> None:
-        text, process = message.text[:LONGEST_LINE], message.thread.process
-        later = bool(FOLLOWS.search(text))
-        key = (str(message.warning), _NUMBERS.sub("#", text))
-        if key not in self._complaints and len(self._complaints) >= MOST_COMPLAINTS:
+        key = (str(message.warning), _NUMBERS.sub("#", message.text[:LONGEST_LINE]))
+        if key in self._complaints or len(self._complaints) < MOST_COMPLAINTS:
+            self._tell(self._complaints, key, message)
+        else:
             self._dropped += 1
-            return
-        told = self._tell(self._complaints, key, message)
-        if told is not None and message.warning and process.pid is not None:
-            if later:
-                told.follows = told.follows or self._failed.get(process)
-            else:
-                self._failed[process] = told.text
 
     def _tell(
         self, known: dict[tuple[str, str], _Told], key: tuple[str, str], message: _Message
-    ) -> _Told | None:
-        """Count a setting or a complaint; None where there is no room for it."""
+    ) -> None:
+        """Count a setting or a complaint, as far as there is room."""
         told = known.get(key)
         writer = (message.thread.process, message.thread.device)
         if told is None or writer not in told.writers:
             if not self._room():
-                return None
+                return
             self._facts += 2
             told = told or _Told(message.text[:LONGEST_LINE], message.warning, message.where)
             known[key] = told
             told.writers.setdefault(writer)
             told.hosts.setdefault(message.host)
         told.count += 1
-        return told
 
     # ------------------------------------------------------------ what they say together
 
     def report(self) -> Report:
         """All that was read so far; more may be fed."""
         groups = _grouped(one for them in self._members.values() for one in them)
-        late, unplaced, together = self._place_late(groups)
+        late, unplaced = self._place_late(groups)
         ranks = {one.process.host for group in groups for one in group.ranks.values()} - {""}
         return Report(
             versions=tuple(self._versions),
             drivers=tuple(sorted(self._drivers)),
             communicators=tuple(
-                group.communicator(late.get(at, ()), tuple(sorted(together.get(at, ()))))
-                for at, group in enumerate(groups)
+                group.communicator(late.get(at, ())) for at, group in enumerate(groups)
             ),
             hosts=tuple(
                 self._hosts.get(name, _Host()).seen(name) for name in sorted(ranks | {*self._hosts})
@@ -557,7 +536,6 @@ class Reader:
                     ranks=self._ranks_of(told.writers),
                     count=told.count,
                     warning=told.warning,
-                    follows=told.follows,
                 )
                 for told in self._complaints.values()
             ),
@@ -567,42 +545,30 @@ class Reader:
             dropped=self._dropped,
         )
 
-    def _place_late(
-        self, groups: Sequence[_Group]
-    ) -> tuple[dict[int, list[Connection]], tuple[Unplaced, ...], dict[int, set[int]]]:
+    def _place_late(self, groups: Sequence[_Group]) -> tuple[dict[int, list[Connection]], int]:
         """Find the communicators of connections that were made after the start of a rank.
 
         Of several that a line may be of, and that have the same processes at both of its ends, it
-        is the largest, with all of these beside it.
+        is the largest. The others are counted.
         """
         place = {id(one): at for at, group in enumerate(groups) for one in group.ranks.values()}
         late: dict[int, list[Connection]] = {}
-        unplaced: list[Unplaced] = []
-        together: dict[int, set[int]] = {}
+        unplaced = 0
         for process, device, via in self._late:
-            fitting: dict[int, _Member | None] = {}
+            fitting: dict[int, tuple[_Process, int | None] | None] = {}
             for one in self._members.get(process, ()):
                 if one.rank != via.writer or device not in one.devices or not one.may_say(via):
                     continue
                 other = groups[place[id(one)]].ranks.get(via.other)
                 if other is None or other.may_be_called(via.label):
-                    fitting[place[id(one)]] = other
-            ends = {other and (other.process, other.cuda) for other in fitting.values()}
+                    fitting[place[id(one)]] = other and (other.process, other.cuda)
+            ends = set(fitting.values())
             if len(fitting) == 1 or (len(ends) == 1 and None not in ends):
                 largest = max(fitting, key=lambda at: (groups[at].size or 0, -at))
                 late.setdefault(largest, []).append(via.connection)
-                if len(fitting) > 1:
-                    together.setdefault(largest, set()).update(fitting)
             else:
-                unplaced.append(
-                    Unplaced(
-                        connection=via.connection,
-                        host=process.host,
-                        pid=process.pid,
-                        candidates=tuple(sorted(fitting)),
-                    )
-                )
-        return late, tuple(unplaced), together
+                unplaced += 1
+        return late, unplaced
 
     def _ranks_of(self, writers: Iterable[tuple[_Process, int]]) -> tuple[int, ...]:
         """Which ranks wrote, as far as their processes and devices leave no choice."""
@@ -628,7 +594,14 @@ class _Group:
     ranks: dict[int, _Member] = field(default_factory=dict)
     certain: bool = True
 
-    def communicator(self, late: Iterable[Connection], together: tuple[int, ...]) -> Communicator:
+    def take(self, strays: _Group) -> None:
+        """Take in the ranks that this one lacks."""
+        for rank in [one for one in strays.ranks if one < (self.size or 0)]:
+            if rank not in self.ranks:
+                self.ranks[rank] = strays.ranks.pop(rank)
+                self.certain = False
+
+    def communicator(self, late: Iterable[Connection]) -> Communicator:
         """What its members say, as one; `late` are connections they made later."""
         members = [self.ranks[rank] for rank in sorted(self.ranks)]
         rings = {
@@ -648,56 +621,39 @@ class _Group:
             ring_lines={channel: line for channel, (_, line) in rings.items()},
             searches=tuple(dict.fromkeys(one for each in members for one in each.searches)),
             connections=tuple(sorted(connections, key=_order)),
-            together=together,
         )
 
 
 def _grouped(members: Iterable[_Member]) -> list[_Group]:
-    """Put ranks together to communicators: by name, else by size, in the order they began in.
+    """Put ranks together to communicators: by name, else by size.
 
-    A rank of a name, or size, that begins once more has begun another communicator. Where several
-    have no name and one size, it is certain only if the same processes made them all. A rank of
-    which no line tells the name is of the only communicator that has one, if that lacks it; one
-    without a size of the only one that has a size.
+    Where a rank of a name, or size, is there twice, one of them is of another communicator; which
+    ranks of those without a name belong together is not certain then. A rank of which no line tells
+    the name (or the size) is of the only communicator that has one, if that lacks it.
     """
     groups: dict[tuple[str | None, int | None, int], _Group] = {}
-    begun: Counter[tuple[str | None, int | None, int]] = Counter()
-    known = sorted(
-        (one for one in members if one.rank is not None),
-        key=lambda one: (one.name is None, one.size is None, one.order),
-    )
-    sized = {(one.name, one.size) for one in known if one.size is not None}
-    named = {(name, size) for name, size in sized if name is not None} or sized
-    for one in known:
+    seen: Counter[tuple[str | None, int | None, int]] = Counter()
+    told = (one for one in members if one.rank is not None)
+    for one in sorted(told, key=lambda one: (one.name is None, one.size is None, one.order)):
         assert one.rank is not None
-        name, size = one.name, one.size
-        if len(named) == 1 and (name, size) not in named:
-            ((name, size),) = named
-            only = groups[name, size, 0]
-            if one.size in {None, size} and one.rank < (size or 0) and one.rank not in only.ranks:
-                only.certain = False
-            else:
-                name, size = one.name, one.size
-        turn = begun[name, size, one.rank]
-        begun[name, size, one.rank] += 1
-        group = groups.setdefault((name, size, turn), _Group(name, size))
-        group.ranks[one.rank] = one
-    makers: dict[int | None, set[frozenset[_Process]]] = {}
-    nameless = [group for group in groups.values() if group.name is None]
-    for group in nameless:
-        makers.setdefault(group.size, set()).add(
-            frozenset(one.process for one in group.ranks.values())
-        )
-    for group in nameless:
-        group.certain = group.certain and len(makers[group.size]) == 1
-    return list(groups.values())
+        key = (one.name, one.size)
+        turn = seen[*key, one.rank]
+        seen[*key, one.rank] += 1
+        groups.setdefault((*key, turn), _Group(*key)).ranks[one.rank] = one
+    for (name, size, _turn), group in groups.items():
+        group.certain = name is not None or (name, size, 1) not in groups
+    known = [group for group in groups.values() if group.name is not None]
+    known = known or [group for group in groups.values() if group.size is not None]
+    if len(known) == 1:
+        for group in groups.values():
+            if group is not known[0] and group.size in {None, known[0].size}:
+                known[0].take(group)
+    return [group for group in groups.values() if group.ranks]
 
 
 def _ring(ranks: tuple[int | None, ...], size: int | None) -> tuple[int | None, ...] | None:
-    """A ring as it is known; None where it cannot be one, or one rank is written over another."""
+    """A ring as it is known; None where it cannot be one."""
     known = [one for one in ranks if one is not None]
-    if len(known) == len(ranks) == OLD_LONGEST_RING and (size is None or size > OLD_WIDEST_RANK):
-        return None
     strange = len(set(known)) < len(known) or (size is not None and max(known, default=0) >= size)
     if strange or known[:1] != [0]:
         return None
@@ -712,41 +668,33 @@ def _order(one: Connection) -> tuple[int, int, int, int, str, str]:
 # ---------------------------------------------------------------- one line
 
 
-def _messages(line: str, speaker: str, *, ends: bool) -> Iterator[_Message | None]:
-    """Every line of NCCL in a line of a log; None for each that cannot be told from its neighbour.
+def _message(line: str, speaker: str, *, ends: bool) -> _Message | None:
+    """The line of NCCL in a line of a log, if it is one.
 
-    A warning is told whoever wrote it: where that cannot be told, it has no host.
+    _Torn where it is cut, or mixed up with another. A warning is told whoever wrote it: where that
+    cannot be told, it has no host.
     """
     if "\x1b" in line:
         line = _ESCAPES.sub("", line)
-    done, found = 0, []
-    for word in _WORD.finditer(line):
-        warning = word[1] == "WARN"
-        begin = max(done, word.start() - LONGEST_PREFIX)
-        writer, where = _written(line[begin : word.start()])
-        if writer is None and not warning:
-            continue
-        begin = word.start() if writer is None else begin + writer.start()
-        # A host that other text stands before at once may have lost its begin to it, or taken more.
-        glued = begin > done and not line[begin - 1].isspace() and line[begin - 1] not in ":]|"
-        done = word.end()
-        found.append((begin, done, warning, None if glued else writer, where))
-    for at, (_, done, warning, writer, where) in enumerate(found):
-        stop = found[at + 1][0] if at + 1 < len(found) else len(line)
-        if writer is None and not warning:
-            yield None
-            continue
-        known = writer.groupdict() if writer is not None else {}
-        host = known.get("host") or ""
-        process = _Process(host, int(known["pid"]) if host else None, "" if host else speaker)
-        device = int(known.get("device", -1))
-        yield _Message(
-            thread=_Thread(process, int(known["tid"]) if host else None, device),
-            text=line[done:stop].strip(),
-            warning=warning,
-            where=where,
-            whole=ends if stop == len(line) else line[stop - 1].isspace(),
-        )
+    words = list(_WORD.finditer(line))
+    if not words:
+        return None
+    word = words[0]
+    warning = word[1] == "WARN"
+    writer, where = _written(line[max(0, word.start() - LONGEST_PREFIX) : word.start()])
+    if len(words) > 1 or not ends:
+        raise _Torn
+    if writer is None and not warning:
+        return None
+    known = writer.groupdict() if writer is not None else {}
+    host = known.get("host") or ""
+    process = _Process(host, int(known["pid"]) if host else None, "" if host else speaker)
+    return _Message(
+        thread=_Thread(process, int(known["tid"]) if host else None, int(known.get("device", -1))),
+        text=line[word.end() :].strip(),
+        warning=warning,
+        where=where,
+    )
 
 
 def _written(before: str) -> tuple[re.Match[str] | None, str | None]:
@@ -761,7 +709,7 @@ def _written(before: str) -> tuple[re.Match[str] | None, str | None]:
     return None, None
 
 
-def _via(text: str, *, whole: bool) -> _Via:
+def _via(text: str) -> _Via:
     found = _VIA.fullmatch(text)
     if found is None:
         raise _Torn
@@ -788,7 +736,7 @@ def _via(text: str, *, whole: bool) -> _Via:
             target=int(target),
             kind=sys.intern(kind),
             side=side,
-            gdr=None if net is None or not (net[2] or whole) else net[2] is not None,
+            gdr=None if net is None else net[2] is not None,
             line=text[:LONGEST_LINE],
         ),
         writer=int(target if receives else source),

@@ -11,7 +11,7 @@ from arena_topo.drawing.tables import EMULATED
 from arena_topo.escaping import brief, one_line
 from arena_topo.layout import align, fold, number, table
 from arena_topo.manifests import estimates
-from arena_topo.nccl import Communicator, Connection, Host
+from arena_topo.nccl import Communicator, Host
 from arena_topo.nccl.comparison import Observed, Pair, Place
 from arena_topo.nccl.findings import Comparison, Finding, Kind, named, spans
 
@@ -73,13 +73,8 @@ def _headline(seen: Observed) -> str:
         words.append(f"{len(main.ranks)} of {_many(main.size, 'rank')} spoke")
     if report.hosts:
         words.append(_many(len(report.hosts), "host"))
-    known = sum(one.size is not None for one in report.communicators)
-    stray = len(report.communicators) - known
-    if known > 1:
-        words.append(f"{known} communicators, this is the largest")
-    if stray > 1 or (stray and known):
-        largest = "" if known else ", this is the largest"
-        words.append(f"{_many(stray, 'group')} of ranks whose communicator no line tells{largest}")
+    if len(report.communicators) > 1:
+        words.append(f"{len(report.communicators)} communicators, this is the largest")
     return ", ".join(words)
 
 
@@ -173,12 +168,10 @@ def _from_least(ring: tuple[int | None, ...]) -> tuple[int | None, ...]:
 
 
 def _transports(seen: Observed, *, unicode: bool) -> Iterator[str]:
-    unplaced = [one.connection for one in seen.report.unplaced]
+    unplaced = seen.report.unplaced
     if not seen.transports:
         if unplaced:
-            verb = "is" if len(unplaced) == 1 else "are"
-            count = _many(len(unplaced), "connection")
-            yield f"No line says of which communicator {count} {verb}: {_kinds(unplaced)}."
+            yield f"No line says of which communicator: {_many(unplaced, 'connection')}."
         elif seen.main.ranks:
             yield "No line says how ranks are joined (via ...)."
         return
@@ -206,12 +199,6 @@ def _transports(seen: Observed, *, unicode: bool) -> Iterator[str]:
         yield f"  {', '.join(f'{letters} {kind}' for kind, letters in short.items())}"
     if mixed := [pair for pair, kinds in seen.transports.items() if len(kinds) > 1]:
         yield f"  several transports, most used shown: {pairs_named(mixed)}"
-
-
-def _kinds(connections: Iterable[Connection]) -> str:
-    """How many take each transport."""
-    counted = Counter(one.kind for one in connections).most_common()
-    return ", ".join(f"{count} {kind}" for kind, count in counted)
 
 
 def _letters(kinds: Iterable[str]) -> dict[str, str]:
@@ -310,20 +297,9 @@ def pairs_named(pairs: Sequence[Pair]) -> str:
 def _notes(seen: Observed) -> Iterator[str]:
     report, main = seen.report, seen.main
     if not main.certain:
-        yield (
-            "which ranks belong together is not certain: no line names their communicator"
-            if main.name is None
-            else "some ranks are taken to be of this communicator as they fit nowhere else"
-        )
-    if main.together:
-        yield (
-            f"connections are those of {len(main.together)} communicators together, which join"
-            " the same processes: no line tells them apart"
-        )
+        yield "which ranks belong together is not certain: not all lines name their communicator"
     if report.unplaced and seen.transports:
-        count = _many(len(report.unplaced), "more connection")
-        kinds = _kinds(one.connection for one in report.unplaced)
-        yield f"{count} of no communicator for certain: {kinds}"
+        yield f"{_many(report.unplaced, 'more connection')} of no communicator for certain"
     if report.torn:
         yield f"{_many(report.torn, 'line')} cut or mixed up with others, and not used"
     if report.dropped:
@@ -370,17 +346,7 @@ def value(found: Comparison, *, job: str = "", namespace: str = "") -> dict[str,
             _communicator_value(one, seen if one is seen.main else None)
             for one in report.communicators
         ],
-        "connectionsOfSeveral": [
-            {
-                "from": one.connection.source,
-                "to": one.connection.target,
-                "kind": one.connection.kind,
-                "host": one.host or None,
-                "pid": one.pid,
-                "communicators": list(one.candidates),
-            }
-            for one in report.unplaced
-        ],
+        "connectionsOfSeveral": report.unplaced,
         "settings": [_without(asdict(one), "line") for one in report.settings],
         "complaints": [asdict(one) for one in report.complaints],
         "lines": report.lines,
@@ -400,7 +366,6 @@ def _communicator_value(one: Communicator, seen: Observed | None) -> dict[str, A
         "size": one.size,
         "certain": one.certain,
         "channels": one.channels,
-        "together": list(one.together),
         "missing": list(one.missing),
         "incomplete": list(one.incomplete),
         "ranks": [
