@@ -507,7 +507,9 @@ def test_only_our_own_colours_are_left(capfd: pytest.CaptureFixture[str]):
 
 
 def test_a_live_screen_is_escaped_before_it_is_painted():
-    surface = live.Surface(stream=io.StringIO(), size=lambda: (80, 24), paint=lambda text: text)
-    screen = live.Screen(surface, lambda _columns: TOLD)
-    assert screen.renewed()
-    assert screen.text() == SEEN
+    stream = io.StringIO()
+    with live.live(stream, lambda _columns: TOLD):
+        pass
+    shown = stream.getvalue()
+    assert SEEN.partition("\t")[0] in shown
+    assert not [one for one in ("\x1b[2J", "\x9b", "\u202e") if one in shown]

@@ -167,17 +167,20 @@ def test_every_phase_has_a_colour(phase):
 
 
 def test_lines_are_cut_at_the_width_and_at_the_height():
-    text = "".join(f"{index} {'x' * index}\n" for index in range(30))
-    assert live.cut(text, 12, 4, unicode=True) == ["0 ", "1 x", "2 xx", "... 27 more"]
-    assert live.cut(text, 12, 30, unicode=True)[11:13] == ["11 xxxxxxxx…", "12 xxxxxxxx…"]
-    assert live.cut(text, 12, 30, unicode=False)[11] == "11 xxxxxx..."
-    assert len(live.cut(text, 12, 30, unicode=True)) == 30
+    lines = [f"{index} {'x' * index}" for index in range(30)]
+    assert live.cut(lines, 12, 4, unicode=True) == ["0 ", "1 x", "2 xx", "... 27 more"]
+    assert live.cut(lines, 12, 30, unicode=True)[11:13] == [
+        "11 xxxxxxxx…",
+        "12 xxxxxxxx…",
+    ]
+    assert live.cut(lines, 12, 30, unicode=False)[11] == "11 xxxxxx..."
+    assert len(live.cut(lines, 12, 30, unicode=True)) == 30
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["C"])), st.integers(1, 40))
 def test_no_line_is_wider_than_the_terminal(line, columns):
     for unicode in (True, False):
-        found = live.clipped(line, columns, unicode=unicode)
+        found = terminal.clipped(line, columns, unicode=unicode)
         assert cell_len(found) <= max(columns, 1 if unicode else 3)
         assert found == line or cell_len(line) > columns
 

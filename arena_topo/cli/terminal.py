@@ -74,24 +74,23 @@ def cropped(text: str) -> str:
     wide = wrapped(sys.stdout)
     if wide is None or max(map(len, text.split("\n"))) <= wide:
         return text
-    from arena_topo.cli.live import clipped  # noqa: PLC0415 - only for wide tables
-
     unicode = draws()
     return "\n".join(clipped(line, wide, unicode=unicode) for line in text.split("\n"))
+
+
+def clipped(line: str, columns: int, *, unicode: bool) -> str:
+    """A line cut to so many columns of a terminal, with an ellipsis where it is."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(line) <= columns:
+        return line
+    ellipsis = "…" if unicode else "..."
+    return set_cell_size(line, max(0, columns - len(ellipsis))) + ellipsis
 
 
 def moves(stream: TextIO | None) -> bool:
     """Whether what was written there can be written over: a terminal, and not a dumb one."""
     return _is_terminal(stream) and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
-
-
-def reflows() -> bool:
-    """Whether the terminal breaks lines anew when it becomes narrower, as most do.
-
-    xterm, the console of Linux and GNU screen cut them; each says in the environment that it is it.
-    """
-    terminal = os.environ.get("TERM", "")
-    return not (os.environ.get("XTERM_VERSION") or os.environ.get("STY") or terminal == "linux")
 
 
 def draws(*, plain: bool = False, stream: TextIO | None = None) -> bool:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
+from arena_topo.cli.live import live
 from arena_topo.cli.options import show, warn
-from arena_topo.cli.terminal import colours, draws, moves, reflows, tinted, window
+from arena_topo.cli.terminal import moves
 from arena_topo.errors import TimedOut
 from arena_topo.escaping import one_line
 from arena_topo.layout import duration
-
-if TYPE_CHECKING:
-    from arena_topo.cli.live import Screen, Surface
 
 Found = TypeVar("Found")
 
@@ -56,8 +53,7 @@ def watch(
         sight.blind(why)
         end.heed()
 
-    with live(sys.stdout, screen) as shown:
-        shown.keep()
+    with live(sys.stdout, screen, stays=True):
         if over(first):
             return first
         time.sleep(end.within(every))
@@ -154,26 +150,3 @@ class Sight:
             return ""
         why = self.lost or "no answer yet"
         return f"warning: this is what was seen {duration(old)} ago: {one_line(why)}"
-
-
-@contextmanager
-def live(stream: TextIO, draw: Callable[[int], str]) -> Iterator[Screen]:
-    """Show `draw(columns)` at the same place of a terminal until the end of the block."""
-    from arena_topo.cli.live import shown  # noqa: PLC0415 - loads rich
-
-    with shown(surface(stream), draw) as screen:
-        yield screen
-
-
-def surface(stream: TextIO) -> Surface:
-    """What a terminal takes."""
-    from arena_topo.cli.live import Surface  # noqa: PLC0415 - loads rich
-
-    return Surface(
-        stream=stream,
-        # What is drawn over must be counted: only the terminal itself knows.
-        size=lambda: window(stream),
-        unicode=draws(stream=stream),
-        reflows=reflows(),
-        paint=(lambda text: tinted(text, stream)) if colours(stream) else None,
-    )

@@ -18,11 +18,11 @@ from arena_topo import layout
 from arena_topo.cli import stopping
 from arena_topo.cli.arguments import PANEL, Kind, Name, Output, TypeFlag, output
 from arena_topo.cli.detaching import advise, detaching
+from arena_topo.cli.live import live
 from arena_topo.cli.opening import alike, engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, say, spread, warn
 from arena_topo.cli.outlet import Outlet, free_to_speak
 from arena_topo.cli.terminal import colours, moves
-from arena_topo.cli.watching import live
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.waiting import command, starting

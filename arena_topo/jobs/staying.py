@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Self
 
 from arena_topo import layout
 from arena_topo.cli.detaching import detaching
+from arena_topo.cli.live import live, turning
 from arena_topo.cli.options import LogLevel, hears, say, tell, warn
 from arena_topo.cli.terminal import draws, moves, wrapped
-from arena_topo.cli.watching import Sight, live
+from arena_topo.cli.watching import Sight
 from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.escaping import one_line
 from arena_topo.jobs import progress, view
@@ -169,6 +170,4 @@ def lives() -> bool:
 
 def turn() -> str:
     """One character that turns while something is waited for."""
-    from arena_topo.cli.live import turning  # noqa: PLC0415 - only on a terminal
-
     return turning(unicode=draws(stream=sys.stderr))
