@@ -561,7 +561,7 @@ class Reader:
                     continue
                 other = groups[place[id(one)]].ranks.get(via.other)
                 if other is None or other.may_be_called(via.label):
-                    fitting[place[id(one)]] = other and (other.process, other.cuda)
+                    fitting[place[id(one)]] = (other.process, other.cuda) if other else None
             ends = set(fitting.values())
             if len(fitting) == 1 or (len(ends) == 1 and None not in ends):
                 largest = max(fitting, key=lambda at: (groups[at].size or 0, -at))
