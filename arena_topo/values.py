@@ -94,6 +94,7 @@ from arena_topo.reasons.explanation import Waiting as Waiting
 from arena_topo.reasons.launcher_log import LauncherLog as LauncherLog
 from arena_topo.reasons.viewing import SeenJob as SeenJob
 from arena_topo.solver import Assignment as Assignment
+from arena_topo.solver import Baseline as Baseline
 from arena_topo.solver import Placement as Placement
 from arena_topo.solver import Policy as Policy
 from arena_topo.solver import Proof as Proof
@@ -102,7 +103,6 @@ from arena_topo.solver import Refusal as Refusal
 from arena_topo.solver import Request as Request
 from arena_topo.solver import Unplaceable as Unplaceable
 from arena_topo.solver import Verdict as Verdict
-from arena_topo.solver import baselines as _baselines
 from arena_topo.topology import GPU as GPU
 from arena_topo.topology import NIC as NIC
 from arena_topo.topology import Cluster as Cluster
@@ -118,5 +118,4 @@ from arena_topo.topology.fabric import Level as Level
 from arena_topo.topology.fabric import NodeNICs as NodeNICs
 from arena_topo.topology.nics import NICs as NICs
 
-Baseline = _baselines.Outcome
 SeenDevice = _drift.Device

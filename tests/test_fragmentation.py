@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from arena_topo.bandwidth import Wire
 from arena_topo.nodes import fragmentation
 from arena_topo.nodes import fragmentation_view as screen
-from arena_topo.nodes.fragmentation import Alike, Gang, Kind, certain, disjoint, look
-from arena_topo.solver import Request
+from arena_topo.nodes.fragmentation import Alike, Gang, Kind, look
+from arena_topo.solver import Request, Solver
 from arena_topo.solver.classes import Index
 from arena_topo.solver.gang import best
 from arena_topo.solver.gpu_sets import GPUSets, gpu_sets
@@ -103,7 +103,10 @@ def consistent(free: GPUSet, hidden: int) -> list[GPUSet]:
 
 
 def sure(one: Node, size: int, speed: float) -> int:
+    """The sets that are certain; of an opaque node none where it matters which GPUs are free."""
     of = gpu_sets(one.machine.configuration)
+    if one.hidden and size > 1 and not of.uniform:
+        return 0
     return min(packed(of, free, size, speed) for free in consistent(one.free, one.hidden))
 
 
@@ -174,37 +177,19 @@ def test_disjoint_sets_are_as_many_as_there_are(of: Machine, data: st.DataObject
     free = GPUSet(data.draw(st.integers(0, of.everything)))
     size = data.draw(st.integers(2, max(2, len(of.gpus))))
     speed = data.draw(st.sampled_from([9.0, 12.0, 20.0, 40.0, 80.0, 500.0]))
-    assert disjoint(shape, free, size, speed) == packed(shape, free, size, speed)
+    assert shape.disjoint(free, size, speed) == packed(shape, free, size, speed)
 
 
-@given(meshes(5), st.data())
-def test_what_is_certain_holds_whichever_gpus_are_hidden(of: Machine, data: st.DataObject):
-    shape = gpu_sets(of.configuration)
-    free = GPUSet(data.draw(st.integers(0, of.everything)))
-    hidden = data.draw(st.integers(0, count(free)))
-    size = data.draw(st.integers(2, 4))
-    speed = data.draw(st.sampled_from([9.0, 12.0, 20.0, 40.0]))
-    one = node("n", of, free, hidden=hidden)
-    assert certain(shape, free, hidden, size, speed) == sure(one, size, speed)
+TREE = machine("tree of twelve", "L40S", matrix(12, {}))
 
 
-TWELVE = machine("twelve", "V100", matrix(12, {(i, j): 1 for i in range(5) for j in range(i)}))
-
-
-@given(st.integers(0, TWELVE.everything), st.integers(0, 4), st.sampled_from([2, 3, 4]))
-@example(TWELVE.everything, 1, 2)
-@example(TWELVE.everything, 2, 2)
-def test_on_large_machines_no_more_is_called_certain_than_there_is(
-    bits: int, hidden: int, size: int
-):
-    free = GPUSet(bits)
-    hidden = min(hidden, count(free))
-    shape = gpu_sets(TWELVE.configuration)
-    speed = shape.best(TWELVE.everything, size)
-    least = min(disjoint(shape, some, size, speed) for some in consistent(free, hidden))
-    assert certain(shape, free, hidden, size, speed) <= least
-    if not hidden:
-        assert certain(shape, free, 0, size, speed) == least
+@given(st.integers(0, TREE.everything))
+@example(TREE.everything)
+@example(0b10111)
+def test_the_pairs_of_a_large_machine_are_as_many_as_there_are(bits: int):
+    shape = gpu_sets(TREE.configuration)
+    speed = shape.best(TREE.everything, 2)
+    assert shape.disjoint(GPUSet(bits), 2, speed) == packed(shape, GPUSet(bits), 2, speed)
 
 
 @given(clusters())
@@ -221,7 +206,6 @@ def test_every_node_is_told_of_once_and_as_it_is(world: Cluster):
                 assert alike.stranded == stranded(one)
                 for sets in alike.sets:
                     assert_sets(sets, one)
-                assert alike.lacking == lacking(one, kind.missing)
     assert sorted(told) == sorted(by_name)
 
 
@@ -256,6 +240,8 @@ def assert_sets(sets: fragmentation.Sets, one: Node) -> None:
 
 def stranded(one: Node) -> int:
     of = gpu_sets(one.machine.configuration)
+    if one.hidden and not of.uniform:
+        return 0
     gpus = range(len(one.machine.gpus))
 
     def fastest(gpu: int, others: Any) -> float:
@@ -264,40 +250,6 @@ def stranded(one: Node) -> int:
     return max(
         sum(fastest(gpu, members(free)) < fastest(gpu, gpus) for gpu in members(free))
         for free in consistent(one.free, one.hidden)
-    )
-
-
-def lacking(one: Node, missing: Gang | None) -> int | None:
-    """How many GPUs must become free, by freeing any so many."""
-    if missing is None:
-        return None
-    of, whole = gpu_sets(one.machine.configuration), one.machine.everything
-    if one.allocatable is not None:
-        whole = one.allocatable
-    speed = missing.full or 0.0
-    if not packed(of, whole, missing.gpus, speed):
-        return None
-    if sure(one, missing.gpus, speed):
-        return 0
-    busy = members(GPUSet(whole & ~one.free))
-    if one.hidden:
-        # Which of them are in use nobody knows, so all of them must be free to be sure.
-        needed = [
-            len(some) + one.hidden
-            for many in range(len(busy) + 1)
-            for some in itertools.combinations(busy, many)
-            if packed(of, GPUSet(one.free | gpu_set(some)), missing.gpus, speed)
-        ]
-        return (
-            max(1, min(missing.gpus, *needed, missing.gpus))
-            if not of.uniform
-            else max(1, missing.gpus - one.free_count)
-        )
-    return min(
-        len(some)
-        for many in range(len(busy) + 1)
-        for some in itertools.combinations(busy, many)
-        if packed(of, GPUSet(one.free | gpu_set(some)), missing.gpus, speed)
     )
 
 
@@ -344,8 +296,8 @@ def test_twenty_free_gpus_without_a_gang_of_eight_name_the_nodes_that_come_neare
     )
     assert kind.free == 20
     assert screen.verdict(kind) == (
-        "20 of 24 GPUs are free, but no gang of 8 gets full speed (115 GB/s):"
-        " node-7 and node-9 come nearest and lack 1 GPU each"
+        "20 of 24 GPUs are free, but no gang of 8 gets full speed (115 GB/s);"
+        " one fits when 1 more GPU of node-7 is free"
     )
 
 
@@ -439,29 +391,18 @@ def test_a_slow_card_keeps_a_node_out_of_gangs_of_several():
     assert sixteen.counted == 2
 
 
-def test_gpus_that_may_be_in_use_are_lacking_too():
-    kind = only(node("n", V100, 0b01111111, hidden=1), node("m", V100, 0b00000011))
-    # Whichever of the seven is in use may be one of the only free quad.
-    assert kind.missing == gang(kind, 4)
-    assert alike(kind, "n").lacking == 1
-    assert alike(kind, "m").lacking == 2
-
-
-def test_a_node_with_a_gpu_out_of_order_does_not_come_near_what_needs_them_all():
-    nodes = (
-        node("b", HGX, 0b00001111, allocatable=GPUSet(0b01111111)),
-        node("d", HGX, 0b00000111),
-        node("e", HGX, 0b11110000),
-    )
+def test_what_to_free_is_what_a_refusal_names():
+    nodes = (node("d", HGX, 0b00000111), node("e", HGX, 0b11111000))
     kind = only(*nodes)
-    assert (alike(kind, "b").lacking, alike(kind, "e").lacking) == (None, 4)
-    assert screen.verdict(kind).endswith(": e comes nearest and lacks 4 GPUs")
+    assert kind.release == "when 3 more GPUs of node e are free"
+    refused = Solver(cluster(*nodes)).explain(Request(workers=1, gpus=8))
+    assert refused.nearest.endswith(kind.release)
     # The best quad of b has a GPU out of order: another one is waited for.
     quad = only(
         node("b", V100, 0b00000111, allocatable=GPUSet(0b11110111)), node("c", V100, 0b00000001)
     )
     assert quad.missing == gang(quad, 4)
-    assert alike(quad, "b").lacking == 4
+    assert quad.release == "when GPUs 1, 2 and 3 of node c are free"
 
 
 def test_each_node_where_no_job_can_start_says_its_own_reason():
@@ -532,7 +473,7 @@ def test_the_document_of_a_report_is_whole():
         "bestNodes": 1,
         "bestTier": "node",
     }
-    assert [(one["names"], one["lacking"]) for one in kind["nodes"]] == [(["a"], 1), (["b"], 4)]
+    assert [one["names"] for one in kind["nodes"]] == [["a"], ["b"]]
     assert kind["sets"][0] == {"size": 2, "whole": 5, "broken": 1, "most": 8}
 
 

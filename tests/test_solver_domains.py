@@ -152,25 +152,6 @@ def test_two_leaves_of_untouched_machines_beat_four_leaves_of_broken_ones():
     assert names(Request(workers=4, gpus=1, cpu=1.0), on) == ("a-0", "a-1", "b-0", "b-1")
 
 
-def test_less_room_broken_into_in_leaves_comes_before_less_of_it_in_spines():
-    """Leaves of 2 in spines with much else free (4 and 20), or leaves of 3 in bare ones (6 and 6).
-
-    What else is free there has no CPUs left, so that neither spine holds the gang alone.
-    """
-    nodes = []
-    for spine in "ab":
-        nodes += rack(f"{spine}/{spine}0", 2, ONE)
-        nodes += rack(f"{spine}/{spine}1", 1, HGX, cpu=0.0)
-    for spine in "cd":
-        nodes += rack(f"{spine}/{spine}0", 3, ONE)
-    on = cluster(*nodes, tiers=tiers(12.5, 12.5), beyond=6.0)
-    request = Request(workers=4, gpus=1, cpu=1.0)
-    found = value(request, on)
-    assert found is not None
-    assert found.broken == (4, 20)
-    assert names(request, on) == ("a0-0", "a0-1", "b0-0", "b0-1")
-
-
 def test_a_machine_with_more_room_than_the_others_is_left_alone_where_they_suffice():
     """Eight workers on four machines: four pairs in rack b, whose fifth machine is whole.
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from arena_topo.bandwidth import Regime, Wire
 from arena_topo.errors import InvalidJob
 from arena_topo.solver import Reason, Request, Unplaceable, Verdict, place
-from arena_topo.solver.fragmentation import Damage
+from arena_topo.solver.fragmentation import PackingCost
 from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.topology import (
     Cluster,
@@ -96,13 +96,13 @@ def test_a_single_gpu_goes_to_the_machine_that_is_already_broken():
 
 def test_no_number_of_pairs_makes_up_for_a_quad_and_no_quads_for_a_whole_machine():
     shape = gpu_sets(V100.configuration)
-    damage = Damage(shape)
-    quad = damage.keeps(gpu_set((0, 1, 2, 3)))
+    cost = PackingCost(shape)
+    quad = cost.potential(gpu_set((0, 1, 2, 3)))
     without = [one for one in map(GPUSet, range(255)) if shape.best(one, 4) < 40]
     assert max(map(count, without)) > 4
-    assert all(damage.keeps(one) < quad for one in without)
-    whole = damage.keeps(GPUSet(255))
-    most = max(damage.keeps(GPUSet(255 & ~(1 << gpu))) for gpu in range(8))
+    assert all(cost.potential(one) < quad for one in without)
+    whole = cost.potential(GPUSet(255))
+    most = max(cost.potential(GPUSet(255 & ~(1 << gpu))) for gpu in range(8))
     assert whole > 2 * most
 
 

@@ -155,7 +155,7 @@ def test_a_solver_values_its_own_answer_as_it_gave_it_and_explains_what_it_refus
     solver = Solver(on)
     answer = solver.place(Request(workers=3, gpus=4))
     workers = [(one.node, one.gpus) for one in answer.assignments]
-    found = solver.value(workers, gpus=4, joined=True, wire=answer.wire)
+    found = solver.value(Request(workers=3, gpus=4), workers)
     assert (found.bandwidth, found.inside, found.worst) == (
         answer.bandwidth,
         answer.inside,
@@ -167,4 +167,4 @@ def test_a_solver_values_its_own_answer_as_it_gave_it_and_explains_what_it_refus
         solver.place(too_large)
     assert refused.value.refusals == solver.explain(too_large).refusals
     with pytest.raises(KeyError):
-        solver.value([(NodeName("c"), (0,))], gpus=1, joined=True, wire=answer.wire)
+        solver.value(Request(workers=1, gpus=1), [(NodeName("c"), (0,))])

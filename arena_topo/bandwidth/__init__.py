@@ -771,10 +771,12 @@ def lane_rate(model: str | None) -> float:
     return known.lane_rate if known and known.lane_rate else ASSUMED_LANE_RATE
 
 
-def rate_is_assumed(model: str | None) -> bool:
-    """Whether nobody knows the NVLink rate of this GPU model."""
-    known = MODELS.get(model or "")
-    return known is None or known.lane_rate is None
+def rate_is_assumed(machine: Machine) -> bool:
+    """Whether the machine has NVLinks of which the rate is not known."""
+    links = {link for row in machine.links for link in row if link is not None}
+    known = _model(machine)
+    unknown = known is None or known.lane_rate is None
+    return unknown and any(link.kind is LinkKind.NVLINK for link in links)
 
 
 def _generation(machine: Machine) -> int | None:

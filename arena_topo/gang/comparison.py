@@ -17,6 +17,8 @@ from arena_topo.manifests import Plan, estimates
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import (
+    Baseline,
+    Counts,
     Placement,
     Reason,
     Request,
@@ -24,10 +26,9 @@ from arena_topo.solver import (
     Unplaceable,
     Verdict,
     band,
-    baselines,
+    once_empty,
     valued,
 )
-from arena_topo.solver.explain import once_empty
 from arena_topo.topology import Cluster, Node, NodeName
 
 RDMA_DEVICE = "rdma/hca"
@@ -43,8 +44,8 @@ class Comparison:
     """
 
     best_empty: Placement | None
-    first_fit: baselines.Outcome | None
-    spread: baselines.Outcome | None
+    first_fit: Baseline | None
+    spread: Baseline | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class Proposal:
 class Counted:
     """How often a gang fits by numbers alone; `refused` says that it does not."""
 
-    counts: baselines.Counts
+    counts: Counts
     refused: Unplaceable | None = None
 
     @property
@@ -235,7 +236,7 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
     """
     cluster = _seen(backend, cluster)
     check_preferred(job, cluster, backend)
-    found = baselines.counts(planning.request_of(job, cluster, backend), cluster)
+    found = Solver(cluster).counts(planning.request_of(job, cluster, backend))
     if found.gangs:
         return Counted(counts=found)
     never = found.largest_empty < job.workers
@@ -265,11 +266,11 @@ def compare(
     --gputopology may not use, where the job is of this kind.
     """
     excluded = set_aside or request.excluded
-    counted = replace(request, min_bandwidth=0.0, excluded=excluded)
+    counted, now = replace(request, min_bandwidth=0.0, excluded=excluded), Solver(cluster)
     return Comparison(
         best_empty=Solver(cluster.idle()).find(request),
-        first_fit=baselines.first_fit(counted, cluster),
-        spread=baselines.spread(counted, cluster),
+        first_fit=now.first_fit(counted),
+        spread=now.spread(counted),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import (
-    Assignment,
     Objective,
     Placement,
     Proof,
@@ -24,10 +22,6 @@ from arena_topo.solver import (
     Solver,
     band,
 )
-from arena_topo.solver.classes import refused, room
-from arena_topo.solver.gang import placement as spelled
-from arena_topo.solver.gang import word
-from arena_topo.solver.valuing import shared_level
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members, natural
 
 _MOST_TRIED = 8
@@ -77,28 +71,19 @@ def named(
             most = len(nodes[name].machine.gpus)
             raise _wrong(f"{many} workers of {job.gpus} GPUs on {name}, which has {most} GPUs")
     request = planning.request_of(job, cluster, backend, api=api)
-    value = Solver(cluster).value(seats, gpus=job.gpus, joined=request.joined, wire=request.wire)
-    used = [nodes[name] for name in dict.fromkeys(name for name, _gpus in seats)]
-    placement = Placement(
-        assignments=tuple(
-            Assignment(worker=at, node=name, gpus=gpus) for at, (name, gpus) in enumerate(seats)
-        ),
-        bandwidth=value.bandwidth,
-        inside=value.inside,
-        worst=value.worst,
-        tier=word(cluster, shared_level(cluster, used)),
-        proof=Proof(optimal=False, bound=math.inf if best is None else best.proof.bound),
-        gpus=job.gpus,
-        joined=request.joined,
-        wire=request.wire,
-    )
+    solver = Solver(cluster)
+    placement = solver.value(request, seats)
+    used = [nodes[name] for name in placement.nodes]
+    if best is not None:
+        proof = Proof(optimal=False, bound=best.proof.bound)
+        placement = replace(placement, proof=proof)
     if best is not None and best.proof.optimal and _as_good(placement, best):
         placement = replace(placement, proof=best.proof)
     return Named(
         job=job,
         request=request,
         placement=placement,
-        hindrances=tuple(_hindrances(request, seats, used)),
+        hindrances=tuple(_hindrances(solver, request, seats, used)),
     )
 
 
@@ -162,29 +147,29 @@ def _as_good(one: Placement, best: Placement) -> bool:
 
 
 def _hindrances(
-    request: Request, seats: Sequence[tuple[NodeName, tuple[int, ...]]], used: Sequence[Node]
+    solver: Solver,
+    request: Request,
+    seats: Sequence[tuple[NodeName, tuple[int, ...]]],
+    used: Sequence[Node],
 ) -> Iterator[str]:
     """Why these GPUs cannot be had now."""
     loads = Counter(name for name, _gpus in seats)
     for node in used:
-        reason = refused(request, node)
-        if reason is not None:
-            yield f"{node.name}: {reason.value}"
-            continue
         chosen = gpu_set(gpu for name, gpus in seats if name == node.name for gpu in gpus)
-        if taken := GPUSet(chosen & ~node.free):
-            healthy = node.machine.everything if node.allocatable is None else node.allocatable
-            for some, state in (
-                (GPUSet(taken & healthy), "in use"),
-                (GPUSet(taken & ~healthy), "broken"),
-            ):
-                if some:
-                    many = count(some) > 1
-                    which = f"GPU{'s' * many} {', '.join(map(str, members(some)))}"
-                    yield f"{which} of {node.name} {'are' if many else 'is'} {state}"
-        elif room(request, node) < loads[node.name]:
-            few = node.free_count < loads[node.name] * request.gpus
-            yield f"{node.name}: {(Reason.BUSY if few else Reason.RESOURCES).value}"
+        taken = GPUSet(chosen & ~node.free)
+        reason = solver.hindrance(request, node, loads[node.name])
+        if not taken or reason not in {None, Reason.BUSY, Reason.RESOURCES}:
+            if reason is not None:
+                yield f"{node.name}: {reason.value}"
+            continue
+        for some, state in (
+            (GPUSet(taken & node.healthy), "in use"),
+            (GPUSet(taken & ~node.healthy), "broken"),
+        ):
+            if some:
+                many = count(some) > 1
+                which = f"GPU{'s' * many} {', '.join(map(str, members(some)))}"
+                yield f"{which} of {node.name} {'are' if many else 'is'} {state}"
     models = {node.machine.model for node in used}
     if len(models) > 1 and not request.mix_models:
         yield "the nodes have different GPU models, which a gang mixes with --mix-models alone"
@@ -212,7 +197,7 @@ def next_best(
             asked = replace(request, excluded=without)
             other = solver.best(asked)
             if other is not None and (best is None or other.worth < best[0]):
-                best = other.worth, spelled(asked, solver.index, other), without
+                best = other.worth, solver.placement(asked, other), without
             if best is not None and names is above:
                 break
         if best is None:

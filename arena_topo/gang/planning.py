@@ -33,12 +33,10 @@ from arena_topo.solver import (
     Verdict,
     distances,
 )
-from arena_topo.solver.gpu_sets import has_nvlink
 from arena_topo.topology import (
     TAINT,
     Cluster,
     Knowledge,
-    Machine,
     Node,
     NodeName,
     Taint,
@@ -224,7 +222,7 @@ def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
         ([one.name for one in machines if one.knowledge is knowledge], words)
         for knowledge, words in _DOUBTS.items()
     ]
-    found.append(([one.name for one in machines if _rate_assumed(one)], "NVLink rate assumed"))
+    found.append(([one.name for one in machines if rate_is_assumed(one)], "NVLink rate assumed"))
     doubts = [
         f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {words}"
         for names, words in found
@@ -235,10 +233,6 @@ def _doubts(placement: Placement, cluster: Cluster) -> list[str]:
         # The NICs say how fast the nodes are.
         guess = None
     return [*doubts, *([guess] if guess is not None else [])]
-
-
-def _rate_assumed(machine: Machine) -> bool:
-    return rate_is_assumed(machine.model) and has_nvlink(machine.configuration)
 
 
 def _may_be_less(job: MPIJob, forecast: Forecast | None) -> list[str]:

@@ -30,9 +30,8 @@ from arena_topo.jobs.view import guarantee
 from arena_topo.layout import number
 from arena_topo.manifests import Plan, estimates
 from arena_topo.manifests.forecast import counted_on, valued_as
-from arena_topo.solver import NODE_TIER, Placement
-from arena_topo.solver.baselines import Outcome, by_index
-from arena_topo.topology import Cluster, GPUSet, NodeName, members
+from arena_topo.solver import NODE_TIER, Baseline, Placement
+from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set, members
 
 _WIDEST = 1120.0
 """Pixels up to which two choices stand side by side: what a page or a slide shows at full size."""
@@ -47,7 +46,7 @@ class _Side:
     """One choice: who makes it, what it is worth, and what it takes of each node."""
 
     who: str
-    found: Placement | Outcome
+    found: Placement | Baseline
     nodes: Mapping[NodeName, Taken]
     poor: bool = False
     proof: str = ""
@@ -142,7 +141,7 @@ def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side |
         if node.opaque:
             nodes[name] = Taken(kubelet=size)
         else:
-            gpus = by_index(node, size)
+            gpus = gpu_set(members(node.free)[:size])
             ranks = {gpu: rank + at for at, gpu in enumerate(members(gpus))}
             nodes[name] = Taken(ranks=ranks)
         rank += size

@@ -20,8 +20,7 @@ from arena_topo.layout import NOTHING, align, fold, number
 from arena_topo.manifests import Forecast, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
-from arena_topo.solver import BEYOND, NODE_TIER, Placement
-from arena_topo.solver.baselines import Outcome
+from arena_topo.solver import BEYOND, NODE_TIER, Baseline, Placement
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -176,7 +175,7 @@ def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: i
         return "".join(f"{line}\n" for line in lines)
     with_it = proposal.job.gputopology or proposal.named
     this = "as planned" if ours != placement.bandwidth else "this placement"
-    rows: list[tuple[str, Placement | Outcome | None]] = [
+    rows: list[tuple[str, Placement | Baseline | None]] = [
         (this if with_it else "with --gputopology", placement),
         *([("best, free GPUs", proposal.best)] if proposal.named else []),
         ("best, all GPUs free", comparison.best_empty),
@@ -213,7 +212,7 @@ def _doubt(found: Estimate) -> str:
     return "*" if found.assumed else ""
 
 
-def limited(one: Placement | Outcome, found: Estimate, cluster: Cluster) -> str:
+def limited(one: Placement | Baseline, found: Estimate, cluster: Cluster) -> str:
     """What limits the bandwidth of a choice, with the NICs that the pods use where these do."""
     nodes = len(_loads(one))
     words = estimates.limit(str(found.regime), str(found.limited_by), tier=one.tier, nodes=nodes)
@@ -240,7 +239,7 @@ def _cards(placement: Placement, cluster: Cluster) -> str:
 
 
 def _compared(
-    rows: Sequence[tuple[str, Placement | Outcome | None]],
+    rows: Sequence[tuple[str, Placement | Baseline | None]],
     ours: float,
     cluster: Cluster,
     width: int | None,
@@ -282,7 +281,7 @@ _NAMES = 19
 """Columns of the longest name of a choice."""
 
 
-def _place(one: Placement | Outcome, cluster: Cluster) -> str:
+def _place(one: Placement | Baseline, cluster: Cluster) -> str:
     """Where a choice puts the workers: `2 + 2, unknown network`."""
     loads = _loads(one)
     where = meets(one.tier, cluster)
@@ -292,7 +291,7 @@ def _place(one: Placement | Outcome, cluster: Cluster) -> str:
     return f"{shares}, {where}"
 
 
-def _loads(one: Placement | Outcome) -> list[int]:
+def _loads(one: Placement | Baseline) -> list[int]:
     """How many workers each node gets."""
     if isinstance(one, Placement):
         return list(Counter(worker.node for worker in one.assignments).values())

@@ -20,9 +20,6 @@ LINES = 12
 _NAMES = 2
 """Names that stand for all nodes of a line."""
 
-_NEAREST = 3
-"""Nodes that are named as being in the way."""
-
 _SET_NAMES = {2: "PAIRS", 4: "QUADS", 8: "EIGHTS", 16: "SIXTEENS"}
 
 _LEGEND = (
@@ -60,23 +57,7 @@ def verdict(kind: Kind) -> str:
         return f"{free}, and gangs of up to {kind.largest} get full speed"
     speed = "" if missing.full is None else f" ({estimates.amount(missing.full)} GB/s)"
     said = f"{free}, but no gang of {missing.size} gets full speed{speed}"
-    return said + _near(kind, missing)
-
-
-def _near(kind: Kind, missing: Gang) -> str:
-    """The nodes that lack least, and how much."""
-    nearest = [one for one in kind.nearest if one.lacking == kind.nearest[0].lacking]
-    names = sorted((name for one in nearest for name in one.names), key=natural)
-    if not names:
-        return ""
-    lacking = _many(nearest[0].lacking or 0, "GPU")
-    if missing.workers > 1:
-        lacking += f" for a worker of {missing.gpus}"
-    if len(names) == 1:
-        return f": {names[0]} comes nearest and lacks {lacking}"
-    shown, rest = names[:_NEAREST], len(names) - _NEAREST
-    last = f"{_many(rest, 'more node')}" if rest > 0 else shown.pop()
-    return f": {', '.join(shown)} and {last} come nearest and lack {lacking} each"
+    return f"{said}; one fits {kind.release}" if kind.release else said
 
 
 def _kind(kind: Kind, width: int | None, *, alone: bool) -> str:
@@ -154,7 +135,7 @@ def _nodes(kind: Kind) -> str:
         nodes = sum(len(one.names) for one in left)
         lines.insert(-1, f"... {_many(nodes, 'more node')} of {_many(len(left), 'sort')}")
     if any(one.opaque for one in ordered):
-        lines.append("? which GPUs are free there is not reported; these are the worst numbers")
+        lines.append("? which GPUs are free there is not reported; only what is certain counts")
     return layout.align(lines)
 
 
@@ -189,9 +170,8 @@ def value(found: Fragmentation, *, emulated: bool = False) -> dict[str, Any]:
     gang of any shape gets now: `bestGBps` on `bestNodes` nodes within `bestTier`; null where there
     is none, or a single GPU. `sets` and those of `nodes`: disjoint sets by `size`, `whole`,
     `broken`, and `most` of the empty machines. `nodes` are listed by likeness: `names`, `gpus` and
-    `free` of each, `stranded`, `opaque` (nobody says which GPUs are free: the worst numbers),
-    `unavailable` and `lacking` (GPUs until one takes a worker of the smallest gang that is
-    missing). `sharedGPUs` on `sharedNodes` are cut up or shared.
+    `free` of each, `stranded`, `opaque` (it is not known which GPUs are free) and `unavailable`.
+    `sharedGPUs` on `sharedNodes` are cut up or shared.
     """
     return {
         "apiVersion": "arena-topo/v1",
@@ -239,7 +219,6 @@ def _kind_value(kind: Kind) -> dict[str, Any]:
                 "stranded": one.stranded,
                 "opaque": one.opaque,
                 "unavailable": one.unavailable,
-                "lacking": one.lacking,
             }
             for one in sorted(kind.alike, key=_fault)
         ],

@@ -287,7 +287,7 @@ def _rates(one: NodeStatus) -> list[list[float]]:
     machine = one.node.machine
     if machine.bandwidth is not None:
         return [[round(rate, _DIGITS) for rate in row] for row in machine.bandwidth]
-    from arena_topo.solver.gpu_sets import gpu_sets  # noqa: PLC0415 - only for pairs
+    from arena_topo.solver import gpu_sets  # noqa: PLC0415 - only for pairs
 
     worth = gpu_sets(machine.configuration).value
     every = range(len(machine.gpus))

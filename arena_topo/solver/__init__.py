@@ -1,7 +1,7 @@
 """Solver(cluster): which nodes and which GPUs each worker of a gang gets.
 
 The solver knows requests, not jobs, and does not touch the world: values in, values out. An answer
-carries its proof; a refusal carries its reasons as values.
+carries its proof; a refusal carries its reasons as values. Other packages import from here alone.
 
     request         what is asked, and what is answered
     door            Solver: all answers about one cluster
@@ -9,12 +9,11 @@ carries its proof; a refusal carries its reasons as values.
     classes         nodes that a job cannot tell apart, and where they are
     domains         which domain of a level
     selection       how many nodes of each class, and how full: fewest, then cheapest
-    gpu_sets        the bandwidth of every set of GPUs of a machine, of the best and of the worst
+    gpu_sets        the bandwidth of every set of GPUs of a machine
     loads           what a set of GPUs of a node is worth to a job
     valuing         what a placement is worth: its hosts as NCCL counts them
-    fragmentation   which of the equally good placements: what is left behind, who is in the way
+    fragmentation   which of the equally good placements: what is left, and who is nearby
     explain         why a gang has no place, and the smallest change that would give it one
-    counting        whether a changed request would fit, without a search
     freeing         the fewest GPUs or nodes that others would have to free
     baselines       what schedulers that only count would do: the comparison
 """
@@ -24,12 +23,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.solver.gpu_sets import UNLIMITED
+from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets, gpu_sets
 from arena_topo.solver.request import (
     BEYOND,
     NODE_TIER,
     PACK_ABOVE,
     Assignment,
+    Baseline,
+    Counts,
     Instead,
     Placement,
     Policy,
@@ -41,10 +42,11 @@ from arena_topo.solver.request import (
     Verdict,
     band,
     distances,
+    once_empty,
 )
 
 if TYPE_CHECKING:
-    from arena_topo.solver.door import Objective, Solver, place, valued
+    from arena_topo.solver.door import Found, Objective, Solver, place, valued
 
 __all__ = [
     "BEYOND",
@@ -52,6 +54,10 @@ __all__ = [
     "PACK_ABOVE",
     "UNLIMITED",
     "Assignment",
+    "Baseline",
+    "Counts",
+    "Found",
+    "GPUSets",
     "Instead",
     "Objective",
     "Placement",
@@ -65,6 +71,8 @@ __all__ = [
     "Verdict",
     "band",
     "distances",
+    "gpu_sets",
+    "once_empty",
     "place",
     "valued",
 ]
@@ -72,6 +80,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Most readers of placements search for none, and the search takes time to import.
-    if name in {"Objective", "Solver", "place", "valued"}:
+    if name in {"Found", "Objective", "Solver", "place", "valued"}:
         return getattr(importlib.import_module("arena_topo.solver.door"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,43 +9,15 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from arena_topo.bandwidth import Estimate
 from arena_topo.solver.classes import room
 from arena_topo.solver.gang import word
-from arena_topo.solver.request import Request
+from arena_topo.solver.request import Baseline, Counts, Request
 from arena_topo.solver.valuing import shared_level, worth
-from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set, members, natural
+from arena_topo.topology import Cluster, Node, members, natural
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Where such a scheduler would put a gang; bandwidth, inside and tier are as in Placement.
-
-    `loads` is the number of workers of each node, in the order in which the nodes were taken.
-    """
-
-    bandwidth: Estimate | None
-    inside: Estimate | None
-    tier: str
-    loads: Mapping[NodeName, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """How often a gang fits by numbers alone; bandwidth and distance are not looked at.
-
-    `gangs` of them fit at the same time now, and one of at most `largest` workers; `largest_empty`
-    is that of a cluster without other jobs.
-    """
-
-    gangs: int
-    largest: int
-    largest_empty: int
-
-
-def first_fit(request: Request, cluster: Cluster) -> Outcome | None:
+def first_fit(request: Request, cluster: Cluster) -> Baseline | None:
     """Fill nodes one by one in the order of their names, GPUs by index; None if not all fit."""
     loads: dict[int, int] = {}
     left = request.workers
@@ -58,7 +30,7 @@ def first_fit(request: Request, cluster: Cluster) -> Outcome | None:
     return None
 
 
-def spread(request: Request, cluster: Cluster) -> Outcome | None:
+def spread(request: Request, cluster: Cluster) -> Baseline | None:
     """Give each worker the node with the smallest share of GPUs in use; ties by name, by index.
 
     So four one-GPU workers on two empty nodes go 2 + 2, as ordinary scheduling puts them in Alibaba
@@ -125,7 +97,7 @@ def _outcome(
     cluster: Cluster,
     seats: Sequence[tuple[Node, int]],
     loads: Mapping[int, int],
-) -> Outcome:
+) -> Baseline:
     nodes = [seats[at][0] for at in loads]
     pods = [
         (node, gpus)
@@ -133,7 +105,7 @@ def _outcome(
         for gpus in _by_index(node, workers, request.gpus)
     ]
     value = worth(pods, request.gpus, cluster, joined=request.joined, wire=request.wire)
-    return Outcome(
+    return Baseline(
         bandwidth=value.bandwidth,
         inside=value.inside,
         tier=word(cluster, shared_level(cluster, nodes)),
@@ -142,13 +114,8 @@ def _outcome(
 
 
 def _by_index(node: Node, workers: int, gpus: int) -> list[tuple[int, ...]]:
-    """The first free GPUs for so many workers; none where nobody knows which are free."""
+    """The first free GPUs for so many workers; none where it is not known which are free."""
     if node.opaque:
         return [()] * workers
-    chosen = members(by_index(node, workers * gpus))
+    chosen = members(node.free)[: workers * gpus]
     return [chosen[start : start + gpus] for start in range(0, len(chosen), gpus)]
-
-
-def by_index(node: Node, size: int) -> GPUSet:
-    """The first so many GPUs of a node that are not known to be in use."""
-    return gpu_set(members(node.free)[:size])

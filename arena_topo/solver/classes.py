@@ -1,56 +1,64 @@
 """Nodes that a job cannot tell apart, and where in the network they are.
 
-An `Index` is built once per cluster and asked many times. It sorts nodes into classes (same
-configuration, same free set) and into the domains of the network; a `Candidates` is what of it one
-request may use.
+An `Index` is built once per cluster and asked many times: it sorts nodes into classes (same
+configuration, same free set) and into the domains of the network. A `Pool` has them in the groups
+that one request and its changes cannot tell apart, and `Candidates` are what of them one request
+may use.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import NamedTuple
+from functools import cached_property
+from itertools import accumulate, chain, groupby
+from typing import TYPE_CHECKING
 
 from arena_topo.bandwidth import Wire, network_limit
-from arena_topo.solver.fragmentation import Damage, Proximity, damage, proximity, spreading, spreads
-from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets
+from arena_topo.solver.fragmentation import (
+    PackingCost,
+    Proximity,
+    packing_cost,
+    proximity,
+    spreading_cost,
+    spreads,
+)
+from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Loads, Terms, loads_of
+from arena_topo.solver.memo import remembered
 from arena_topo.solver.request import Reason, Request
 from arena_topo.solver.valuing import is_given, nvlink_domain, rate_of_level
-from arena_topo.topology import Cluster, GPUSet, Machine, Matrix, Node, count, natural
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, count, natural
 
-NEVER = 1 << 200
-"""The price of what cannot be had, above all others."""
+if TYPE_CHECKING:
+    from arena_topo.solver.domains import DomainSearch
 
 WHOLE = -1
 """The level of the whole cluster, coarser than any tier."""
+
+Kind = tuple[str, str]
+"""What one gang may combine: GPU model, resource name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeClass:
     """Nodes that a job cannot tell apart.
 
-    `capacity` is the most workers of the size in hand that one of them takes; 0 for none.
-    `network` is GB/s that one of them can send to others. `domain`: NVLink joins it to others.
+    `unattributed` of the `free` GPUs are in use, and it is not known which. `capacity` is the most
+    workers of the size in hand that one of the nodes takes; 0 for none. `network` is GB/s that one
+    of them can send to others. `domain`: NVLink joins it to others.
     """
 
     loads: Loads
-    damage: Damage
+    cost: PackingCost
     free: GPUSet
-    hidden: int
-    kind: tuple[str, str]
+    unattributed: int
+    kind: Kind
     capacity: int = 0
     network: float = UNLIMITED
     domain: bool = False
-
-    @property
-    def sets(self) -> GPUSets:
-        """The GPU sets of one of these nodes."""
-        return self.loads.sets
 
     def terms(self, terms: Terms) -> Terms:
         """The terms as they are here: NVLink that leaves the machine joins all its pods."""
@@ -62,15 +70,12 @@ class NodeClass:
         """GB/s that a job can count on as far as so many workers on one node limit it."""
         terms = self.terms(terms)
         size = workers * terms.gpus
-        if count(self.free) - self.hidden < size:
+        if count(self.free) - self.unattributed < size:
             return 0.0
         if terms.hosts is Hosts.DOMAIN and not self.domain:
             return 0.0
-        if self.hidden:
-            # Nobody knows which of them are free, and the kubelet picks.
-            found = self.loads.worst(self.free, size, terms)
-        else:
-            found = self.loads.best(self.free, size, terms)
+        # Of unattributed GPUs the kubelet picks.
+        found = (self.loads.worst if self.unattributed else self.loads.best)(self.free, size, terms)
         return min(found, self.network_limit(terms))
 
     def most_inside(self, workers: int, floor: Floor) -> float:
@@ -78,35 +83,38 @@ class NodeClass:
         size = workers * floor.terms.gpus
         if self.best(workers, floor.terms) < floor.bandwidth:
             return 0.0
-        if self.hidden:
+        if self.unattributed:
             return self.loads.worst(self.free, size, floor.joined)
-        return self.loads.most_inside(
-            self.free, size, floor._replace(terms=self.terms(floor.terms))
-        )
+        return self.loads.most_inside(self.free, size, self._floor(floor))
 
     def price(self, workers: int, floor: Floor) -> int | None:
-        """The damage of so many workers on one node at a floor; None if they are too slow."""
+        """The cost of so many workers on one node at a floor; None if they are too slow."""
         if self.best(workers, floor.terms) < floor.bandwidth:
             return None
-        size = workers * floor.terms.gpus
-        if self.hidden:
+        if self.unattributed:
+            size = workers * floor.terms.gpus
             if floor.inside and self.loads.worst(self.free, size, floor.joined) < floor.inside:
                 return None
-            return self.damage.counted(count(self.free) - self.hidden, size)
+            return self.cost.counted(count(self.free) - self.unattributed, size)
         cheapest = self.cheapest(workers, floor)
         return None if cheapest is None else cheapest[0]
 
     def cheapest(self, workers: int, floor: Floor) -> tuple[int, GPUSet] | None:
-        """The set for so many workers at a floor that costs least, and its price."""
+        """The set for so many workers at a floor that costs least, and its cost."""
         size = workers * floor.terms.gpus
-        terms = self.terms(floor.terms)
-        if terms is not floor.terms:
-            floor = floor._replace(terms=terms)
-        return self.loads.cheapest(self.damage, self.free, size, floor)
+        return self.loads.cheapest(self.cost, self.free, size, self._floor(floor))
+
+    def reached(self, workers: int, floor: Floor) -> float:
+        """GB/s that the chosen set of a node allows."""
+        cheapest = None if self.unattributed else self.cheapest(workers, floor)
+        if cheapest is None:
+            return self.best(workers, floor.terms)
+        found = self.loads.got(cheapest[1], self.terms(floor.terms))
+        return min(found, self.network_limit(floor.terms))
 
     def pods(self, workers: int, floor: Floor) -> Sequence[tuple[int, ...]]:
         """The GPUs of each of so many workers at a floor; none where the kubelet picks them."""
-        if self.hidden:
+        if self.unattributed:
             return [()] * workers
         cheapest = self.cheapest(workers, floor)
         assert cheapest is not None, "a load that is chosen has GPUs"
@@ -120,6 +128,10 @@ class NodeClass:
         among = AMONG[terms.hosts]
         return network_limit(self.network, among=among, ranks=terms.ranks, wire=terms.wire)
 
+    def _floor(self, floor: Floor) -> Floor:
+        terms = self.terms(floor.terms)
+        return floor if terms is floor.terms else floor._replace(terms=terms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Domain:
@@ -127,98 +139,13 @@ class Domain:
 
     `level` counts the tiers of the cluster from coarse to near; `WHOLE` stands above them.
     `leaves` are the nearest domains in it, as positions in `Index.leaves`; of one level the
-    domains come in the order of their names. `free` counts the GPUs that any job could take, and
-    `broken` the same of the domain and those it lies in, near to coarse.
+    domains come in the order of their names. `free` counts the GPUs that any job could take.
     """
 
     level: int
-    path: tuple[str, ...]
     leaves: range
     free: int
-    broken: tuple[int, ...]
     children: tuple[Domain, ...] = ()
-
-
-class Group(NamedTuple):
-    """Nodes that a request cannot tell apart: their number, the first by name, how many."""
-
-    number: int
-    node: Node
-    many: int
-
-
-class Groups:
-    """The nodes of a cluster in groups that a request cannot tell apart, and where they are.
-
-    With `idle` they are as if every job had ended, and every node and GPU were well. `leaves` has
-    the group of each node of a leaf.
-    """
-
-    def __init__(self, index: Index, request: Request, *, idle: bool) -> None:
-        self.index = index
-        kinds = [index.kind(node) if idle else at for at, (node, _) in enumerate(index.alike())]
-        barred, cpu, memory = request.excluded, bool(request.cpu), bool(request.memory)
-        numbers: dict[tuple[object, ...], int] = {}
-        first: list[Node] = []
-
-        def number(at: int, node: Node) -> int:
-            left = (node.all_cpu, node.all_memory) if idle else (node.cpu, node.memory)
-            rest = (barred.get(node.name), left[0] if cpu else None, left[1] if memory else None)
-            found = numbers.setdefault((kinds[at], *rest), len(numbers))
-            if found == len(first):
-                first.append(node.idle() if idle else node)
-            return found
-
-        if tells_apart(request):
-            self.leaves: list[Sequence[int]] = [
-                list(map(number, classes, nodes)) for classes, nodes in index.leaves
-            ]
-        else:
-            of = [number(at, node) for at, (node, _) in enumerate(index.alike())]
-            self.leaves = [list(map(of.__getitem__, classes)) for classes, _ in index.leaves]
-        many = Counter(itertools.chain.from_iterable(self.leaves))
-        self.groups = [Group(at, node, many[at]) for at, node in enumerate(first)]
-        self.models = [node.machine.model for node in first]
-        self._spread: dict[int, list[dict[int, int]]] = {}
-
-    def domains(self, depth: int) -> Sequence[Domain]:
-        """The domains that nodes share which agree in so many levels of the network."""
-        return self.index.levels[depth + WHOLE]
-
-    def spread(self, depth: int) -> list[dict[int, int]]:
-        """How many nodes of each group are in which domain of a depth, by its place."""
-        found = self._spread.get(depth)
-        if found is None and depth:
-            found = self._spread[depth] = [{} for _ in self.groups]
-            for at, domain in enumerate(self.domains(depth)):
-                for group in self._members(domain):
-                    found[group][at] = found[group].get(at, 0) + 1
-        return [{0: group.many} for group in self.groups] if found is None else found
-
-    def totals(self, values: Sequence[int], depth: int) -> list[int]:
-        """For each domain of a depth the sum over its nodes of what their groups have."""
-        sums = [0] * len(self.domains(depth))
-        for value, places in zip(values, self.spread(depth), strict=True):
-            if value:
-                for at, many in places.items():
-                    sums[at] += value * many
-        return sums
-
-    def counts(self, depth: int, at: int) -> Mapping[int, int]:
-        """How many nodes of which groups there are in a domain."""
-        if not depth:
-            return {group.number: group.many for group in self.groups}
-        return Counter(self._members(self.domains(depth)[at]))
-
-    def nodes(self, group: Group, domain: Domain) -> Iterator[Node]:
-        """The nodes of a group in a domain, in the order of their leaves and names."""
-        for leaf in domain.leaves:
-            for at, node in zip(self.leaves[leaf], self.index.leaves[leaf][1], strict=True):
-                if at == group.number:
-                    yield node
-
-    def _members(self, domain: Domain) -> Iterator[int]:
-        return itertools.chain.from_iterable(self.leaves[leaf] for leaf in domain.leaves)
 
 
 Leaf = tuple[Sequence[int], Sequence[Node]]
@@ -231,17 +158,14 @@ class Index:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._loads: dict[tuple[object, ...], Loads] = {}
-        self._matrices: dict[Matrix, int] = {}
-        self._known: dict[int, int] = {}
-        self._nics: dict[int, int] = {}
-        self._cards: dict[tuple[object, ...], int] = {}
         self._proximities: dict[tuple[object, ...], Proximity] = {}
-        self._firsts: list[Node] = []
+        self._pools: dict[bool, Pool] = {}
+        self.firsts: list[Node] = []
         paths: dict[tuple[str, ...], tuple[list[int], list[Node]]] = {}
         ids: dict[tuple[object, ...], int] = {}
-        for node in sorted(cluster.nodes, key=_by_name):
+        for node in sorted(cluster.nodes, key=lambda node: (natural(node.name), node.name)):
             key = (
-                self._shape(node.machine),
+                self.loads(node.machine),
                 node.free,
                 node.hidden,
                 node.resource,
@@ -250,45 +174,70 @@ class Index:
                 node.network,
                 node.allocatable,
             )
-            at = ids.get(key)
-            if at is None:
-                at = ids[key] = len(ids)
-                self._firsts.append(node)
-            home = paths.get(node.domains)
-            if home is None:
-                home = paths[node.domains] = ([], [])
+            at = ids.setdefault(key, len(ids))
+            if at == len(self.firsts):
+                self.firsts.append(node)
+            home = paths.setdefault(node.domains, ([], []))
             home[0].append(at)
             home[1].append(node)
         ordered = sorted(paths, key=lambda path: [natural(name) for name in path])
         self.leaves: list[Leaf] = [paths[path] for path in ordered]
         self.levels: dict[int, list[Domain]] = {at: [] for at in range(len(cluster.tiers))}
         self._free = [0, *accumulate(sum(map(_takeable, nodes)) for _, nodes in self.leaves)]
-        self.whole = self._domain(ordered, 0, WHOLE, ())
+        self.whole = self._domain(ordered, 0, WHOLE)
         self.paths: list[tuple[Domain, ...]] = [()] * len(self.leaves)
         """The domains that each leaf lies in, coarse to near."""
         for level in range(len(cluster.tiers)):
             for domain in self.levels[level]:
                 for leaf in domain.leaves:
                     self.paths[leaf] += (domain,)
-        self._counts = Counter(at for members, _ in self.leaves for at in members)
-        self._candidates: dict[tuple[object, ...], Candidates] = {}
-        self._groups: dict[bool, Groups] = {}
 
-    def alike(self) -> Iterator[tuple[Node, int]]:
-        """Of nodes that are alike the first by name, and how many there are."""
-        return ((first, self._counts[at]) for at, first in enumerate(self._firsts))
+    def _domain(self, paths: Sequence[tuple[str, ...]], start: int, level: int) -> Domain:
+        """The domain of consecutive leaves, with all domains inside it."""
+        children: list[Domain] = []
+        if level + 1 < len(self.cluster.tiers):
+            at = start
+            for _, inside in groupby(paths, key=lambda path: path[level + 1]):
+                some = list(inside)
+                children.append(self._domain(some, at, level + 1))
+                at += len(some)
+        stop = start + len(paths)
+        domain = Domain(
+            level=level,
+            leaves=range(start, stop),
+            free=self._free[stop] - self._free[start],
+            children=tuple(children),
+        )
+        self.levels.setdefault(level, []).append(domain)
+        return domain
+
+    def loads(self, machine: Machine) -> Loads:
+        """What sets of GPUs of a machine are worth."""
+        # Comparing matrices takes long, and most nodes of a kind share one object.
+        key = (
+            *(id(machine.links), id(machine.nics), machine.model),
+            *(machine.nvswitch, machine.pcie_generation, machine.measured),
+        )
+        found = self._loads.get(key)
+        if found is None:
+            found = self._loads[key] = loads_of(machine)
+        return found
+
+    def proximity(self, machine: Machine) -> Proximity:
+        """How near the GPUs of a machine are."""
+        key = (self.loads(machine), tuple(gpu.numa for gpu in machine.gpus))
+        found = self._proximities.get(key)
+        if found is None:
+            found = self._proximities[key] = proximity(machine)
+        return found
 
     def distance(self, level: int) -> int:
         """How far apart nodes are that first meet at this level: 1 for the nearest tier."""
         return len(self.cluster.tiers) - level
 
-    def rate(self, level: int, wire: Wire) -> float | None:
-        """GB/s between nodes that first meet at this level; None where nobody gave it."""
-        return rate_of_level(self.cluster, level, wire)
-
     def network(self, request: Request, hosts: Hosts, level: int) -> float:
         """GB/s that a gang gets as far as what joins nodes that first meet at a level limits it."""
-        rate = self.rate(level, request.wire)
+        rate = rate_of_level(self.cluster, level, request.wire)
         if rate is None or hosts not in AMONG:
             return UNLIMITED
         ranks = request.workers * request.gpus
@@ -296,210 +245,200 @@ class Index:
 
     def terms(self, request: Request, hosts: Hosts, level: int | None = None) -> Terms:
         """The terms of a gang on one node, or on nodes that first meet at a level."""
+        apart = level is not None
         return Terms(
             hosts=hosts,
             gpus=request.gpus,
             ranks=request.workers * request.gpus,
             joined=request.joined,
             wire=request.wire,
-            rated=level is not None and self.rate(level, request.wire) is not None,
-            given=level is not None and is_given(self.cluster, level),
+            rated=apart and rate_of_level(self.cluster, level or 0, request.wire) is not None,
+            given=apart and is_given(self.cluster, level or 0),
         )
+
+    def pool(self, request: Request, *, idle: bool = False) -> Pool:
+        """The nodes in groups that a request and its changes cannot tell apart."""
+        spread = spreads(request, self.cluster)
+        if spread or request.excluded or request.cpu or request.memory:
+            return Pool(self, request, idle=idle, spread=spread)
+        if idle not in self._pools:
+            self._pools[idle] = Pool(self, request, idle=idle, spread=False)
+        return self._pools[idle]
 
     def candidates(self, request: Request) -> Candidates:
         """What of the cluster a request may use."""
-        spread = spreads(request, self.cluster)
-        if spread or tells_apart(request):
-            return self._split(request, spread=spread)
-        # What is left decides, and that is the same for all nodes of a class.
-        key = (request.gpus, request.model, request.mix_models, request.per_node)
-        found = self._candidates.get(key)
-        if found is None:
-            capacities = [room(request, first) for first in self._firsts]
-            classes = [
-                self._class(request, first, capacity)
-                for first, capacity in zip(self._firsts, capacities, strict=True)
-            ]
-            found = self._candidates[key] = Candidates(classes, self.leaves, self._counts)
-        return found
+        return self.pool(request).candidates(request)
 
-    def groups(self, request: Request, *, idle: bool = False) -> Groups:
-        """The nodes in groups that a request and its changes cannot tell apart."""
-        if tells_apart(request):
-            return Groups(self, request, idle=idle)
-        if idle not in self._groups:
-            self._groups[idle] = Groups(self, request, idle=idle)
-        return self._groups[idle]
-
-    def kind(self, node: Node) -> tuple[object, ...]:
-        """What nodes have in common that cannot be told apart once they are idle."""
-        return (self.loads(node.machine), node.resource, node.network, node.shared is None)
-
-    def _split(self, request: Request, *, spread: bool) -> Candidates:
-        """The candidates where nodes of one class differ, in room or in what is nearby."""
-        ids: dict[tuple[int, int, Proximity | None], int] = {}
-        classes: list[NodeClass] = []
-        leaves: list[Leaf] = []
-        for members, nodes in self.leaves:
-            own: list[int] = []
-            for at, node in zip(members, nodes, strict=True):
-                capacity = room(request, node)
-                key = (at, capacity, self._proximity(node.machine) if spread else None)
-                split = ids.get(key)
-                if split is None:
-                    split = ids[key] = len(classes)
-                    classes.append(self._class(request, self._firsts[at], capacity, key[2]))
-                own.append(split)
-            leaves.append((own, nodes))
-        counts = Counter(at for members, _ in leaves for at in members)
-        return Candidates(classes, leaves, counts)
-
-    def class_of(self, node: Node) -> NodeClass:
-        """What the GPUs of any node are worth, be it as it is or as it could be."""
-        return self._class(Request(workers=1, gpus=1), node, 0)
-
-    def _class(
-        self, request: Request, first: Node, capacity: int, near: Proximity | None = None
+    def node_class(
+        self,
+        node: Node,
+        *,
+        capacity: int = 0,
+        mixed: bool = False,
+        near: Proximity | None = None,
     ) -> NodeClass:
-        loads = self.loads(first.machine)
-        model = "" if request.mix_models else first.machine.model or ""
+        """What the GPUs of a node are worth, be it as it is or as it could be."""
+        loads = self.loads(node.machine)
+        sets = loads.sets
         return NodeClass(
             loads=loads,
-            damage=damage(loads.sets) if near is None else spreading(loads.sets, near),
-            free=first.free,
-            hidden=first.hidden,
-            kind=(model, first.resource),
+            cost=packing_cost(sets) if near is None else spreading_cost(sets, near),
+            free=node.free,
+            unattributed=node.hidden,
+            kind=("" if mixed else node.machine.model or "", node.resource),
             capacity=capacity,
-            network=first.network,
-            domain=nvlink_domain(self.cluster, first) is not None,
+            network=node.network,
+            domain=nvlink_domain(self.cluster, node) is not None,
         )
 
-    def _proximity(self, machine: Machine) -> Proximity:
-        # Nodes of a kind share what they are made of; where each has UUIDs of its own, not quite.
-        key = (id(machine.gpus), id(machine.links), id(machine.nics))
-        found = self._proximities.get(key)
-        if found is None:
-            numas = tuple(gpu.numa for gpu in machine.gpus)
-            alike = (self._shape(machine)[0], numas, tuple(one.attachment for one in machine.nics))
-            found = self._proximities.get(alike)
-            if found is None:
-                found = self._proximities[alike] = proximity(machine)
-            self._proximities[key] = found
-        return found
 
-    def _domain(
-        self, paths: Sequence[tuple[str, ...]], start: int, level: int, above: tuple[int, ...]
-    ) -> Domain:
-        """The domain of consecutive leaves, with all domains inside it."""
-        stop = start + len(paths)
-        free = self._free[stop] - self._free[start]
-        broken = () if level == WHOLE else (free, *above)
-        children: list[Domain] = []
-        if level + 1 < len(self.cluster.tiers):
-            at = start
-            for inside in _runs(paths, level + 1):
-                children.append(self._domain(inside, at, level + 1, broken))
-                at += len(inside)
-        domain = Domain(
-            level=level,
-            path=paths[0][: level + 1] if paths else (),
-            leaves=range(start, stop),
-            free=free,
-            broken=broken,
-            children=tuple(children),
+class Pool:
+    """The nodes of a cluster in groups that neither a request nor its changes can tell apart.
+
+    Groups have numbers: `nodes` has the first node of each by name, `leaves` the groups of the
+    nodes of each leaf, `counts` how many nodes a group has. With `idle` they are as if every job
+    had ended, and every node and GPU were well.
+    """
+
+    def __init__(self, index: Index, request: Request, *, idle: bool, spread: bool) -> None:
+        self.index = index
+        self.idle = idle
+        self.excluded = request.excluded
+        self.nodes: list[Node] = []
+        self._near: list[Proximity | None] = []
+        self._like: list[object] = []
+        kinds = [_idle_kind(index, node) if idle else at for at, node in enumerate(index.firsts)]
+        numbers: dict[tuple[object, ...], int] = {}
+
+        def number(at: int, node: Node) -> int:
+            one = node.idle() if idle else node
+            near = index.proximity(node.machine) if spread else None
+            rest = (
+                request.excluded.get(node.name),
+                one.cpu if request.cpu else None,
+                one.memory if request.memory else None,
+            )
+            found = numbers.setdefault((kinds[at], near, *rest), len(numbers))
+            if found == len(self.nodes):
+                self.nodes.append(one)
+                self._near.append(near)
+                self._like.append((kinds[at], near))
+            return found
+
+        if spread or request.excluded or request.cpu or request.memory:
+            self.leaves: list[Leaf] = [
+                (list(map(number, classes, nodes)), nodes) for classes, nodes in index.leaves
+            ]
+        else:
+            of = [number(at, node) for at, node in enumerate(index.firsts)]
+            self.leaves = _renumbered(index.leaves, of)
+        self.counts = Counter(chain.from_iterable(groups for groups, _ in self.leaves))
+        self._candidates: dict[tuple[object, ...], Candidates] = {}
+
+    def candidates(self, request: Request) -> Candidates:
+        """What of these nodes a request may use that differs in nothing but its size and limits."""
+        key = (
+            *(request.gpus, request.cpu, request.memory),
+            *(request.model, request.mix_models, request.per_node),
         )
-        self.levels.setdefault(level, []).append(domain)
-        return domain
-
-    def _shape(self, machine: Machine) -> tuple[object, ...]:
-        # Comparing matrices takes long, and most nodes of a kind share one object.
-        matrix = self._known.get(id(machine.links))
-        if matrix is None:
-            matrix = self._matrices.setdefault(machine.links, len(self._matrices))
-            self._known[id(machine.links)] = matrix
-        return (
-            matrix,
-            machine.model,
-            machine.nvswitch,
-            machine.pcie_generation,
-            machine.measured,
-            self._rails(machine),
-        )
-
-    def _rails(self, machine: Machine) -> int:
-        # As above; the names of NICs decide nothing.
-        found = self._nics.get(id(machine.nics))
+        found = self._candidates.get(key)
         if found is None:
-            cards = tuple((nic.attachment, nic.speed) for nic in machine.nics)
-            found = self._nics[id(machine.nics)] = self._cards.setdefault(cards, len(self._cards))
+            found = self._candidates[key] = self._sorted(request)
         return found
 
-    def loads(self, machine: Machine) -> Loads:
-        """What sets of GPUs of a machine are worth."""
-        shape = self._shape(machine)
-        found = self._loads.get(shape)
-        if found is None:
-            found = self._loads[shape] = loads_of(machine)
-        return found
+    def _sorted(self, request: Request) -> Candidates:
+        """The groups in classes: what is left decides, and of CPU and memory only the room."""
+        ids: dict[tuple[object, int], int] = {}
+        classes: list[NodeClass] = []
+        of: list[int] = []
+        for node, like, near in zip(self.nodes, self._like, self._near, strict=True):
+            capacity = room(request, node)
+            at = ids.setdefault((like, capacity), len(classes))
+            if at == len(classes):
+                mixed = request.mix_models
+                some = self.index.node_class(node, capacity=capacity, mixed=mixed, near=near)
+                classes.append(some)
+            of.append(at)
+        if len(classes) == len(self.nodes):
+            return Candidates(self.index, classes, self.leaves, self.counts)
+        leaves = _renumbered(self.leaves, of)
+        counts = Counter(chain.from_iterable(numbers for numbers, _ in leaves))
+        return Candidates(self.index, classes, leaves, counts)
+
+    @cached_property
+    def models(self) -> frozenset[str]:
+        """The GPU models that are known."""
+        return frozenset(node.machine.model for node in self.nodes if node.machine.model)
+
+    def sums(self, values: Sequence[int], level: int) -> list[int]:
+        """For each domain of a level the sum over its nodes of what their groups have."""
+        return summed(self.leaves, values, self.index.levels[level])
+
+    def group_counts(self, domain: Domain) -> Mapping[int, int]:
+        """How many nodes of which groups there are in a domain."""
+        if domain.level == WHOLE:
+            return self.counts
+        return Counter(chain.from_iterable(self.leaves[leaf][0] for leaf in domain.leaves))
+
+    def members(self, group: int, domain: Domain) -> Iterator[Node]:
+        """The nodes of a group in a domain, in the order of their leaves and names."""
+        for leaf in domain.leaves:
+            for at, node in zip(*self.leaves[leaf], strict=True):
+                if at == group:
+                    yield node
 
 
 class Candidates:
-    """The classes that a request may use, and the nodes of each leaf by class.
-
-    `costs` are kept, so that asking again for the same bandwidth costs nothing.
-    """
+    """The classes that a request may use, and the nodes of each leaf by class."""
 
     def __init__(
-        self, classes: Sequence[NodeClass], leaves: Sequence[Leaf], counts: Mapping[int, int]
+        self,
+        index: Index,
+        classes: Sequence[NodeClass],
+        leaves: Sequence[Leaf],
+        counts: Mapping[int, int],
     ) -> None:
+        self.index = index
         self.classes = classes
         self.leaves = leaves
         self.counts = counts
-        self.capacity = max((one.capacity for one in classes), default=0)
-        self._costs: dict[tuple[object, ...], CostTable] = {}
-        self._values: dict[tuple[object, ...], frozenset[float]] = {}
-        self._speeds: dict[tuple[object, ...], frozenset[float]] = {}
+        self.searches: dict[tuple[object, ...], DomainSearch] = {}
+        """Searches at a bandwidth (`domains.search_of`), as the next request may ask the same."""
 
-    @property
-    def kinds(self) -> list[tuple[str, str]]:
+    @cached_property
+    def kinds(self) -> list[Kind]:
         """What one gang may combine: one GPU model, one resource name."""
         return sorted({one.kind for one in self.classes if one.capacity})
 
-    def of(self, kind: tuple[str, str]) -> Iterator[tuple[int, NodeClass]]:
+    def of(self, kind: Kind) -> Iterator[tuple[int, NodeClass]]:
         """The classes of a kind that take some worker, with their numbers."""
         for at, one in enumerate(self.classes):
             if one.capacity and one.kind == kind:
                 yield at, one
 
-    def speeds(self, kind: tuple[str, str], terms: Terms, *, known: bool) -> frozenset[float]:
-        """What the loads of nodes of a kind are worth; with `known` without assumed networks."""
-        key = (kind, terms, known)
-        found = self._speeds.get(key)
-        if found is None:
-            found = self._speeds[key] = frozenset(
-                one.best(workers, terms)
-                for _, one in self.of(kind)
-                if not (known and one.loads.assumed(terms))
-                for workers in range(1, one.capacity + 1)
-            )
-        return found
+    @remembered
+    def speeds(self, kind: Kind, terms: Terms, most: int, known: bool) -> frozenset[float]:  # noqa: FBT001
+        """What loads of up to so many workers are worth; with `known` without assumed networks."""
+        return frozenset(
+            one.best(workers, terms)
+            for _, one in self.of(kind)
+            if not (known and one.loads.assumed(terms))
+            for workers in range(1, min(one.capacity, most) + 1)
+        )
 
-    def values(self, kind: tuple[str, str], terms: Terms, most: int) -> frozenset[float]:
+    @remembered
+    def values(self, kind: Kind, terms: Terms, most: int) -> frozenset[float]:
         """What the sets of a kind's machines for at most so many workers are worth."""
-        key = (kind, terms, most)
-        found = self._values.get(key)
-        if found is None:
-            loads = {one.loads: one.capacity for _, one in self.of(kind)}
-            for _, one in self.of(kind):
-                loads[one.loads] = max(loads[one.loads], one.capacity)
-            found = self._values[key] = frozenset().union(
-                *(
-                    some.values(workers * terms.gpus, terms)
-                    for some, capacity in loads.items()
-                    for workers in range(1, min(capacity, most) + 1)
-                )
+        capacities: dict[Loads, int] = {}
+        for _, one in self.of(kind):
+            capacities[one.loads] = max(capacities.get(one.loads, 0), one.capacity)
+        return frozenset().union(
+            *(
+                loads.values(workers * terms.gpus, terms)
+                for loads, capacity in capacities.items()
+                for workers in range(1, min(capacity, most) + 1)
             )
-        return found
+        )
 
     def members(self, wanted: Iterable[int]) -> Iterator[tuple[int, int, Node]]:
         """The nodes of some classes: the leaf of each, its class, itself."""
@@ -510,82 +449,24 @@ class Candidates:
                     if at in chosen:
                         yield leaf, at, node
 
-    def costs(self, kind: tuple[str, str], floor: Floor, *, known: bool, most: int) -> CostTable:
-        """The prices of a kind at a floor, for at most so many workers of a node."""
-        most = min(self.capacity, most)
-        key = (kind, floor, known, most)
-        found = self._costs.get(key)
-        if found is None:
-            prices: list[dict[int, int]] = [{} for _ in self.classes]
-            for at, one in self.of(kind):
-                if not (known and one.loads.assumed(floor.terms)):
-                    prices[at] = {
-                        workers: price
-                        for workers in range(1, min(one.capacity, most) + 1)
-                        if (price := one.price(workers, floor)) is not None
-                    }
-            found = self._costs[key] = CostTable(prices, self.counts)
-        return found
+
+def summed(leaves: Sequence[Leaf], values: Sequence[int], domains: Sequence[Domain]) -> list[int]:
+    """For each domain the sum over its nodes of what their groups or classes have."""
+    sums = [0, *accumulate(sum(map(values.__getitem__, numbers)) for numbers, _ in leaves)]
+    return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
 
 
-Ranked = tuple[list[int], list[int], list[int]]
-"""The ranks of the nodes of a domain, in order; what the first of them hold; what that costs."""
+def _renumbered(leaves: Iterable[Leaf], of: Sequence[int]) -> list[Leaf]:
+    return [(list(map(of.__getitem__, numbers)), nodes) for numbers, nodes in leaves]
 
 
-class CostTable:
-    """What each class asks for each load at one bandwidth; classes ranked for selection.
-
-    Ranks run from the largest load to the smallest, and where that is equal from the lowest price
-    for it to the highest. The last rank is for all classes that offer nothing. `rank` is by class;
-    by rank are `capacity` (the largest load), `full` (its price) and `rows` (the prices of all
-    loads from 0 on, NEVER where a load is impossible; `whole`: none is). `total` is the workers
-    that all nodes hold. The rest is what searches have worked out for domains, for the next ones
-    (`domains.DomainSearch`).
-    """
-
-    def __init__(self, prices: Sequence[Mapping[int, int]], counts: Mapping[int, int]) -> None:
-        self.prices = prices
-        some = [at for at, one in enumerate(prices) if one]
-        largest = {at: max(prices[at]) for at in some}
-        some.sort(key=lambda at: (-largest[at], prices[at][largest[at]], at))
-        self.rank = [len(some)] * len(prices)
-        for place, at in enumerate(some):
-            self.rank[at] = place
-        loads = range(max(largest.values(), default=0) + 1)
-        self.capacity = [*(largest[at] for at in some), 0]
-        self.full = [*(prices[at][largest[at]] for at in some), 0]
-        self.rows = [[prices[at].get(load, NEVER) for load in loads] for at in some]
-        self.whole = all(len(prices[at]) == largest[at] for at in some)
-        self.total = sum(counts[at] * most for at, most in largest.items())
-        self.ranked: dict[range, Ranked] = {}
-        self.ranking: dict[int, list[Ranked]] = {}
-        self.largest: dict[int, int] = {}
-        self.most_held: dict[int, list[int]] = {}
-        self.asked: dict[tuple[int, int, int], list[int]] = {}
-        self.covers: dict[tuple[int, int, int, int], list[int]] = {}
-        self.excesses: dict[int, list[int]] = {}
-
-
-def _runs(paths: Sequence[tuple[str, ...]], level: int) -> Iterator[Sequence[tuple[str, ...]]]:
-    """Consecutive paths that agree at a level."""
-    start = 0
-    for stop in range(1, len(paths) + 1):
-        if stop == len(paths) or paths[stop][level] != paths[start][level]:
-            yield paths[start:stop]
-            start = stop
-
-
-def _by_name(node: Node) -> tuple[list[str | int], str]:
-    return natural(node.name)
+def _idle_kind(index: Index, node: Node) -> tuple[object, ...]:
+    """What nodes have in common that cannot be told apart once they are idle."""
+    return (index.loads(node.machine), node.resource, node.network, node.shared is None)
 
 
 def _takeable(node: Node) -> int:
     return node.free_count if node.unavailable is None and node.shared is None else 0
-
-
-def tells_apart(request: Request) -> bool:
-    """Whether a request looks at more of a node than its GPUs."""
-    return bool(request.excluded or request.cpu or request.memory)
 
 
 def room(request: Request, node: Node, *, free: int | None = None) -> int:

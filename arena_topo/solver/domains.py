@@ -1,35 +1,35 @@
 """Which domains of the network a gang uses: the fewest nodes, then the fewest domains, and so on.
 
-At a given bandwidth every node has a largest load and a price for each load (`CostTable`); what is
-left to choose is which nodes of one domain hold the gang. Of the domains of a level the best is
-found by branch and bound: domains that need the fewest nodes first, of these those whose lower
-bound (domains inside it, damage) is least, until the next bound is no better than the best choice.
-The number of nodes is exact; which of equally few nodes, in a domain of domains, is found greedily.
+At a given bandwidth every node has a largest load and a cost for each load; what is left to choose
+is which nodes of one domain hold the gang. The number of nodes is exact, and so is the choice in
+each domain that is looked at (`selection`). Which domains these are is found greedily: of those
+with the fewest nodes the ones where a simple choice costs least, and of a domain of domains the
+fewest inside it.
 """
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
-from arena_topo.solver.classes import NEVER, Candidates, CostTable, Domain, Index, Ranked
-from arena_topo.solver.selection import Offer, Selection, exactly, select
+from arena_topo.solver.classes import Candidates, Domain, Index, Kind
+from arena_topo.solver.loads import Floor
+from arena_topo.solver.memo import remembered
+from arena_topo.solver.selection import Offer, select
 from arena_topo.topology import Node
 
-TRIES = 8
-"""Domains of domains in which nodes are chosen; those with the best bounds."""
+TRIES = 5
+"""Domains of a level in which nodes are chosen."""
 
 EXCHANGES = 2_000
 """Exchanges of a domain for a smaller one that are tried."""
 
-FEW = 3
-"""Nodes up to which all ways to share the workers out are looked at for a bound."""
+NEVER = 1 << 200
+"""The cost of what cannot be had, above all others."""
 
 
 class NodeLoad(NamedTuple):
@@ -41,16 +41,16 @@ class NodeLoad(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What a choice is worth, or at best can be; less is better, the first difference decides.
+    """What a choice is worth; less is better, the first difference decides.
 
-    `domains` counts the domains used at each tier, coarse to near. `broken` sums, near to coarse,
-    what was free in them: the smaller, the more room stays whole elsewhere.
+    `domains` counts the domains used at each tier, coarse to near. `touched` sums, near to coarse,
+    the GPUs that were free in them: the smaller, the more stays whole elsewhere (best fit).
     """
 
     nodes: int
-    domains: tuple[int, ...] = ()
-    damage: int = 0
-    broken: tuple[int, ...] = ()
+    domains: tuple[int, ...]
+    cost: int
+    touched: tuple[int, ...]
 
 
 class Choice(NamedTuple):
@@ -60,340 +60,237 @@ class Choice(NamedTuple):
     seats: tuple[NodeLoad, ...]
 
 
-class Profile(NamedTuple):
-    """Filling the largest nodes: how many it takes, what they ask, and what is left over.
+class Demand(NamedTuple):
+    """So many workers for one domain, on `least` to `most` nodes."""
 
-    `margin` is the load of the last of them and `last` its price; `slack` are the places left.
+    workers: int
+    most: int
+    least: int = 1
+
+
+class DomainSearch:
+    """The search for the nodes of gangs at one bandwidth, in the domains of the network.
+
+    `prices` are, by class, the loads that a node can hold, with their costs. Classes are ranked
+    from the largest load to the smallest, and where that is equal from the lowest cost for it to
+    the highest; the last rank is for all classes that hold none.
     """
 
-    nodes: int
-    margin: int
-    slack: int
-    price: int
-    last: int
+    def __init__(self, candidates: Candidates, prices: Sequence[Mapping[int, int]]) -> None:
+        self.index = candidates.index
+        self.candidates = candidates
+        self.prices = prices
+        some = [at for at, one in enumerate(prices) if one]
+        largest = {at: max(prices[at]) for at in some}
+        some.sort(key=lambda at: (-largest[at], prices[at][largest[at]], at))
+        self._rank = [len(some)] * len(prices)
+        for place, at in enumerate(some):
+            self._rank[at] = place
+        self._some = some
+        self._capacity = [largest[at] for at in some]
+        self._full = [prices[at][largest[at]] for at in some]
+        self._gapless = all(len(prices[at]) == largest[at] for at in some)
+        self.total = sum(candidates.counts[at] * most for at, most in largest.items())
 
+    # How many nodes
 
-@dataclass(slots=True, kw_only=True)
-class DomainSearch:
-    """The search for the nodes of one gang at one bandwidth, from `least` to `most` of them."""
+    def most_workers(self, level: int, nodes: int) -> int:
+        """The most workers that so many nodes of one domain of a level hold."""
+        if nodes == 1:
+            return self._capacity[0] if self._capacity else 0
+        most = self._largest(level)
+        # Each node takes a worker at least.
+        return most if nodes >= most else _of_first(self._most_held(level), nodes)
 
-    index: Index
-    candidates: Candidates
-    costs: CostTable
-    workers: int
-    least: int = 1
-    most: int
+    def holds(self, level: int, demand: Demand) -> bool:
+        """Whether one domain of a level holds the gang."""
+        if demand.workers > min(self.total, self.most_workers(level, demand.most)):
+            return False
+        simple = self._gapless and demand.least == 1
+        return simple or self.fewest(level, demand) is not None
 
-    def best(self, level: int) -> Choice | None:
-        """The best choice within one domain of a level; None if none holds the gang."""
-        if self.workers > self._largest(level):
-            return None
-        domains = self.index.levels[level]
-        by_nodes: dict[int, list[int]] = {}
-        for order, (_, held, _) in enumerate(self._ranking(level)):
-            nodes = max(self.least, bisect_left(held, self.workers) + 1)
-            if nodes <= len(held):
-                by_nodes.setdefault(nodes, []).append(order)
-        best: tuple[Score, int, Choice] | None = None
-        tries = TRIES
-        for nodes in range(min(by_nodes, default=self.most + 1), self.most + 1):
-            for bound in sorted(self._bounds(level, nodes, by_nodes.get(nodes, []))):
-                least, order = bound
-                if least.nodes > nodes:
-                    if nodes < len(self._ranking(level)[order][1]):
-                        by_nodes.setdefault(nodes + 1, []).append(order)
-                    continue
-                tries -= bool(domains[order].children)
-                if best is not None and (best[:2] < bound or (tries < 0 and best[0][0] <= nodes)):
-                    break
-                choice = self._chosen(domains[order])
-                if choice is not None and (best is None or (choice.score, order) < best[:2]):
-                    best = (choice.score, order, choice)
-            if best is not None and best[0].nodes <= nodes:
-                break
-        return None if best is None or best[0].nodes > self.most else best[2]
-
-    def _chosen(self, domain: Domain) -> Choice | None:
-        """The best choice in a domain; of a domain of domains a good one."""
-        choice = self.select(domain.leaves)
-        return self._nested(domain, choice) if choice and domain.children else choice
-
-    def fewest(self, level: int) -> int | None:
+    def fewest(self, level: int, demand: Demand) -> int | None:
         """The fewest nodes of one domain of a level that hold the gang; None if too many do."""
-        if self.workers > self._largest(level):
+        if demand.least > demand.most or demand.workers > min(self.total, self._largest(level)):
             return None
-        least = bisect_left(self._most_held(level), self.workers) + 1
-        if self.costs.whole and least >= self.least:
-            return least if least <= self.most else None
+        fewest = bisect_left(self._most_held(level), demand.workers) + 1
+        if self._gapless and fewest >= demand.least:
+            return fewest if fewest <= demand.most else None
         # Loads have gaps, or so few nodes are not asked for, so that it may take more.
         found: int | None = None
-        for domain, (_, held, _) in zip(
-            self.index.levels[level], self._ranking(level), strict=True
-        ):
-            nodes = max(self.least, bisect_left(held, self.workers) + 1)
-            if nodes > min(len(held), self.most if found is None else found - 1):
-                continue
-            choice = self.select(domain.leaves)
-            if choice is not None and (found is None or choice.score.nodes < found):
-                found = choice.score.nodes
+        for domain, held in zip(self.index.levels[level], self._held(level), strict=True):
+            nodes = max(demand.least, bisect_left(held, demand.workers) + 1)
+            if nodes <= min(len(held), demand.most if found is None else found - 1):
+                choice = self._chosen(domain.leaves, demand)
+                if choice is not None and (found is None or choice.score.nodes < found):
+                    found = choice.score.nodes
         return found
 
-    def _nested(self, domain: Domain, least: Choice) -> Choice:
-        """A good choice in a domain of domains: level by level the fewest, and then small ones.
-
-        `least` is the best choice if domains did not count. Domains hold a gang where they cover it
-        at every load (`fewest_domains`), as far as loads have no gaps.
-        """
-        profile = self.filled(domain, least.score.nodes)
-        wanted = [self.workers - load * profile.nodes for load in range(profile.margin + 1)]
-        pool: Sequence[Domain] = (domain,)
-        while pool[0].children:
-            pool = self._few([child for one in pool for child in one.children], wanted)
-        leaves = sorted(leaf for one in pool for leaf in one.leaves)
-        found = self.select(leaves, profile.nodes)
-        return least if found is None or least.score < found.score else found
-
-    def _few(self, level: Sequence[Domain], wanted: Sequence[int]) -> list[Domain]:
-        """The fewest of these domains that cover what is wanted at each load, and then small ones.
-
-        The largest are taken, and each is then exchanged for the smallest one that will do.
-        """
-        excess = [self.excess(level, load) for load in range(len(wanted))]
-        parts = list(zip(*excess, strict=True))
-        order = sorted(range(len(level)), key=lambda at: (-parts[at][-2], level[at].free))
-        sums = [list(accumulate(one[at] for at in order)) for one in excess]
-        many = max(bisect_left(held, most) for held, most in zip(sums, wanted, strict=True)) + 1
-        many = min(many, len(order))
-        slack = [held[many - 1] - most for held, most in zip(sums, wanted, strict=True)]
-        chosen = order[:many]
-        spare = sorted(order[many:], key=lambda at: level[at].free)
-        tries = EXCHANGES
-        for place in range(many - 1, -1, -1):
-            now = chosen[place]
-            for other_place, other in enumerate(spare):
-                if level[other].free >= level[now].free or tries <= 0:
-                    break
-                tries -= 1
-                left = [
-                    more + gained - lost
-                    for more, gained, lost in zip(slack, parts[other], parts[now], strict=True)
-                ]
-                if min(left) >= 0:
-                    slack, chosen[place] = left, other
-                    del spare[other_place]
-                    insort(spare, now, key=lambda at: level[at].free)
-                    break
-        return [level[at] for at in chosen]
-
-    # Bounds
-
+    @remembered
     def _largest(self, level: int) -> int:
         """The most workers that one domain of a level holds."""
-        found = self.costs.largest.get(level)
-        if found is None:
-            found = max(self.excess(self.index.levels[level], 0), default=0)
-            self.costs.largest[level] = found
-        return found
+        return max(self.excess(self.index.levels[level], 0), default=0)
 
-    def _ranking(self, level: int) -> list[Ranked]:
-        """The nodes of each domain of a level, the largest first."""
-        found = self.costs.ranking.get(level)
-        if found is None:
-            found = [self._ranked(domain) for domain in self.index.levels[level]]
-            self.costs.ranking[level] = found
-        return found
-
-    def _ranked(self, domain: Domain) -> Ranked:
-        found = self.costs.ranked.get(domain.leaves)
-        if found is None:
-            ranks = sorted(map(self.costs.rank.__getitem__, self._members(domain.leaves)))
-            del ranks[bisect_left(ranks, len(self.costs.rows)) :]
-            held = list(accumulate(map(self.costs.capacity.__getitem__, ranks)))
-            paid = list(accumulate(map(self.costs.full.__getitem__, ranks)))
-            found = self.costs.ranked[domain.leaves] = (ranks, held, paid)
-        return found
-
+    @remembered
     def _most_held(self, level: int) -> list[int]:
         """The most workers that so many nodes of one domain of a level hold: 1 node, 2, ..."""
-        found = self.costs.most_held.get(level)
-        if found is None:
-            every = [held for _, held, _ in self._ranking(level)]
-            columns = zip_longest(*every, fillvalue=0)
-            largest = every[0] if len(every) == 1 else list(accumulate(map(max, columns), max))
-            found = self.costs.most_held[level] = largest
-        return found
+        every = self._held(level)
+        columns = zip_longest(*every, fillvalue=0)
+        return every[0] if len(every) == 1 else list(accumulate(map(max, columns), max))
+
+    @remembered
+    def _held(self, level: int) -> list[list[int]]:
+        """The same for each domain."""
+        capacity = self._capacity
+        return [
+            list(accumulate(map(capacity.__getitem__, self._ranks(domain.leaves))))
+            for domain in self.index.levels[level]
+        ]
+
+    @remembered
+    def _ranks(self, leaves: range) -> list[int]:
+        """The ranks of the nodes of a domain, the largest loads first."""
+        ranks = sorted(map(self._rank.__getitem__, self._members(leaves)))
+        del ranks[bisect_left(ranks, len(self._some)) :]
+        return ranks
 
     def _members(self, leaves: Sequence[int]) -> Iterable[int]:
         """The class of each node of some leaves."""
-        if len(leaves) == 1:
-            return self.candidates.leaves[leaves[0]][0]
         if len(leaves) == len(self.candidates.leaves):
             return Counter(self.candidates.counts).elements()
         return (at for leaf in leaves for at in self.candidates.leaves[leaf][0])
 
-    def filled(self, domain: Domain, nodes: int) -> Profile:
-        """The largest nodes of a domain at their largest loads."""
-        ranks, held, paid = self._ranked(domain)
-        last = ranks[nodes - 1]
-        return Profile(
-            nodes=nodes,
-            margin=self.costs.capacity[last],
-            slack=held[nodes - 1] - self.workers,
-            price=paid[nodes - 1],
-            last=self.costs.full[last],
-        )
+    # Which domains
 
-    def _bounds(self, level: int, nodes: int, orders: Sequence[int]) -> Iterator[tuple[Score, int]]:
-        """No choice of so many nodes in these domains is worth less than this."""
-        domains, counts = self.index.levels[level], (1,) * (level + 1)
-        for order, least in zip(orders, self._cheapest(level, nodes, orders), strict=True):
-            domain = domains[order]
-            if least >= NEVER:
-                # Loads have gaps, and so few nodes cannot meet the number of workers.
-                yield Score(nodes + 1), order
-            elif domain.children:
-                inner = self.fewest_domains(domain, self.filled(domain, nodes))
-                yield (
-                    Score(nodes, (*counts, *inner), least, (0,) * len(inner) + domain.broken),
-                    order,
-                )
-            else:
-                yield Score(nodes, counts, least, domain.broken), order
+    def best(self, level: int, nodes: int, demand: Demand) -> Choice | None:
+        """A good choice of so many nodes in one domain of a level, as few as there can be."""
+        best: Choice | None = None
+        for tried, at in enumerate(self._promising(level, nodes, demand.workers)):
+            domain = self.index.levels[level][at]
+            if tried >= TRIES and best is not None:
+                break
+            exact = demand._replace(least=nodes, most=nodes)
+            choice = self._chosen(self._nested(domain, exact), exact)
+            if choice is None and domain.children:
+                # Loads have gaps.
+                choice = self._chosen(domain.leaves, exact)
+            if choice is not None and (best is None or choice.score < best.score):
+                best = choice
+        return best
 
-    def _cheapest(self, level: int, nodes: int, orders: Sequence[int]) -> Iterable[int]:
-        """By domain a bound on the damage, by the cheapest nodes that it has for each load.
+    @remembered
+    def _promising(self, level: int, nodes: int, workers: int) -> list[int]:
+        """The domains of which so many nodes hold the gang, those first that look best.
 
-        A node may be taken for several loads.
+        That is the fewest domains inside, at least, and then the cost of a simple choice: the
+        largest nodes filled, and all places that are left over given up by one of them.
         """
-        if nodes <= FEW:
-            return self._shared_out(level, nodes, orders)
-        domains = self.index.levels[level]
-        return [self._paid_off(domains[order], nodes) for order in orders]
+        domains, held = self.index.levels[level], self._held(level)
+        some = [at for at, one in enumerate(held) if _of_first(one, nodes) >= workers]
+        if len(some) <= TRIES:
+            return some
+        looks = {
+            at: (self._inside(domains[at], workers), self._simple(domains[at], nodes, workers), at)
+            for at in some
+        }
+        # Where loads have gaps, those that look best may not hold the gang.
+        return nsmallest(TRIES if self._gapless else len(some), some, key=looks.__getitem__)
 
-    def _shared_out(self, level: int, nodes: int, orders: Sequence[int]) -> list[int]:
-        """The bounds of few nodes, by all ways to share the workers out among them."""
-        bounds: list[list[int]] = []
-        for share in _shares(self.workers, nodes, len(self.costs.rows[0]) - 1):
-            first, *others = (self._asked(level, load, many) for load, many in share)
-            for other in others:
-                first = list(map(operator.add, first, other))
-            bounds.append(first)
-        least = bounds[0] if len(bounds) == 1 else list(map(min, *bounds))
-        return [least[order] for order in orders]
-
-    def _asked(self, level: int, load: int, many: int) -> list[int]:
-        """By domain what so many nodes ask for a load, the cheapest of the domain."""
-        found = self.costs.asked.get((level, load, many))
-        if found is None:
-            prices = [row[load] for row in self.costs.rows]
-            found = self.costs.asked[level, load, many] = []
-            for ranks, _, _ in self._ranking(level):
-                cheapest = sorted(map(prices.__getitem__, ranks))[:many]
-                found.append(sum(cheapest) if len(cheapest) == many else NEVER)
-        return found
-
-    def _paid_off(self, domain: Domain, nodes: int) -> int:
-        """The bound of many nodes, by Lagrange.
-
-        A node costs its price less that of the last node filled; places given up are paid for by
-        the cheapest ways that its nodes have, however many nodes that leaves.
-        """
-        profile = self.filled(domain, nodes)
-        slack, margin, last = profile.slack, profile.margin, profile.last
-        if not slack:
-            return profile.price
-        ranks = self._ranked(domain)[0]
-        capacity, full, rows = self.costs.capacity, self.costs.full, self.costs.rows
-        ways: list[list[int]] = [[] for _ in range(slack + 1)]
-
-        def give_up(rank: int, many: int, most: int, paid: int) -> None:
-            row = rows[rank]
-            for lost in range(1, min(slack, most - 1) + 1):
-                if row[most - lost] < NEVER:
-                    ways[lost] += [row[most - lost] - paid] * min(many, slack // lost)
-
-        for rank, many in Counter(ranks[:nodes]).items():
-            give_up(rank, many, capacity[rank], full[rank])
-            spare = capacity[rank] - margin
-            if 0 < spare <= slack:
-                ways[spare] += [last - full[rank]] * min(many, slack // spare)
-        for rank, many in Counter(ranks[nodes:]).items():
-            give_up(rank, many, margin, last)
-        paid = [0] + [NEVER] * slack
-        for lost, prices in enumerate(ways[1:], 1):
-            sums = [0, *accumulate(nsmallest(slack // lost, prices))]
-            paid = [
-                min(
-                    paid[given - lost * many] + sums[many]
-                    for many in range(min(given // lost, len(sums) - 1) + 1)
-                )
-                for given in range(slack + 1)
-            ]
-        return profile.price + paid[slack] if paid[slack] < NEVER >> 1 else NEVER
-
-    def fewest_domains(self, domain: Domain, profile: Profile) -> tuple[int, ...]:
-        """A bound on the domains used at each level inside a domain.
-
-        The n largest loads of some nodes sum up to the least of n t + (what exceeds t) over all
-        t, so domains that hold the gang cover it at every t; so many are needed at least.
-        """
-        loads = {profile.margin, profile.margin - 1}
-        return tuple(
-            max(
-                2 if self.workers > self._held(level[0].level, profile.nodes) else 1,
-                *(self.covering(level, profile, load) for load in loads),
-            )
-            for level in inner_levels(domain)
-        )
-
-    def _held(self, level: int, nodes: int) -> int:
-        """The most workers that so many nodes of one domain of a level hold."""
-        held = self._most_held(level)
-        return held[min(nodes, len(held)) - 1] if held else 0
-
-    def covering(self, domains: Sequence[Domain], profile: Profile, load: int) -> int:
-        """How many of the largest domains cover a gang above a load; too many if all do not."""
-        wanted = self.workers - load * profile.nodes
-        if wanted <= 0:
+    def _inside(self, domain: Domain, workers: int) -> int:
+        """How many domains inside one are needed at least."""
+        if not domain.children:
             return 1
-        key = (domains[0].level, domains[0].leaves.start, domains[-1].leaves.stop, load)
-        sums = self.costs.covers.get(key)
-        if sums is None:
-            parts = sorted(self.excess(domains, load), reverse=True)
-            sums = self.costs.covers[key] = list(accumulate(parts))
-        return bisect_left(sums, wanted) + 1
+        return -(-workers // max(1, *self.excess(domain.children, 0)))
+
+    def _simple(self, domain: Domain, nodes: int, workers: int) -> int:
+        """What it costs to fill the largest nodes, of which one gives up what is left over."""
+        ranks = self._ranks(domain.leaves)
+        filled = ranks[:nodes]
+        cost = sum(map(self._full.__getitem__, filled))
+        spare = sum(map(self._capacity.__getitem__, filled)) - workers
+        if not spare:
+            return cost
+        inside = min(map(self._giving(spare).__getitem__, filled))
+        instead = self._holding(self._capacity[filled[-1]] - spare)
+        outside = min(map(instead.__getitem__, ranks[nodes:]), default=NEVER)
+        return cost + min(inside, outside - self._full[filled[-1]])
+
+    @remembered
+    def _giving(self, spare: int) -> list[int]:
+        """By rank what it changes that a filled node holds so many workers less."""
+        return [
+            self.prices[at].get(most - spare, NEVER) - full
+            for at, most, full in zip(self._some, self._capacity, self._full, strict=True)
+        ]
+
+    @remembered
+    def _holding(self, load: int) -> list[int]:
+        """By rank the cost of a load."""
+        return [self.prices[at].get(load, NEVER) for at in self._some]
+
+    def _nested(self, domain: Domain, demand: Demand) -> Sequence[int]:
+        """The leaves of the fewest domains inside a domain that hold the gang, level by level."""
+        ranks = self._ranks(domain.leaves)
+        margin = self._capacity[ranks[min(demand.most, len(ranks)) - 1]]
+        pool: Sequence[Domain] = (domain,)
+        while pool[0].children:
+            children = [child for one in pool for child in one.children]
+            pool = self._few(children, margin, demand)
+        return sorted(leaf for one in pool for leaf in one.leaves)
+
+    def _few(self, domains: Sequence[Domain], margin: int, demand: Demand) -> list[Domain]:
+        """The fewest of these domains that hold a gang on so many nodes, and then small ones.
+
+        The largest loads of n nodes add up to the least, over all t, of n t and what all loads have
+        above t. So domains hold the gang that have enough above each t (as far as loads have no
+        gaps); `margin` is the load of the last of the nodes, beyond which none matters. The largest
+        domains are taken, and each is then exchanged for the smallest that will do (best fit).
+        """
+        wanted = [demand.workers - load * demand.most for load in range(margin + 1)]
+        parts = list(zip(*(self.excess(domains, load) for load in range(margin + 1)), strict=True))
+        order = sorted(range(len(parts)), key=lambda at: (-parts[at][margin - 1], domains[at].free))
+        sums = [list(accumulate(parts[at][load] for at in order)) for load in range(margin + 1)]
+        many = 1 + max(bisect_left(held, most) for held, most in zip(sums, wanted, strict=True))
+        many = min(many, len(order))
+        spare = [held[many - 1] - most for held, most in zip(sums, wanted, strict=True)]
+        chosen, others = order[:many], sorted(order[many:], key=lambda at: domains[at].free)
+        tries = EXCHANGES // len(chosen)
+        for place, now in reversed(list(enumerate(chosen))):
+            for other in others[:tries]:
+                if domains[other].free >= domains[now].free:
+                    break
+                changes = zip(spare, parts[other], parts[now], strict=True)
+                left = [more + gained - lost for more, gained, lost in changes]
+                if min(left) >= 0:
+                    spare, chosen[place] = left, other
+                    others.remove(other)
+                    insort(others, now, key=lambda at: domains[at].free)
+                    break
+        return [domains[at] for at in chosen]
 
     def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
         """What the largest loads of the nodes of each domain have above a load."""
-        found = self.costs.excesses.get(load)
-        if found is None:
-            capacity = self.costs.capacity
-            above = [max(0, capacity[rank] - load) for rank in self.costs.rank]
-            leaves = [sum(map(above.__getitem__, ids)) for ids, _ in self.candidates.leaves]
-            found = self.costs.excesses[load] = [0, *accumulate(leaves)]
-        return [found[one.leaves.stop] - found[one.leaves.start] for one in domains]
+        sums = self._above(load)
+        return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
 
-    # Exact
+    @remembered
+    def _above(self, load: int) -> list[int]:
+        above = [max(0, most - load) for most in (*self._capacity, 0)]
+        by_class = list(map(above.__getitem__, self._rank))
+        leaves = self.candidates.leaves
+        return [0, *accumulate(sum(map(by_class.__getitem__, numbers)) for numbers, _ in leaves)]
 
-    def offers(self, leaves: Sequence[int]) -> tuple[list[int], list[Offer]]:
-        """The classes in some leaves by their first node, and what they offer."""
+    # Which nodes
+
+    def _chosen(self, leaves: Sequence[int], demand: Demand) -> Choice | None:
+        """The fewest nodes of these leaves, and of these the cheapest."""
         counts = Counter(self._members(leaves))
-        prices = self.costs.prices
-        ids = [at for at in counts if prices[at]]
-        return ids, [Offer(count=counts[at], prices=prices[at]) for at in ids]
-
-    def select(self, leaves: Sequence[int], nodes: int | None = None) -> Choice | None:
-        """The fewest nodes of these leaves, or just so many, at the least damage."""
-        ids, offers = self.offers(leaves)
-        found = (
-            select(offers, self.workers, least=self.least, most=self.most)
-            if nodes is None
-            else exactly(offers, nodes, self.workers)
-        )
-        return None if found is None else self.seated(leaves, ids, found)
-
-    def seated(self, leaves: Sequence[int], ids: Sequence[int], found: Selection) -> Choice:
-        """A choice of numbers as a choice of nodes: the fullest loads get the first names."""
+        ids = [at for at in counts if self.prices[at]]
+        offers = [Offer(count=counts[at], prices=self.prices[at]) for at in ids]
+        found = select(offers, demand.workers, least=demand.least, most=demand.most)
+        if found is None:
+            return None
+        # The fullest loads get the first names.
         wanted: dict[int, list[int]] = {}
         for load in sorted(found.loads, key=lambda one: one.workers):
             wanted.setdefault(ids[load.offer], []).extend([load.workers] * load.nodes)
@@ -411,34 +308,46 @@ class DomainSearch:
                         del wanted[at]
             if not wanted:
                 break
-        counts, free = broken(self.index, used)
-        return Choice(Score(len(seats), counts, found.price, free), tuple(seats))
+        domains, touched = domains_of(self.index, used)
+        return Choice(Score(len(seats), domains, found.price, touched), tuple(seats))
 
 
-def _shares(workers: int, nodes: int, most: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """All ways to share workers out to so many nodes: how many nodes hold which load."""
-    if nodes == 0:
-        if workers == 0:
-            yield ()
-        return
-    for load in range(min(most, workers), 0, -1):
-        if load * nodes < workers:
-            return
-        for many in range(1, nodes + 1):
-            for rest in _shares(workers - load * many, nodes - many, load - 1):
-                yield ((load, many), *rest)
+def search_of(
+    candidates: Candidates, kind: Kind, floor: Floor, *, known: bool, most: int, priced: bool = True
+) -> DomainSearch:
+    """The search among nodes of a kind at a floor, for at most so many workers of a node.
+
+    With `known` without nodes on assumed networks. Whether a gang fits is asked without costs.
+    """
+    most = min(most, max((one.capacity for one in candidates.classes), default=0))
+    key = (kind, floor, known, most, priced)
+    found = candidates.searches.get(key)
+    if found is None:
+        prices: list[dict[int, int]] = [{} for _ in candidates.classes]
+        for at, one in candidates.of(kind):
+            if known and one.loads.assumed(floor.terms):
+                continue
+            loads = range(1, min(one.capacity, most) + 1)
+            if priced:
+                prices[at] = {
+                    load: price for load in loads if (price := one.price(load, floor)) is not None
+                }
+            elif floor.bandwidth:
+                fast = (load for load in loads if one.best(load, floor.terms) >= floor.bandwidth)
+                prices[at] = dict.fromkeys(fast, 0)
+            else:
+                prices[at] = dict.fromkeys(loads, 0)
+        found = candidates.searches[key] = DomainSearch(candidates, prices)
+    return found
 
 
-def inner_levels(domain: Domain) -> Iterator[Sequence[Domain]]:
-    """The domains inside a domain, level by level, coarse to near."""
-    level: Sequence[Domain] = domain.children
-    while level:
-        yield level
-        level = [child for one in level for child in one.children]
+def _of_first(held: Sequence[int], nodes: int) -> int:
+    """What the first so many nodes hold, of what the first 1, 2, ... do."""
+    return held[min(nodes, len(held)) - 1] if held else 0
 
 
-def broken(index: Index, leaves: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of the domains that hold these leaves: how many at each tier, and what is free in them."""
+def domains_of(index: Index, leaves: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The domains that hold these leaves: how many at each tier, and what is free in them."""
     paths = [index.paths[leaf] for leaf in leaves]
     used = [{id(one): one for one in level} for level in zip(*paths, strict=True)]
     free = tuple(sum(one.free for one in level.values()) for level in reversed(used))

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from arena_topo.bandwidth import Wire
-from arena_topo.solver import gang
-from arena_topo.solver.classes import Index, refused
+from arena_topo.solver import baselines, gang
+from arena_topo.solver.classes import Index, refused, room
 from arena_topo.solver.explain import explain
-from arena_topo.solver.gang import Found, Objective
-from arena_topo.solver.request import Instead, Placement, Request, Unplaceable
-from arena_topo.solver.valuing import Worth, seated, worth
+from arena_topo.solver.freeing import Freeing
+from arena_topo.solver.gang import Found, Objective, word
+from arena_topo.solver.gpu_sets import UNLIMITED
+from arena_topo.solver.request import (
+    Assignment,
+    Baseline,
+    Counts,
+    Instead,
+    Placement,
+    Proof,
+    Reason,
+    Request,
+    Unplaceable,
+)
+from arena_topo.solver.valuing import seated, shared_level, worth
 from arena_topo.topology import Cluster, Node, NodeName
 
-__all__ = ["Objective", "Solver", "place", "valued"]
+__all__ = ["Found", "Objective", "Solver", "place", "valued"]
 
 
 class Solver:
@@ -32,6 +43,8 @@ class Solver:
         """The nodes in groups that a job cannot tell apart."""
         return Index(self.cluster)
 
+    # The best placement
+
     def place(self, request: Request) -> Placement:
         """The best placement of a gang; Unplaceable says why there is none."""
         found = self.find(request)
@@ -42,7 +55,7 @@ class Solver:
     def find(self, request: Request) -> Placement | None:
         """The best placement of a gang; None, without looking for reasons, where there is none."""
         found = self.best(request)
-        return None if found is None else gang.placement(request, self.index, found)
+        return None if found is None else self.placement(request, found)
 
     def best(self, request: Request) -> Found | None:
         """What the best placement is worth, and its nodes; None where there is none.
@@ -50,6 +63,12 @@ class Solver:
         `worth` of two answers says which the solver prefers.
         """
         return gang.best(request, self.index)
+
+    def placement(self, request: Request, found: Found) -> Placement:
+        """The workers, nodes and GPUs of an answer of `best`."""
+        return gang.placement(request, self.index, found)
+
+    # Why there is none
 
     def explain(
         self,
@@ -68,33 +87,66 @@ class Solver:
         """
         return explain(request, self.index, others=others, notes=notes, each=each, fusible=fusible)
 
+    def to_free(self, request: Request) -> str | None:
+        """What others would have to free for a gang: `when 2 more GPUs of node a are free`."""
+        return Freeing(request, self.index.pool(request)).words()
+
+    def hindrance(self, request: Request, node: Node, workers: int) -> Reason | None:
+        """Why a node does not take so many workers now; None if it does."""
+        reason = refused(request, node)
+        if reason is not None or room(request, node) >= workers:
+            return reason
+        return Reason.BUSY if node.free_count < workers * request.gpus else Reason.RESOURCES
+
     def usable(self, request: Request) -> list[Node]:
         """The nodes that a gang may use, once enough of their GPUs are free."""
         return [node for node in self.cluster.nodes if refused(request, node) is None]
 
+    def able(self, request: Request, found: Found) -> Iterator[Node]:
+        """The nodes that take a worker of a gang at the bandwidth of an answer of `best`."""
+        candidates = self.index.candidates(replace(request, workers=1))
+        terms, bandwidth = found.floor.terms, found.floor.bandwidth
+        able = (
+            at
+            for at, one in enumerate(candidates.classes)
+            if one.capacity and one.best(1, terms) >= bandwidth
+        )
+        return (node for _, _, node in candidates.members(able))
+
+    # What other placements are worth
+
     def value(
-        self,
-        workers: Iterable[tuple[NodeName, tuple[int, ...]]],
-        *,
-        gpus: int,
-        joined: bool,
-        wire: Wire,
-    ) -> Worth:
-        """What workers of `gpus` GPUs each get on these nodes and GPUs.
+        self, request: Request, workers: Iterable[tuple[NodeName, tuple[int, ...]]]
+    ) -> Placement:
+        """The placement of workers on these nodes and GPUs, with what it is worth; not proven.
 
         A worker without GPUs gets those that the kubelet picks: the slowest there are. KeyError for
         a node that the cluster has not.
         """
-        return worth(seated(workers, self.cluster), gpus, self.cluster, joined=joined, wire=wire)
+        some = list(workers)
+        seats = seated(some, self.cluster)
+        found = worth(seats, request.gpus, self.cluster, joined=request.joined, wire=request.wire)
+        return Placement(
+            assignments=tuple(
+                Assignment(worker=at, node=node, gpus=gpus) for at, (node, gpus) in enumerate(some)
+            ),
+            bandwidth=found.bandwidth,
+            inside=found.inside,
+            worst=found.worst,
+            tier=word(self.cluster, shared_level(self.cluster, [node for node, _ in seats])),
+            proof=Proof(optimal=False, bound=UNLIMITED),
+            gpus=request.gpus,
+            joined=request.joined,
+            wire=request.wire,
+        )
 
     def valued(self, placement: Placement, *, joined: bool) -> Placement:
         """The same placement with what it is worth where pods of a node are `joined`, or not."""
-        found = self.value(
-            [(one.node, one.gpus) for one in placement.assignments],
-            gpus=placement.gpus,
-            joined=joined,
-            wire=placement.wire,
+        workers = [(one.node, one.gpus) for one in placement.assignments]
+        request = Request(
+            workers=len(workers), gpus=placement.gpus, joined=joined, wire=placement.wire
         )
+        found = self.value(request, workers)
         return replace(
             placement,
             bandwidth=found.bandwidth,
@@ -102,6 +154,18 @@ class Solver:
             worst=found.worst,
             joined=joined,
         )
+
+    def first_fit(self, request: Request) -> Baseline | None:
+        """What filling nodes in the order of their names gives; None if not all fit."""
+        return baselines.first_fit(request, self.cluster)
+
+    def spread(self, request: Request) -> Baseline | None:
+        """What giving each worker the least used node gives; None if not all fit."""
+        return baselines.spread(request, self.cluster)
+
+    def counts(self, request: Request) -> Counts:
+        """How many such gangs fit by numbers alone."""
+        return baselines.counts(request, self.cluster)
 
 
 def place(request: Request, cluster: Cluster) -> Placement:

@@ -1,8 +1,8 @@
 """Why a gang has no place, and the smallest change that would give it one.
 
 Each limit of a request is a row of a table: what loosens it, the gentlest first. Rows are tried by
-counting (`counting`), and a number named is the largest or smallest that fits. What others could
-free instead is a knapsack (`freeing`). No change is tried by placing the gang.
+counting (`gang.Search.fits`), and a number named is the largest or smallest that fits. What others
+could free instead is a knapsack (`freeing`). No change is tried by placing the gang.
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
-from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.counting import View
+from arena_topo.solver.classes import Index, Pool, refused, room
 from arena_topo.solver.freeing import Freeing, counted
+from arena_topo.solver.gang import Search
 from arena_topo.solver.loads import AMONG, Hosts
-from arena_topo.solver.request import Instead, Reason, Refusal, Request, Unplaceable, Verdict
-from arena_topo.topology import Cluster, Node
+from arena_topo.solver.request import (
+    Instead,
+    Reason,
+    Refusal,
+    Request,
+    Unplaceable,
+    Verdict,
+    once_empty,
+)
+from arena_topo.topology import Node
 
 MOST_CHANGES = 3
 """Changes of the request named at once, the smallest first."""
@@ -30,7 +38,6 @@ TRIES = 16
 
 Change = tuple[str, dict[str, Any]]
 """What to say after "fits now", and the fields of a request that then has a place."""
-
 
 _T = TypeVar("_T")
 
@@ -74,27 +81,15 @@ def explain(
             refusals=(),
             notes=notes,
         )
-    now = View(index, request)
-    idle = View(index, request, idle=True)
-    # Where not all sets are looked at, one may yet be fast enough.
-    never = not idle.fits(request) and idle.certain
-    search = _Changes(
-        request, now, idle, others, never=never, each=each, fusible=fusible and each == 1
-    )
-    when = "can never be placed on this cluster" if never else "cannot be placed now"
+    found = _Changes(request, index, others, each=each, fusible=fusible and each == 1)
+    when = "can never be placed on this cluster" if found.never else "cannot be placed now"
     return Unplaceable(
         f"{wanted} {when}",
-        verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
-        refusals=tuple(search.refusals()),
-        nearest=search.nearest(),
+        verdict=Verdict.NEVER if found.never else Verdict.NOT_NOW,
+        refusals=tuple(found.refusals()),
+        nearest=found.nearest(),
         notes=notes,
     )
-
-
-def once_empty(today: Cluster) -> str:
-    """When the cluster could take what it can take at most."""
-    closed = any(node.unavailable is not None for node in today.nodes)
-    return f"once the cluster is empty{' and all its nodes are ready' if closed else ''}"
 
 
 class _Changes:
@@ -106,58 +101,59 @@ class _Changes:
     def __init__(
         self,
         request: Request,
-        now: View,
-        idle: View,
+        index: Index,
         others: Sequence[Instead],
         *,
-        never: bool,
         each: int,
         fusible: bool,
     ) -> None:
         self.request = request
-        self.now = now
-        self.idle = idle
+        self.index = index
         self.others = others
-        self.never = never
-        self.view = idle if never else now
         self.each = each
         self.fusible = fusible
+        self.now = index.pool(request)
+        self.idle = index.pool(request, idle=True)
+        search = Search(request, self.idle)
+        # Where not all sets are looked at, one may yet be fast enough.
+        self.never = search.certain and not search.fits()
+        self.pool = self.idle if self.never else self.now
 
     def refusals(self) -> Iterator[Refusal]:
         """Why nodes take no worker, or not enough of them, counted by reason."""
         found: dict[Reason, tuple[int, Node]] = {}
-        for group in self.view.groups:
-            reason = refused(self.request, group.node)
-            if reason is None and room(self.request, group.node):
+        for group, node in enumerate(self.pool.nodes):
+            reason = refused(self.request, node)
+            if reason is None and room(self.request, node):
                 reason = self._scarce
             elif reason is None:
-                busy = group.node.free_count < self.request.gpus
+                busy = node.free_count < self.request.gpus
                 reason = Reason.BUSY if busy else Reason.RESOURCES
-            nodes, example = found.get(reason, (0, group.node))
-            found[reason] = (nodes + group.many, example)
+            nodes, example = found.get(reason, (0, node))
+            found[reason] = (nodes + self.pool.counts[group], example)
         for reason, (nodes, example) in found.items():
             yield Refusal(reason=reason, nodes=nodes, example=example.name)
 
     @cached_property
     def _scarce(self) -> Reason:
         """The limit without which nodes with room for some workers would take all."""
-        asked = [one for one in self._limits() if one.reason and one.gone]
-        for one in asked:
-            if one.reason and self.fits(*filter(None, [one.gone])):
-                return one.reason
-        if len(asked) > 1 and self.fits(*(one.gone for one in asked if one.gone)):
-            return asked[0].reason or Reason.ROOM
+        asked = [(one.reason, one.gone) for one in self._limits() if one.reason and one.gone]
+        for reason, gone in asked:
+            if self.fits(gone):
+                return reason
+        if len(asked) > 1 and self.fits(*(gone for _, gone in asked)):
+            return asked[0][0]
         return Reason.ROOM
 
     def nearest(self) -> str | None:
         """Say what would make the gang fit; None where nothing tried here would."""
         changes = list(itertools.islice(self._single(), MOST_CHANGES)) or list(self._together())
-        now = [one[0] for one in changes if not self.never or self.fits(one, view=self.now)]
+        now = [one[0] for one in changes if not self.never or self.fits(one, pool=self.now)]
         then = [words for words, _ in changes if words not in now]
-        cluster = self.view.index.cluster
+        cluster = self.index.cluster
         parts = [f"now {', or '.join(now)}"] if now else []
         parts += [f"{', or '.join(then)} {once_empty(cluster)}"] if then else []
-        release = None if self.never else Freeing(self.request, self.now, self.idle).words()
+        release = None if self.never else Freeing(self.request, self.now).words()
         later = None if release else self._later()
         if later is not None:
             idle = all(node == node.idle() for node in cluster.nodes)
@@ -166,15 +162,18 @@ class _Changes:
         parts += [release] if release else []
         return f"fits {'; or '.join(parts)}" if parts else None
 
-    def fits(self, *changes: Change, view: View | None = None) -> bool:
-        """Whether the request fits with some changes, in the view unless another is given."""
-        request, view = self._with(*changes), view or self.view
-        if request.excluded is not view.excluded:
-            view = View(view.index, request, idle=view.idle)
-        return view.fits(request)
+    def fits(self, *changes: Change, pool: Pool | None = None) -> bool:
+        """Whether the request fits with some changes."""
+        return self._search(self._with(*changes), pool).fits()
 
     def _with(self, *changes: Change) -> Request:
         return replace(self.request, **{k: v for _, fields in changes for k, v in fields.items()})
+
+    def _search(self, request: Request, pool: Pool | None = None) -> Search:
+        pool = pool or self.pool
+        if request.excluded is not pool.excluded:
+            pool = self.index.pool(request, idle=pool.idle)
+        return Search(request, pool)
 
     def _single(self) -> Iterator[Change]:
         """Single changes that would do it."""
@@ -189,7 +188,7 @@ class _Changes:
         workers = self.most_workers(self.request)
         if workers:
             yield f"with --workers {workers * self.each}", {"workers": workers}
-        gpus = self._most_gpus(workers=self.request.workers)
+        gpus = self._most_gpus(self.request.workers)
         if gpus:
             yield f"with --gpus {gpus // self.each}", {"gpus": gpus}
 
@@ -203,10 +202,10 @@ class _Changes:
             mixed: Change = ("with --mix-models", {"mix_models": True})
             yield _Limit(mixed, lambda: [mixed])
         if request.model:
-            own, models = request.model.casefold(), set(filter(None, self.view.where.models))
+            own = request.model.casefold()
             wanted = [
                 (f"with --gpu-model {model}", {"model": model})
-                for model in sorted(models)
+                for model in sorted(self.pool.models)
                 if model.casefold() != own
             ]
             gone_model: Change = ("without --gpu-model", {"model": None})
@@ -218,16 +217,15 @@ class _Changes:
             # The last gives up all that keeps the job from nodes.
             yield _Limit(instead[-1], lambda: instead, ordered=False)
         if request.max_nodes is not None:
-            yield _Limit(
-                ("without --max-nodes", {"max_nodes": None}), self._wider, Reason.MAX_NODES
-            )
+            gone_nodes: Change = ("without --max-nodes", {"max_nodes": None})
+            yield _Limit(gone_nodes, self._wider, Reason.MAX_NODES)
         if self.fusible and (request.per_node or (request.min_bandwidth and not request.joined)):
             yield _Limit(None, self._fused, ordered=False)
         if request.per_node is not None:
             shared: Change = ("without --hostNetwork", {"per_node": None})
             yield _Limit(shared, lambda: [shared], Reason.PER_NODE)
         if request.required is not None:
-            tiers = (tier.name for tier in reversed(self.view.index.cluster.tiers))
+            tiers = (tier.name for tier in reversed(self.index.cluster.tiers))
             levels = ["node", *tiers, "beyond"]
             outward = [
                 (f"with --topology-required {level}", {"required": level})
@@ -235,17 +233,18 @@ class _Changes:
             ]
             gone_level: Change = ("without --topology-required", {"required": None})
             yield _Limit(gone_level, lambda: outward, Reason.LEVEL)
-        for flag, spelled in (("cpu", _cores), ("memory", _bytes)):
+        for flag, none in (("cpu", 0.0), ("memory", 0)):
             if getattr(request, flag):
-                none: Change = (f"without --{flag}", {flag: type(getattr(request, flag))()})
-                yield _Limit(none, partial(self._less, flag, spelled, none))
+                gone_flag: Change = (f"without --{flag}", {flag: none})
+                yield _Limit(gone_flag, partial(self._less, flag, gone_flag))
 
     def _rates(self, gone: Change) -> Sequence[Change]:
         """Less bandwidth, the most first; rounded down, as what is asked for must be there."""
         if not self.fits(gone):
             return ()
         least = self.request.min_bandwidth
-        found = sorted((one for one in self.view.rates(self.request) if one < least), reverse=True)
+        every = self._search(self._with(gone)).rates()
+        found = sorted((one for one in every if one < least), reverse=True)
         rates = [rate for one in found if (rate := math.floor(round(one * 100, 6)) / 100)]
         return [(f"with --min-bandwidth {rate:g}", {"min_bandwidth": rate}) for rate in rates]
 
@@ -276,19 +275,25 @@ class _Changes:
     @cached_property
     def _largest(self) -> int:
         """However much is asked for, no node has more GPUs free."""
-        return max((group.node.free_count for group in self.view.groups), default=0)
+        return max((node.free_count for node in self.pool.nodes), default=0)
 
-    def _less(self, flag: str, spelled: Callable[[float], str], none: Change) -> Sequence[Change]:
+    def _less(self, flag: str, gone: Change) -> Sequence[Change]:
         """Less CPU or memory for each worker: the shares of nodes, the most first; then none."""
         request = self.request
+        unit = 0.001 if flag == "cpu" else 1 << 20
+        asked = getattr(request, flag) / self.each
         shares = {
-            self.each * _whole(left, share * self.each, flag)
-            for group in self.view.groups
-            if (left := getattr(group.node, flag)) and not refused(request, group.node)
-            for share in range(1, min(request.workers, group.node.free_count // request.gpus) + 1)
+            math.floor(round(left / (share * self.each) / unit, 6))
+            for node in self.pool.nodes
+            if (left := getattr(node, flag)) and not refused(request, node)
+            for share in range(1, min(request.workers, node.free_count // request.gpus) + 1)
         }
-        some = sorted((one for one in shares if 0 < one < getattr(request, flag)), reverse=True)
-        return [*((f"with --{flag} {spelled(one / self.each)}", {flag: one}) for one in some), none]
+        units = sorted((one for one in shares if 0 < one * unit < asked), reverse=True)
+        changes: list[Change] = [
+            (f"with --{flag} {_spelled(flag, one)}", {flag: one * self.each * unit})
+            for one in units
+        ]
+        return [*changes, gone]
 
     def most_workers(self, request: Request) -> int:
         """The largest smaller gang that fits; 0 if there is none.
@@ -297,20 +302,18 @@ class _Changes:
         could take on the terms of the larger is passed over. Where some loads are impossible, a
         size between two that fit need not fit itself.
         """
-        view = self.view
-        if request.excluded is not view.excluded:
-            view = View(view.index, request, idle=view.idle)
         # A single GPU has no bandwidth, which is no help to who asks for some.
         least = 2 if request.min_bandwidth and request.gpus == 1 else 1
-        workers = min(request.workers - 1, view.most(replace(request, min_bandwidth=0.0)))
+        free = self._search(replace(request, min_bandwidth=0.0))
+        workers = min(request.workers - 1, free.most_workers())
         for _ in range(TRIES):
             if workers < least:
                 break
-            smaller = replace(request, workers=workers)
-            if view.fits(smaller):
+            search = self._search(replace(request, workers=workers))
+            if search.fits():
                 return workers
             # Two pods are two hosts, which get more than three.
-            workers = min(workers - 1, max(view.most(smaller), AMONG[Hosts.TWO]))
+            workers = min(workers - 1, max(search.most_workers(), AMONG[Hosts.TWO]))
         return 0
 
     def _most_gpus(self, workers: int, *given_up: Change) -> int:
@@ -343,8 +346,7 @@ class _Changes:
         sizes = [f"--gpus {gpus // self.each}"] if gpus < request.gpus else []
         sizes += [f"--workers {workers * self.each}"] if workers < request.workers else []
         words = [f"with {' and '.join(sizes)}"] if sizes else []
-        every = [*kept, size]
-        fields = {name: value for _, more in every for name, value in more.items()}
+        fields = {name: value for _, more in (*kept, size) for name, value in more.items()}
         yield " and ".join([*words, *(one for one, _ in kept)]), fields
 
     def _fitting(self, *given_up: Change) -> tuple[int, int]:
@@ -355,8 +357,7 @@ class _Changes:
         if not gpus:
             return 0, 0
         sized = self._with(*given_up, ("", {"gpus": gpus}))
-        fit = self.fits(*given_up, ("", {"gpus": gpus}))
-        return gpus, sized.workers if fit else self.most_workers(sized)
+        return gpus, sized.workers if self._search(sized).fits() else self.most_workers(sized)
 
     def _later(self) -> str | None:
         """What others could do about the nodes that the job may not use, in words."""
@@ -373,21 +374,8 @@ def _first(changes: Sequence[_T], fits: Callable[[_T], bool]) -> _T | None:
     return changes[bisect_left(range(len(changes) - 1), 1, key=lambda at: fits(changes[at]))]
 
 
-def _whole(amount: float, parts: int, flag: str) -> float:
-    """One of equal parts of an amount, cut to what is spelled: millicores, or whole Gi or Mi."""
+def _spelled(flag: str, units: int) -> str:
+    """Millicores as cores, mebibytes as a quantity."""
     if flag == "cpu":
-        return math.floor(amount / parts * 1000) / 1000
-    part = int(amount) // parts
-    unit = _GI if part >= _GI else _MI
-    return part // unit * unit
-
-
-_GI, _MI = 1 << 30, 1 << 20
-
-
-def _bytes(size: float) -> str:
-    return f"{size // _GI:.0f}Gi" if size >= _GI else f"{size // _MI:.0f}Mi"
-
-
-def _cores(amount: float) -> str:
-    return f"{amount:.3f}".rstrip("0").rstrip(".")
+        return f"{units / 1000:.3f}".rstrip("0").rstrip(".")
+    return f"{units >> 10}Gi" if units >= 1 << 10 and units % (1 << 10) == 0 else f"{units}Mi"

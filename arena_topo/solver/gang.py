@@ -15,8 +15,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from arena_topo.solver.classes import WHOLE, Candidates, Index, NodeClass
-from arena_topo.solver.domains import Choice, DomainSearch, NodeLoad, Score, broken
+from arena_topo.solver.classes import WHOLE, Candidates, Index, Kind, Pool
+from arena_topo.solver.domains import (
+    Choice,
+    Demand,
+    DomainSearch,
+    NodeLoad,
+    Score,
+    domains_of,
+    search_of,
+)
 from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.request import (
@@ -41,7 +49,7 @@ class Objective:
     reach: int
     """Levels further out than the one preferred."""
     assumed: bool
-    """Whether it rests on a network of which nobody gave the rate: a known one is never left."""
+    """Whether it rests on a network whose rate was not given: a known one is never left."""
     band: float
     """Of what the pods get, negated, so that more is better."""
     distance: int
@@ -51,8 +59,9 @@ class Objective:
     """GB/s that joined pods would get, negated."""
     domains: tuple[int, ...]
     """Domains used at each tier, coarse to near."""
-    damage: int
-    broken: tuple[int, ...]
+    cost: int
+    """Of fragmentation."""
+    touched: tuple[int, ...]
     """GPUs that were free in the domains used, near to coarse."""
 
 
@@ -82,19 +91,7 @@ def value(request: Request, cluster: Cluster) -> Objective | None:
 
 def best(request: Request, index: Index) -> Found | None:
     """The best choice of nodes; None if there is none."""
-    words = distances(index.cluster)
-    farthest = words[request.required or BEYOND]
-    nearest = min(words[request.preferred], farthest) if request.preferred else farthest
-    search = _Search(request, index)
-    for limit in range(nearest, farthest + 1):
-        found = search.within(limit)
-        if found is not None:
-            return found if search.certain else replace(found, bound=UNLIMITED, proven=False)
-    return None
-
-
-Kind = tuple[str, str]
-"""What one gang may combine: GPU model, resource name."""
+    return Search(request, index.pool(request)).best()
 
 
 class _Way(NamedTuple):
@@ -107,28 +104,89 @@ class _Way(NamedTuple):
     """GB/s that the network between them lets through."""
 
 
-class _Search:
+class Span(NamedTuple):
+    """How far apart a gang may be: on so many nodes of a domain of a level, on these terms."""
+
+    level: int
+    terms: Terms
+    demand: Demand
+
+
+def spans(request: Request, index: Index) -> Iterator[Span]:
+    """How far apart a gang may be; with a least bandwidth as far as that allows.
+
+    Whatever fits nearer together fits here as well.
+    """
+    tiers = [tier.name for tier in index.cluster.tiers]
+    farthest = distances(index.cluster)[request.required or BEYOND]
+    coarsest = len(tiers) - farthest
+    if farthest == 0 or request.workers == 1 or request.max_nodes == 1:
+        yield Span(WHOLE, index.terms(request, Hosts.NODE), Demand(request.workers, 1))
+        return
+    if not request.min_bandwidth:
+        most = min(request.workers, request.max_nodes or request.workers)
+        terms = index.terms(request, Hosts.SEVERAL, coarsest)
+        yield Span(coarsest, terms, Demand(request.workers, most))
+        return
+    yield Span(WHOLE, index.terms(request, Hosts.NODE), Demand(request.workers, 1))
+    for hosts in _hosts_of(request, tiers):
+        for level in range(coarsest, len(tiers)):
+            inside = hosts is not Hosts.DOMAIN or (level != WHOLE and tiers[level] == NVLINK)
+            if inside and index.network(request, hosts, level) >= request.min_bandwidth:
+                terms = index.terms(request, hosts, level)
+                yield Span(level, terms, _demand(request, hosts, request.workers))
+                break
+
+
+def _hosts_of(request: Request, tiers: Sequence[str]) -> Iterator[Hosts]:
+    """As which hosts a gang on several nodes can be counted."""
+    if NVLINK in tiers:
+        yield Hosts.DOMAIN
+    if request.joined or request.workers == AMONG[Hosts.TWO]:
+        yield Hosts.TWO
+    if request.workers > AMONG[Hosts.TWO]:
+        yield Hosts.SEVERAL
+
+
+def _demand(request: Request, hosts: Hosts, most: int) -> Demand:
+    """The workers of a gang, and the nodes on which it is counted as these hosts."""
+    most = min(most, request.max_nodes or request.workers)
+    if hosts is Hosts.TWO:
+        return Demand(request.workers, min(most, AMONG[Hosts.TWO]))
+    # Two nodes of joined pods are two hosts, and may be worth less: each has more of the GPUs.
+    apart = hosts is Hosts.SEVERAL and request.joined
+    return Demand(request.workers, most, AMONG[Hosts.SEVERAL] if apart else 1)
+
+
+class Search:
     """The search for one gang among all kinds of nodes."""
 
-    def __init__(self, request: Request, index: Index) -> None:
+    def __init__(self, request: Request, pool: Pool) -> None:
         self.request = request
-        self.index = index
-        self.candidates = index.candidates(request)
+        self.index = pool.index
+        self.candidates = pool.candidates(request)
+        words = distances(self.index.cluster)
+        self._farthest = words[request.required or BEYOND]
+        preferred = words[request.preferred] if request.preferred else self._farthest
+        self._nearest = min(preferred, self._farthest)
+        self._single = request.workers == 1 or request.max_nodes == 1 or self._farthest == 0
 
-    @cached_property
-    def alone(self) -> Found | None:
-        """The best single node."""
-        found = [one for one in map(self._alone, self.candidates.kinds) if one is not None]
-        return min(found, key=lambda one: one.worth, default=None)
+    def best(self) -> Found | None:
+        """The best choice of nodes; None if there is none."""
+        for limit in range(self._nearest, self._farthest + 1):
+            found = self._within(limit)
+            if found is not None:
+                return found if self.certain else replace(found, bound=UNLIMITED, proven=False)
+        return None
 
     @cached_property
     def certain(self) -> bool:
         """Whether all sets of GPUs that matter are looked at, so that the best is the best."""
         request = self.request
         large = {
-            (one.sets, one.free): min(one.capacity, request.workers)
+            (one.loads.sets, one.free): min(one.capacity, request.workers)
             for one in self.candidates.classes
-            if one.sets.size > SMALL
+            if one.loads.sets.size > SMALL
         }
         return all(
             sets.certain(free, workers * request.gpus)
@@ -136,40 +194,73 @@ class _Search:
             for workers in range(1, most + 1)
         )
 
-    def within(self, limit: int) -> Found | None:
+    def _within(self, limit: int) -> Found | None:
         """The best choice of nodes no further apart than this."""
-        request = self.request
-        if limit == 0 or request.workers == 1 or request.max_nodes == 1:
-            return self.alone
+        if self._single or limit == 0:
+            return self._alone
         known = self._apart(limit, known=True)
-        if known is not None or self.alone is not None:
-            return known or self.alone
+        if known is not None or self._alone is not None:
+            return known or self._alone
         return self._apart(limit, known=False)
+
+    # Whether it fits
+
+    def fits(self) -> bool:
+        """Whether there is any placement; found by counting, nothing is chosen."""
+        return any(
+            search.holds(span.level, span.demand)
+            for span in spans(self.request, self.index)
+            for search in self._searches(span)
+        )
+
+    def most_workers(self) -> int:
+        """No more workers than this fit on the terms of so many as are asked for."""
+        found = (
+            search.most_workers(span.level, span.demand.most)
+            for span in spans(self.request, self.index)
+            for search in self._searches(span)
+        )
+        return max(found, default=0)
+
+    def _searches(self, span: Span) -> Iterator[DomainSearch]:
+        """The searches of all kinds of nodes for loads that are fast enough, costs aside."""
+        floor = Floor(span.terms, self.request.min_bandwidth, span.terms)
+        most = self.request.workers - (span.demand.most > 1 and bool(floor.bandwidth))
+        for kind in self.candidates.kinds:
+            yield search_of(self.candidates, kind, floor, known=False, most=most, priced=False)
+
+    def rates(self) -> set[float]:
+        """What the loads of nodes and the network allow the gang; its bandwidth is one of them."""
+        terms = self.index.terms(self.request, Hosts.NODE)
+        alone = {
+            one.best(self.request.workers, terms)
+            for one in self.candidates.classes
+            if one.capacity >= self.request.workers
+        }
+        ways = [] if self._single else list(self._ways(self._farthest))
+        return alone.union(*(self._speeds(way, known=False) for way in ways))
+
+    def _speeds(self, way: _Way, *, known: bool) -> set[float]:
+        every = self.candidates.speeds(way.kind, way.terms, self.request.workers, known)
+        return {min(speed, way.network) for speed in every}
 
     # Several nodes
 
     def _apart(self, limit: int, *, known: bool) -> Found | None:
         """The best choice of several nodes where it beats any single node, else that node.
 
-        None where neither is there. With `known` none that rests on a network of which nobody gave
-        the rate. Several nodes may give more than a single node in the same band, whose bound is
-        then theirs.
+        None where neither is there. With `known` none that rests on a network whose rate was not
+        given. Several nodes may give more than a single node in the same band, whose bound is then
+        theirs.
         """
         ways = list(self._ways(limit))
-        speeds = {
-            way: {
-                min(speed, way.network)
-                for speed in self.candidates.speeds(way.kind, way.terms, known=known)
-            }
-            for way in ways
-        }
-        every = set().union(*speeds.values()) if speeds else set()
+        every = set[float]().union(*(self._speeds(way, known=known) for way in ways))
         least = self.request.min_bandwidth
         steps = sorted({band(one) for one in every if one > 0 and one >= least}, reverse=True)
         for step in steps:
-            if self.alone is not None and -self.alone.worth.band >= step:
-                alike = [one for one in every if band(one) == -self.alone.worth.band]
-                return replace(self.alone, bound=max([self.alone.bound, *alike]))
+            if self._alone is not None and -self._alone.worth.band >= step:
+                alike = [one for one in every if band(one) == -self._alone.worth.band]
+                return replace(self._alone, bound=max([self._alone.bound, *alike]))
             floor = max(edge(step), least)
             for level in dict.fromkeys(way.level for way in ways):
                 some = [way for way in ways if way.level == level and way.network >= floor]
@@ -192,29 +283,33 @@ class _Search:
                         yield self._way(kind, level, Hosts.DOMAIN)
                     if all(one.domain for one in classes):
                         continue
-                if self.request.joined or self.request.workers == AMONG[Hosts.TWO]:
-                    yield self._way(kind, level, Hosts.TWO)
-                if self.request.workers > AMONG[Hosts.TWO]:
-                    yield self._way(kind, level, Hosts.SEVERAL)
+                for hosts in _hosts_of(self.request, ()):
+                    yield self._way(kind, level, hosts)
 
     def _way(self, kind: Kind, level: int, hosts: Hosts) -> _Way:
-        index, request = self.index, self.request
-        terms = index.terms(request, hosts, level)
-        return _Way(kind, level, terms, index.network(request, hosts, level))
+        terms = self.index.terms(self.request, hosts, level)
+        return _Way(kind, level, terms, self.index.network(self.request, hosts, level))
 
     def _at(self, ways: Sequence[_Way], floor: float, *, known: bool) -> Found | None:
         """The best choice at a level whose pods get as much as a floor."""
-        request = self.request
-        most = request.workers if request.max_nodes is None else request.max_nodes
+        most = self.request.workers
         found: list[tuple[_Way, int]] = []
         for way in ways:
-            search = self._domain_search(way, self._floor(way, floor, 0), most, known=known)
-            nodes = None if search is None else search.fewest(way.level)
+            nodes = self._fewest(way, self._floor(way, floor, 0), most, known=known)
             if nodes is not None:
                 most = nodes
                 found.append((way, nodes))
         made = [self._made(way, floor, most, known=known) for way, nodes in found if nodes == most]
         return min(made, key=lambda one: one.worth, default=None)
+
+    def _fewest(self, way: _Way, floor: Floor, most: int, *, known: bool) -> int | None:
+        """The fewest nodes of a way that hold the gang at a floor; None if more than `most` do."""
+        demand = _demand(self.request, way.terms.hosts, most)
+        return self._search(way, floor, known=known).fewest(way.level, demand)
+
+    def _search(self, way: _Way, floor: Floor, *, known: bool) -> DomainSearch:
+        most = self.request.workers - 1
+        return search_of(self.candidates, way.kind, floor, known=known, most=most)
 
     def _floor(self, way: _Way, bandwidth: float, nodes: int, inside: float = 0.0) -> Floor:
         hosts = way.terms.hosts
@@ -223,67 +318,45 @@ class _Search:
         joined = way.terms._replace(hosts=hosts, joined=True)
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
-    def _domain_search(
-        self, way: _Way, floor: Floor, most: int, *, known: bool
-    ) -> DomainSearch | None:
-        """The search for nodes of a way at a floor; None where all together are too few."""
-        request, candidates = self.request, self.candidates
-        least = 1
-        if way.terms.hosts is Hosts.TWO:
-            most = min(most, AMONG[Hosts.TWO])
-        elif way.terms.hosts is Hosts.SEVERAL and request.joined:
-            # Two nodes are two hosts, and may be worth less: each has more of the job's GPUs.
-            least = AMONG[Hosts.SEVERAL]
-        if least > most:
-            return None
-        costs = candidates.costs(way.kind, floor, known=known, most=request.workers - 1)
-        if costs.total < request.workers:
-            return None
-        return DomainSearch(
-            index=self.index,
-            candidates=candidates,
-            costs=costs,
-            workers=request.workers,
-            least=least,
-            most=most,
-        )
-
-    def _made(self, way: _Way, floor: float, nodes: int, *, known: bool) -> Found:
+    def _made(self, way: _Way, bandwidth: float, nodes: int, *, known: bool) -> Found:
         """The choice of so many nodes of which joined pods would get most."""
-        least = self._floor(way, floor, nodes)
-        network = self.index.network(self.request, least.joined.hosts, way.level)
-        most = self.request.workers - 1
-        found = self.candidates.values(way.kind, least.joined, most)
+        joined = self._floor(way, bandwidth, nodes).joined
+        network = self.index.network(self.request, joined.hosts, way.level)
+        found = self.candidates.values(way.kind, joined, self.request.workers - 1)
         values = [0.0, *sorted({min(value, network) for value in found})]
         low, high = 0, len(values)
         while high - low > 1:
             # Mostly there is room enough for the best.
             middle = high - 1 if high == len(values) else (low + high) // 2
-            some = self._floor(way, floor, nodes, values[middle])
-            search = self._domain_search(way, some, nodes, known=known)
-            if search is None or search.fewest(way.level) is None:
+            floor = self._floor(way, bandwidth, nodes, values[middle])
+            if self._fewest(way, floor, nodes, known=known) is None:
                 high = middle
             else:
                 low = middle
-        chosen = self._floor(way, floor, nodes, values[low])
-        search = self._domain_search(way, chosen, nodes, known=known)
-        choice = None if search is None else search.best(way.level)
+        floor = self._floor(way, bandwidth, nodes, values[low])
+        search = self._search(way, floor, known=known)
+        choice = search.best(way.level, nodes, _demand(self.request, way.terms.hosts, nodes))
         assert choice is not None, "this floor was tried"
-        return self._found(way.level, choice, chosen, way.network, values[low])
+        return self._found(way.level, choice, floor, way.network)
 
     # A single node
 
-    def _alone(self, kind: Kind) -> Found | None:
-        """The best single node for the whole gang."""
-        request, candidates, index = self.request, self.candidates, self.index
-        terms = index.terms(request, Hosts.NODE)
-        joined = terms._replace(joined=True)
+    @cached_property
+    def _alone(self) -> Found | None:
+        """The best single node."""
+        found = [one for one in map(self._alone_of, self.candidates.kinds) if one is not None]
+        return min(found, key=lambda one: one.worth, default=None)
+
+    def _alone_of(self, kind: Kind) -> Found | None:
+        """The best single node of a kind for the whole gang."""
+        request, candidates = self.request, self.candidates
+        terms = self.index.terms(request, Hosts.NODE)
         some = [(at, one) for at, one in candidates.of(kind) if one.capacity >= request.workers]
         bandwidth = max((one.best(request.workers, terms) for _, one in some), default=0.0)
         if bandwidth <= 0 or bandwidth < request.min_bandwidth:
             return None
         least = max(edge(band(bandwidth)), request.min_bandwidth)
-        floor = Floor(terms=terms, bandwidth=least, joined=joined)
+        floor = Floor(terms=terms, bandwidth=least, joined=terms._replace(joined=True))
         inside = max(one.most_inside(request.workers, floor) for _, one in some)
         floor = floor._replace(inside=inside)
         prices = {
@@ -291,29 +364,26 @@ class _Search:
             for at, one in some
             if (price := one.price(request.workers, floor)) is not None
         }
-        cheapest = min(prices.values())
+        least_price = min(prices.values())
         seats: dict[int, NodeLoad] = {}
         for leaf, at, node in candidates.members(
-            at for at, price in prices.items() if price == cheapest
+            at for at, price in prices.items() if price == least_price
         ):
             # Within a leaf nodes come in the order of their names.
             seats.setdefault(leaf, NodeLoad(node, at, request.workers))
-        worths = {leaf: broken(index, (leaf,)) for leaf in seats}
-        leaf = min(seats, key=lambda leaf: (worths[leaf][1], natural(seats[leaf].node.name)))
-        counts, free = worths[leaf]
-        choice = Choice(Score(1, counts, cheapest, free), (seats[leaf],))
-        found = self._found(None, choice, floor, UNLIMITED, inside)
-        return replace(found, bound=bandwidth)
+        used = {leaf: domains_of(self.index, (leaf,)) for leaf in seats}
+        leaf = min(seats, key=lambda leaf: (used[leaf][1], natural(seats[leaf].node.name)))
+        domains, touched = used[leaf]
+        choice = Choice(Score(1, domains, least_price, touched), (seats[leaf],))
+        return replace(self._found(None, choice, floor, UNLIMITED), bound=bandwidth)
 
-    def _found(
-        self, level: int | None, choice: Choice, floor: Floor, network: float, inside: float
-    ) -> Found:
+    def _found(self, level: int | None, choice: Choice, floor: Floor, network: float) -> Found:
         distance = 0 if level is None else self.index.distance(level)
         words = distances(self.index.cluster)
         preferred = words[self.request.preferred] if self.request.preferred else distance
         loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.seats)
         classes = [(self.candidates.classes[at], workers) for at, workers in loads]
-        bandwidth = min([network, *(_reached(one, many, floor) for one, many in classes)])
+        bandwidth = min([network, *(one.reached(many, floor) for one, many in classes)])
         return Found(
             worth=Objective(
                 reach=max(0, distance - preferred),
@@ -321,10 +391,10 @@ class _Search:
                 band=-band(bandwidth),
                 distance=distance,
                 nodes=choice.score.nodes,
-                inside=-inside,
+                inside=-floor.inside,
                 domains=choice.score.domains,
-                damage=choice.score.damage,
-                broken=choice.score.broken,
+                cost=choice.score.cost,
+                touched=choice.score.touched,
             ),
             bandwidth=bandwidth,
             level=level,
@@ -332,14 +402,6 @@ class _Search:
             candidates=self.candidates,
             floor=floor,
         )
-
-
-def _reached(one: NodeClass, workers: int, floor: Floor) -> float:
-    """GB/s that the chosen set of a node allows."""
-    cheapest = None if one.hidden else one.cheapest(workers, floor)
-    if cheapest is None:
-        return one.best(workers, floor.terms)
-    return min(one.loads.got(cheapest[1], one.terms(floor.terms)), one.network_limit(floor.terms))
 
 
 def placement(request: Request, index: Index, found: Found) -> Placement:

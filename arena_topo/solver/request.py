@@ -144,6 +144,32 @@ class Placement:
         return tuple(dict.fromkeys(one.node for one in self.assignments))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Where a scheduler that only counts GPUs would put a gang; the numbers as in Placement.
+
+    `loads` is the number of workers of each node, in the order in which the nodes were taken.
+    """
+
+    bandwidth: Estimate | None
+    inside: Estimate | None
+    tier: str
+    loads: Mapping[NodeName, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How often a gang fits by numbers alone; bandwidth and distance are not looked at.
+
+    `gangs` of them fit at the same time now, and one of at most `largest` workers; `largest_empty`
+    is that of a cluster without other jobs.
+    """
+
+    gangs: int
+    largest: int
+    largest_empty: int
+
+
 class Verdict(Enum):
     """The answer to "does it fit?"."""
 
@@ -226,3 +252,9 @@ def distances(cluster: Cluster) -> dict[str, int]:
     """The words for how far nodes may be apart, nearest first, each with its distance."""
     words = [NODE_TIER, *(tier.name for tier in reversed(cluster.tiers)), BEYOND]
     return {word: distance for distance, word in enumerate(words)}
+
+
+def once_empty(today: Cluster) -> str:
+    """When the cluster could take what it can take at most."""
+    closed = any(node.unavailable is not None for node in today.nodes)
+    return f"once the cluster is empty{' and all its nodes are ready' if closed else ''}"

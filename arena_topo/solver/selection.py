@@ -125,14 +125,6 @@ def _reached(offers: Sequence[Offer], workers: int) -> bool:
     return False
 
 
-def exactly(offers: Sequence[Offer], nodes: int, workers: int) -> Selection | None:
-    """Choose this many nodes for all workers, the cheapest; None if they do not fit."""
-    if not 0 < nodes <= sum(offer.count for offer in offers):
-        return None
-    order = sorted(range(len(offers)), key=lambda index: -offers[index].capacity)
-    return _Profile(offers, order, nodes, workers).best()
-
-
 def _fewest(offers: Sequence[Offer], order: Sequence[int], workers: int) -> int | None:
     """How many of the largest nodes it takes; None if all together are too small."""
     nodes, left = 0, workers

@@ -270,6 +270,11 @@ class Node:
         """How many GPUs are free."""
         return max(0, count(self.free) - self.hidden)
 
+    @property
+    def healthy(self) -> GPUSet:
+        """The GPUs that work, whoever uses them."""
+        return self.machine.everything if self.allocatable is None else self.allocatable
+
     def idle(self) -> Node:
         """The node without jobs, it and all its GPUs well."""
         return replace(

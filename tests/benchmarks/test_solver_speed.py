@@ -18,7 +18,7 @@ from cube_mesh import HGX, P100, PCIE, V100, V100_LANES, cluster, machine, matri
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Request, Solver
-from arena_topo.solver.fragmentation import Damage
+from arena_topo.solver.fragmentation import PackingCost
 from arena_topo.solver.gpu_sets import GPUSets
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Machine, Tier, flat
 
@@ -75,8 +75,8 @@ def test_the_tables_of_eight_gpus():
         print(f"{of.name:24} {least:10.2f} {worst:9.2f}")
 
     def potential():
-        damage = Damage(GPUSets(V100.configuration))
-        return [damage.keeps(GPUSet(bits)) for bits in range(256)]
+        cost = PackingCost(GPUSets(V100.configuration))
+        return [cost.potential(GPUSet(bits)) for bits in range(256)]
 
     least, worst = milliseconds(potential)
     print(f"{'dgx-1-v100 and potential':24} {least:10.2f} {worst:9.2f}")

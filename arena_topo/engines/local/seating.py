@@ -362,8 +362,8 @@ def _worth(
     seats = [(one.node, one.gpus) for one in assignments if one.gpus]
     if not seats:
         return None
-    found = solver.Solver(cluster).value(seats, gpus=submission.gpus, joined=True, wire=Wire.RDMA)
-    return found.bandwidth
+    asked = Request(workers=len(seats), gpus=submission.gpus, wire=Wire.RDMA)
+    return solver.Solver(cluster).value(asked, seats).bandwidth
 
 
 def _forecast(

@@ -1,0 +1,33 @@
+"""A method that remembers its answers as long as its object lives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class _Remembered:
+    """`functools.cache` for a method: each object has a cache of its own."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self.method
+        found = functools.cache(self.method.__get__(instance, owner))
+        # From now on this attribute of the object is found before the descriptor.
+        instance.__dict__[self.method.__name__] = found
+        return found
+
+
+if TYPE_CHECKING:
+
+    def remembered(method: _Method) -> _Method:
+        """Remember the answers of a method."""
+else:
+    remembered = _Remembered
