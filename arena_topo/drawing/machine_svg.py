@@ -26,7 +26,7 @@ from arena_topo.drawing.machine import (
 )
 from arena_topo.drawing.sheet import SMALL, Point, Sheet, framed, lines, stack
 from arena_topo.manifests import estimates
-from arena_topo.solver import gpu_sets
+from arena_topo.solver import sets_of
 from arena_topo.topology import Knowledge, Link, LinkKind, Machine, members
 
 LEAST = 470.0
@@ -126,7 +126,7 @@ def _links(machine: Machine) -> set[Link]:
 
 
 def _rate(link: Link, machine: Machine) -> str:
-    facts = gpu_sets(machine.configuration).facts
+    facts = sets_of(machine).facts
     nvlink = link.kind is LinkKind.NVLINK
     return f"{estimates.amount(link.lanes * facts.lane_rate if nvlink else facts.rate(link))} GB/s"
 
@@ -235,7 +235,7 @@ def _mesh(state: State, ranks: Ranks) -> Sheet:
 
 def _off_nvlink(state: State) -> list[tuple[int, int]]:
     """The pairs of the best ring of the chosen GPUs that have no NVLink."""
-    ring = gpu_sets(state.machine.configuration).order(state.chosen) if state.chosen else ()
+    ring = sets_of(state.machine).order(state.chosen) if state.chosen else ()
     pairs = {(min(pair), max(pair)) for pair in pairwise((*ring, *ring[:1])) if len(set(pair)) > 1}
     return sorted(one for one in pairs if state.machine.link(*one).kind is not LinkKind.NVLINK)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Wire, rate_is_assumed
-from arena_topo.solver import UNLIMITED, Found, GPUSets, Request, Solver, distances, gpu_sets
+from arena_topo.solver import UNLIMITED, Found, GPUSets, Request, Solver, distances, sets_of
 from arena_topo.topology import Cluster, GPUSet, Node, members, natural
 
 PAIR = 2
@@ -234,7 +234,7 @@ def _alike(nodes: Sequence[Node]) -> Iterator[Alike]:
     found: dict[Alike, list[str]] = defaultdict(list)
     known: dict[tuple[object, ...], Alike] = {}
     for node in nodes:
-        sets = gpu_sets(node.machine.configuration)
+        sets = sets_of(node.machine)
         key = (sets, node.free, node.hidden, node.unavailable)
         if key not in known:
             known[key] = _described(sets, node)
@@ -269,7 +269,7 @@ def _described(sets: GPUSets, node: Node) -> Alike:
 
 def _disjoint(node: Node, size: int, speed: float) -> int:
     """How many disjoint sets of `size` free GPUs of a node certainly have so many GB/s."""
-    sets = gpu_sets(node.machine.configuration)
+    sets = sets_of(node.machine)
     if not node.opaque:
         return sets.disjoint(node.free, size, speed)
     # Where it matters which GPUs are free, no set is certain to be.

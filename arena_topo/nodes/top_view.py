@@ -287,9 +287,9 @@ def _rates(one: NodeStatus) -> list[list[float]]:
     machine = one.node.machine
     if machine.bandwidth is not None:
         return [[round(rate, _DIGITS) for rate in row] for row in machine.bandwidth]
-    from arena_topo.solver import gpu_sets  # noqa: PLC0415 - only for pairs
+    from arena_topo.solver import sets_of  # noqa: PLC0415 - only for pairs
 
-    worth = gpu_sets(machine.configuration).value
+    worth = sets_of(machine).value
     every = range(len(machine.gpus))
     return [[0.0 if a == b else worth(gpu_set((a, b))) for b in every] for a in every]
 

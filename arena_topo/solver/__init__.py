@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets, gpu_sets
+from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets, sets_of
 from arena_topo.solver.request import (
     BEYOND,
     NODE_TIER,
@@ -71,9 +71,9 @@ __all__ = [
     "Verdict",
     "band",
     "distances",
-    "gpu_sets",
     "once_empty",
     "place",
+    "sets_of",
     "valued",
 ]
 

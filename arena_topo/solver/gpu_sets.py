@@ -250,3 +250,8 @@ def with_lowest(rest: int, size: int) -> Iterator[GPUSet]:
 def gpu_sets(configuration: Configuration) -> GPUSets:
     """The sets of a configuration; machines with equal configurations share them."""
     return GPUSets(configuration)
+
+
+def sets_of(machine: Machine) -> GPUSets:
+    """What the sets of GPUs of a machine are worth."""
+    return gpu_sets(machine.configuration)
