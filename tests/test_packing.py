@@ -155,29 +155,12 @@ def test_rings_that_greedy_laying_misses_are_found(text):
     assert packing.most_rings(table, GPUSet(63)) == every_packing(pairs, 6) == 3
 
 
-@pytest.mark.parametrize("text", AWKWARD)
-def test_however_early_a_search_is_cut_short_it_rules_out_nothing_that_there_is(text):
-    table = rows(text)
-    for effort in range(1000):
-        least, most, _ = packing.ring_bounds(table, GPUSet(63), effort=effort)
-        assert least <= 3 <= most
-
-
-def test_rings_are_bounded_by_the_lanes_across_every_cut():
-    """Four lanes at each GPU, but two between the triangles: one ring, known without a search."""
-    lanes_of = dict.fromkeys([(0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)], 2)
-    links = matrix(6, lanes_of | {(0, 3): 1, (1, 4): 1}, Link(kind=LinkKind.SYS))
-    least, most, steps = packing.ring_bounds(packing.lanes(links), GPUSet(63))
-    assert (least, most) == (1, 1)
-    assert steps < 100
-
-
 @given(lanes_of_small_machines, st.integers(0, 60))
-def test_a_search_for_rings_that_is_cut_short_brackets_the_truth(small, effort):
+def test_a_search_for_rings_that_is_cut_short_finds_no_more_than_there_are(small, effort):
     size, lanes_of = small
     table = [
         [lanes_of.get((min(a, b), max(a, b)), 0) if a != b else 0 for b in range(size)]
         for a in range(size)
     ]
-    least, most, _ = packing.ring_bounds(table, gpu_set(range(size)), effort=effort)
-    assert least <= every_packing(lanes_of, size) <= most
+    found = packing.most_rings(table, gpu_set(range(size)), effort=effort)
+    assert found <= every_packing(lanes_of, size)

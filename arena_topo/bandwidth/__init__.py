@@ -63,9 +63,6 @@ NVLS_FROM = {Architecture.HOPPER: 5, Architecture.BLACKWELL: 6}
 SOCKETS = fitted.UNKNOWN_NETWORK[1] / fitted.TCP_SHARE
 """GB/s of a network of known rate over which sockets reach what they reach of an unknown one."""
 
-EFFORT = 100_000
-"""Steps for packing rings; a DGX-1 takes fewer than 2,000."""
-
 _PAIR = 2
 _RING = 3
 
@@ -440,7 +437,7 @@ def _direct(part: tuple[Facts, GPUSet], *, p2p: bool | None) -> Estimate:
             return _made(parts, Regime.BRIDGE, lanes[0] * rate, constants.bridge, constants)
         return _made(parts, Regime.MESH, lanes[0] * rate, constants.nvlink, constants)
     if len(inside_set) >= _RING:
-        rings = packing.ring_bounds(matrix, gpus, effort=EFFORT)[0] if len(joined) == 1 else 0
+        rings = packing.most_rings(matrix, gpus) if len(joined) == 1 else 0
         form = rate * max((len(inside_set) - 1) * min(lanes), 2 * rings)
         if form:
             return _made(parts, Regime.MESH, form, constants.nvlink, constants)

@@ -6,7 +6,7 @@ Exact within the stated effort; only links and lanes come in, no rates of any mo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from arena_topo.topology import GPUSet, LinkKind, Matrix, members
 
@@ -36,88 +36,43 @@ def components(gpus: Iterable[int], joined: Callable[[int, int], bool]) -> list[
     return found
 
 
-Edge = tuple[int, int]
-
 Ring = tuple[int, ...]
 """GPUs in the order of a ring, each joined to the next and the last to the first."""
 
-EFFORT = 20_000
-"""Steps spent on one way to lay rings for a picture; a DGX-1 takes fewer than 2,000."""
+EFFORT = 100_000
+"""Steps spent on counting the rings of one set; those of a DGX-1 take fewer than 2,000."""
+
+GREEDY = 200
+"""Steps after which greedy laying gives up; it mostly succeeds at once or not at all."""
 
 
-def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet) -> int:
-    """The most NVLink rings through all of a set (3 or more GPUs) that share no lane; exact."""
-    return ring_bounds(multiplicity, gpus)[0]
+def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet, *, effort: int = EFFORT) -> int:
+    """The most NVLink rings through all of a set (3 or more GPUs) that share no lane.
 
-
-def ring_bounds(
-    multiplicity: Sequence[Sequence[int]], gpus: GPUSet, *, effort: int | None = None
-) -> tuple[int, int, int]:
-    """How many rings that share no lane are found through a set of 3 or more, and how many may be.
-
-    The third number is the steps that it took; past `effort` the search ends, else both numbers
-    are the same. Every ring takes two lanes at each GPU and across each cut, which bounds them.
-    Rings are first laid greedily over the widest links, then tried in all combinations.
+    Every ring takes two lanes at each GPU, which bounds their number. Rings are first laid greedily
+    over the widest links, then tried in all combinations; past `effort` steps as many count as were
+    laid.
     """
     inside = members(gpus)
     lanes_of = [[multiplicity[one][other] for other in inside] for one in inside]
     size = len(inside)
-    degree = [sum(row) for row in lanes_of]
-    limit = min(degree) // 2
-    if limit == 0:
-        return 0, 0, 1
+    most = min(map(sum, lanes_of)) // 2
     if len({lanes_of[one][other] for one in range(size) for other in range(one)}) == 1:
         # A full mesh, each link n-fold, falls apart into rings and at most one perfect matching
         # (Walecki in Lucas 1892; n-fold: Bryant, Horsley, Maenhaut, Smith 2011).
-        return limit, limit, 1
-    budget = Budget(effort)
-    most = min(limit, _least_cut(lanes_of) // 2)
-    least = 0
+        return most
+    laid = 0
     for turn in range(size):
-        least = max(least, len(_laid(lanes_of, most, turn, budget)))
-        if least == most:
-            return least, most, budget.used
-    rings = _rings(lanes_of, budget)
-    while least < most and not budget.spent:
-        if _Packing(lanes_of, rings, budget).holds(most):
-            least = most
-        elif not budget.spent:
-            most -= 1
-    return least, most, budget.used
+        laid = max(laid, _laid(lanes_of, most, turn))
+        if laid == most:
+            return most
+    steps = iter(range(effort))
+    rings = list(_rings(lanes_of, steps))
+    fit = (many for many in range(most, laid, -1) if _fit(lanes_of, rings, many, steps))
+    return next(fit, laid)
 
 
-def _take(lanes_of: list[list[int]], ring: Sequence[int]) -> None:
-    """Take a lane of each link of a ring."""
-    for one, other in itertools.pairwise((*ring, ring[0])):
-        lanes_of[one][other] -= 1
-        lanes_of[other][one] -= 1
-
-
-def _edges(ring: Ring) -> list[Edge]:
-    return [(min(a, b), max(a, b)) for a, b in itertools.pairwise((*ring, ring[0]))]
-
-
-class Budget:
-    """Steps that a search may take; without a limit it only counts them."""
-
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit
-        self.used = 0
-
-    @property
-    def spent(self) -> bool:
-        """Whether the search had to stop."""
-        return self.limit is not None and self.used >= self.limit
-
-    def step(self) -> bool:
-        """Take a step; whether there was one left."""
-        if self.spent:
-            return False
-        self.used += 1
-        return True
-
-
-def _laid(lanes_of: list[list[int]], limit: int, turn: int, budget: Budget) -> list[Ring]:
+def _laid(lanes_of: Sequence[Sequence[int]], most: int, turn: int) -> int:
     """Rings that are laid one after the other, each over the links with most lanes left.
 
     They start at GPU `turn`, and of equal links the first one after it is taken.
@@ -125,139 +80,75 @@ def _laid(lanes_of: list[list[int]], limit: int, turn: int, budget: Budget) -> l
     size = len(lanes_of)
     left = [list(row) for row in lanes_of]
     order = [*range(turn, size), *range(turn)]
-    tries = Budget(GREEDY)
+    steps = iter(range(GREEDY))
 
-    def walk(path: list[int], visited: int) -> bool:
+    def walk(path: Ring) -> Ring | None:
         row = left[path[-1]]
         if len(path) == size:
-            return row[turn] > 0
+            return path if row[turn] else None
         for gpu in sorted(order, key=row.__getitem__, reverse=True):
-            if not row[gpu]:
-                return False
-            if not visited >> gpu & 1:
-                if not (tries.step() and budget.step()):
-                    return False
-                path.append(gpu)
-                if walk(path, visited | 1 << gpu):
-                    return True
-                path.pop()
-        return False
+            if not row[gpu] or next(steps, None) is None:
+                return None
+            found = None if gpu in path else walk((*path, gpu))
+            if found is not None:
+                return found
+        return None
 
-    laid: list[Ring] = []
-    while len(laid) < limit and walk(path := [turn], 1 << turn):
-        laid.append(tuple(path))
-        _take(left, path)
+    laid = 0
+    while laid < most and (ring := walk((turn,))) is not None:
+        laid += 1
+        _take(left, ring, 1)
     return laid
 
 
-GREEDY = 200
-"""Steps after which greedy laying gives up; it mostly succeeds at once or not at all."""
+def _take(lanes_of: list[list[int]], ring: Ring, lanes: int) -> None:
+    """Take lanes of each link of a ring."""
+    for one, other in itertools.pairwise((*ring, ring[0])):
+        lanes_of[one][other] -= lanes
+        lanes_of[other][one] -= lanes
 
 
-class _Packing:
-    """Whether so many of some rings fit side by side; exact while there is effort left.
+def _rings(lanes_of: Sequence[Sequence[int]], steps: Iterator[int]) -> Iterator[Ring]:
+    """All rings through all of a set, each once, while there are steps left."""
 
-    The GPU with the fewest lanes to spare is looked at: one of its lanes is part of a ring, or is
-    one of the few that no ring uses.
-    """
+    def walk(path: Ring) -> Iterator[Ring]:
+        row = lanes_of[path[-1]]
+        if len(path) == len(lanes_of):
+            # A ring and its mirror image are one: the one that turns to the lower side first.
+            if path[1] < path[-1] and row[0]:
+                yield path
+            return
+        for gpu, lanes in enumerate(row):
+            if lanes and gpu not in path and next(steps, None) is not None:
+                yield from walk((*path, gpu))
 
-    def __init__(
-        self, lanes_of: Sequence[Sequence[int]], rings: Sequence[Ring], budget: Budget
-    ) -> None:
-        self.left = _lanes_by_edge(lanes_of)
-        self.budget = budget
-        self.chosen: list[Ring] = []
-        """The rings that fit, once `holds` has said so."""
-        self.at: list[list[Edge]] = [[] for _ in lanes_of]
-        for edge in self.left:
-            for gpu in edge:
-                self.at[gpu].append(edge)
-        self.through: dict[Edge, list[tuple[Ring, list[Edge]]]] = {edge: [] for edge in self.left}
-        for ring in rings:
-            edges = _edges(ring)
-            for edge in edges:
-                self.through[edge].append((ring, edges))
-        self.dead: set[tuple[int, ...]] = set()
+    return walk((0,))
 
-    def holds(self, wanted: int) -> bool:
-        """Whether so many rings fit into the lanes that are left."""
+
+def _fit(
+    lanes_of: Sequence[Sequence[int]], rings: Sequence[Ring], wanted: int, steps: Iterator[int]
+) -> bool:
+    """Whether so many of some rings fit side by side; False where steps run out."""
+    left = [list(row) for row in lanes_of]
+
+    def fit(rings: Sequence[Ring], wanted: int) -> bool:
         if not wanted:
             return True
-        state = (wanted, *self.left.values())
-        if state in self.dead or not self.budget.step():
-            return False
-        spare = [sum(self.left[edge] for edge in edges) - 2 * wanted for edges in self.at]
-        gpu = min(range(len(spare)), key=spare.__getitem__)
-        if spare[gpu] >= 0:
-            edge = max(self.at[gpu], key=self.left.__getitem__)
-            for ring, edges in self.through[edge]:
-                if all(self.left[one] for one in edges) and self._without(edges, wanted - 1):
-                    self.chosen.append(ring)
-                    return True
-            if spare[gpu] and self._without([edge], wanted):
+        open_to = [
+            ring
+            for ring in rings
+            if all(left[one][other] for one, other in itertools.pairwise((*ring, ring[0])))
+        ]
+        for at, ring in enumerate(open_to):
+            if next(steps, None) is None:
+                return False
+            _take(left, ring, 1)
+            if fit(open_to[at:], wanted - 1):
                 return True
-        if not self.budget.spent:
-            self.dead.add(state)
+            _take(left, ring, -1)
         return False
 
-    def _without(self, edges: Sequence[Edge], wanted: int) -> bool:
-        for edge in edges:
-            self.left[edge] -= 1
-        found = self.holds(wanted)
-        for edge in edges:
-            self.left[edge] += 1
-        return found
-
-
-def _least_cut(lanes_of: Sequence[Sequence[int]]) -> int:
-    """The fewest lanes between two sides of a set (Stoer and Wagner 1997)."""
-    weights = [list(row) for row in lanes_of]
-    alive = list(range(len(weights)))
-    best = min(map(sum, weights))
-    while len(alive) > 1:
-        pull = dict.fromkeys(alive, 0)
-        order: list[int] = []
-        while pull:
-            nearest = max(pull, key=pull.__getitem__)
-            cut = pull.pop(nearest)
-            order.append(nearest)
-            for other in pull:
-                pull[other] += weights[nearest][other]
-        best = min(best, cut)
-        kept, merged = order[-2], order[-1]
-        for other in alive:
-            weights[kept][other] += weights[merged][other]
-            weights[other][kept] = weights[kept][other]
-        weights[kept][kept] = 0
-        alive.remove(merged)
-    return best
-
-
-def _lanes_by_edge(lanes_of: Sequence[Sequence[int]]) -> dict[Edge, int]:
-    pairs = itertools.combinations(range(len(lanes_of)), 2)
-    return {(one, other): lanes_of[one][other] for one, other in pairs if lanes_of[one][other]}
-
-
-def _rings(lanes_of: Sequence[Sequence[int]], budget: Budget) -> list[Ring]:
-    """All rings through all of a set, each once."""
-    size = len(lanes_of)
-    neighbours = [[other for other in range(size) if row[other]] for row in lanes_of]
-    found: list[Ring] = []
-
-    def walk(path: list[int], visited: int) -> None:
-        if len(path) == size:
-            # A ring and its mirror image are one: keep the one that turns to the lower side first.
-            if path[1] < path[-1] and 0 in neighbours[path[-1]]:
-                found.append(tuple(path))
-            return
-        for gpu in neighbours[path[-1]]:
-            if not visited >> gpu & 1 and budget.step():
-                path.append(gpu)
-                walk(path, visited | 1 << gpu)
-                path.pop()
-
-    walk([0], 1)
-    return found
+    return fit(rings, wanted)
 
 
 def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...]:
@@ -286,35 +177,28 @@ ORDERED = 100_000
 """Steps spent on one ring; up to 12 GPUs there are fewer."""
 
 
-def _ring_at(
-    rates: Sequence[Sequence[float]], inside: tuple[int, ...], level: float
-) -> tuple[int, ...] | None:
+def _ring_at(rates: Sequence[Sequence[float]], inside: Ring, level: float) -> Ring | None:
     """The first ring in dictionary order whose links all reach `level`; None if there is none."""
-    position = {gpu: index for index, gpu in enumerate(inside)}
-    adjacent = [
-        sum(1 << position[other] for other in inside if other != gpu and rates[gpu][other] >= level)
+    near = {
+        gpu: [other for other in inside if other != gpu and rates[gpu][other] >= level]
         for gpu in inside
-    ]
-    full = (1 << len(inside)) - 1
-    if min(one.bit_count() for one in adjacent) < 2:  # noqa: PLR2004  a ring comes and goes
+    }
+    if min(map(len, near.values())) < 2:  # noqa: PLR2004  a ring comes and goes
         return None
-    dead: set[tuple[int, int]] = set()
-    budget = Budget(ORDERED)
+    steps = iter(range(ORDERED))
+    dead: set[tuple[int, frozenset[int]]] = set()
 
-    def walk(path: list[int], visited: int) -> bool:
-        last = path[-1]
-        if visited == full:
-            return bool(adjacent[last] & 1)
-        if (last, visited) in dead or not budget.step():
-            return False
-        for index in range(len(inside)):
-            if not visited >> index & 1 and adjacent[last] >> index & 1:
-                path.append(index)
-                if walk(path, visited | 1 << index):
-                    return True
-                path.pop()
-        dead.add((last, visited))
-        return False
+    def walk(path: Ring) -> Ring | None:
+        state = (path[-1], frozenset(path))
+        if len(path) == len(inside):
+            return path if inside[0] in near[path[-1]] else None
+        if state in dead or next(steps, None) is None:
+            return None
+        for gpu in near[path[-1]]:
+            found = None if gpu in state[1] else walk((*path, gpu))
+            if found is not None:
+                return found
+        dead.add(state)
+        return None
 
-    path = [0]
-    return tuple(inside[index] for index in path) if walk(path, 1) else None
+    return walk(inside[:1])
