@@ -1,7 +1,7 @@
 """All that the package offers to programs: the client, a few functions, and every type of theirs.
 
-The package itself has all of these names (`arena_topo.Client`). Two that have the name of another
-are called otherwise here: `SeenDevice` and `Baseline`.
+The package itself has all of these names (`arena_topo.Client`). One that has the name of another is
+called otherwise here: `SeenDevice`.
 """
 
 from arena_topo.admin.checks import Finding as Finding
