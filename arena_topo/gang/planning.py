@@ -19,6 +19,7 @@ from arena_topo.engines import Backend
 from arena_topo.errors import AccessDenied, InvalidJob, UsageError
 from arena_topo.job import ConfigFile, MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Forecast, Guarantee, Mechanisms, Plan, estimates, render
+from arena_topo.manifests.binding import bind
 from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
@@ -85,8 +86,13 @@ def plan(
             fusible=lambda: shape.fusible(asked, cluster, backend, namespace=namespace, api=api),
         )
     except Unplaceable as refused:
-        if asked.min_bandwidth:
-            _check_as_bound(asked, refused, backend, namespace=namespace, api=api, cluster=cluster)
+        free = replace(request, min_bandwidth=0.0)
+        best = Solver(cluster).find(free) if request.min_bandwidth else None
+        if best is not None:
+            binding = bound(job, best, cluster, backend, namespace=namespace, api=api)
+            if kubelet_decides(best, cluster, binding):
+                # What the best GPUs would give, which the refusal names, is no way out.
+                check_bandwidth(job, best, cluster, binding, verdict=refused.verdict)
         raise
     plan = built(
         job,
@@ -250,30 +256,26 @@ _DOUBTS = {
 }
 
 
-def _check_as_bound(
+def bound(
     job: MPIJob,
-    refused: Unplaceable,
+    placement: Placement,
+    cluster: Cluster,
     backend: Backend | None,
     *,
     namespace: str,
     api: ApiVersion | None,
-    cluster: Cluster,
-) -> None:
-    """Refuse a job for the GPUs that the kubelet may pick, where the solver refused it already.
+) -> Binding:
+    """How a placement would be made to hold; InvalidJob and ArenaError as of `bind`."""
+    if backend is not None and backend.binding is not None:
+        return backend.binding
+    found = _mechanisms(backend, namespace, placement)
+    return bind(job, placement, cluster, version(backend, api), found)
 
-    The solver names what the best GPUs would give. Where the kubelet picks them that is no way out.
-    """
-    try:
-        free = plan(
-            replace(job, min_bandwidth=0.0), backend, namespace=namespace, api=api, cluster=cluster
-        )
-    except Unplaceable:
-        return
-    if free.placement is None or free.binding is None:
-        return
-    as_bound = valued_as(free.placement, cluster, free.binding)
-    if counted_on(as_bound, free.binding) != as_bound.bandwidth:
-        check_bandwidth(job, free.placement, cluster, free.binding, verdict=refused.verdict)
+
+def kubelet_decides(placement: Placement, cluster: Cluster, binding: Binding) -> bool:
+    """Whether the kubelet may pick GPUs that give less than those of a placement."""
+    as_bound = valued_as(placement, cluster, binding)
+    return counted_on(as_bound, binding) != as_bound.bandwidth
 
 
 def check_bandwidth(

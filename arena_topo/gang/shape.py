@@ -64,12 +64,17 @@ def fusible(
     """
     if job.pod_shape is PodShape.FUSED or not allows(job, PodShape.FUSED):
         return False
-    asked = replace(job, pod_shape=PodShape.FUSED)
+    asked, api = replace(job, pod_shape=PodShape.FUSED), planning.version(backend, api)
     for world in (cluster, cluster.idle()):
-        if _best(asked, world, backend, planning.version(backend, api)) is None:
+        each = _best(asked, world, backend, api)
+        if each is None:
             continue
+        fused = chosen(asked, each, api)
+        placement = Solver(world).find(planning.request_of(fused, world, backend, api=api))
+        assert placement is not None, "the best number of workers to a pod has a place"
         try:
-            planning.plan(asked, backend, namespace=namespace, api=api, cluster=world)
+            binding = planning.bound(fused, placement, world, backend, namespace=namespace, api=api)
+            planning.check_bandwidth(fused, placement, world, binding)
         except ArenaError:
             return False
         return True

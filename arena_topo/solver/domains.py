@@ -67,6 +67,10 @@ class Demand(NamedTuple):
     most: int
     least: int = 1
 
+    def at_most(self, nodes: int) -> Demand:
+        """The same on no more nodes than these."""
+        return self._replace(most=min(self.most, nodes))
+
 
 class DomainSearch:
     """The search for the nodes of gangs at one bandwidth, in the domains of the network.

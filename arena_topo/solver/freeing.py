@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from arena_topo.solver.classes import Domain, NodeClass, Pool, room
-from arena_topo.solver.gang import Span, spans
+from arena_topo.solver.gang import Way, outermost
 from arena_topo.solver.gpu_sets import SMALL, choices
 from arena_topo.solver.loads import Hosts, Terms
 from arena_topo.solver.request import Request
@@ -59,7 +59,7 @@ class Release(NamedTuple):
     cost: int
     proven: bool
     picks: tuple[_Pick, ...] = ()
-    span: Span | None = None
+    way: Way | None = None
     domain: Domain | None = None
 
 
@@ -82,20 +82,20 @@ class Freeing:
                 return f"{'when' if found.proven else 'for example when'} {words(found)}"
         return None
 
-    def _least(self, costs: Callable[[int, Span], Table]) -> Release | None:
+    def _least(self, costs: Callable[[int, Way], Table]) -> Release | None:
         """The least to free, however far apart and in whichever domain; None if nothing will do."""
         best: Release | None = None
         proven = True
         mixed = self.request.mix_models
         kinds = [(mixed or one.kind[0], one.kind[1]) for one in self._classes]
-        for span in spans(self.request, self.index):
-            every = [costs(group, span) for group in range(len(kinds))]
+        for way in outermost(self.request, self.index):
+            every = [costs(group, way) for group in range(len(kinds))]
             bounds = (
                 (bound, at, kind)
                 for kind in dict.fromkeys(kinds)
-                for bound, at in self._bounds(span, _of_kind(every, kinds, kind))
+                for bound, at in self._bounds(way, _of_kind(every, kinds, kind))
             )
-            domains = self.index.levels[span.level]
+            domains = self.index.levels[way.level]
             for tried, (bound, at, kind) in enumerate(heapq.nsmallest(DOMAINS + 1, bounds)):
                 if best is not None and bound >= best.cost:
                     break
@@ -107,17 +107,17 @@ class Freeing:
                     for group, many in self.pool.group_counts(domains[at]).items()
                     if every[group] and kinds[group] == kind
                 ]
-                found = cheapest(offers, *span.demand)
+                found = cheapest(offers, *way.demand)
                 if found is None:
                     continue
                 proven = proven and found.proven
                 if best is None or found.cost < best.cost:
-                    best = found._replace(span=span, domain=domains[at])
+                    best = found._replace(way=way, domain=domains[at])
         if best is None:
             return None
         return best._replace(proven=(proven and self._certain) or best.cost == 1)
 
-    def _bounds(self, span: Span, tables: Sequence[Table]) -> Iterator[tuple[int, int]]:
+    def _bounds(self, way: Way, tables: Sequence[Table]) -> Iterator[tuple[int, int]]:
         """The domains that may hold a gang, each after the least that must be freed there.
 
         That is what fractions of nodes would cost. A further worker of a node costs no less than
@@ -126,8 +126,8 @@ class Freeing:
         held = [max(table, default=0) for table in tables]
         ready = [*map(_now, tables)]
         prices = [next((step.price for step in _steps(table, 0)), 0.0) for table in tables]
-        domains, workers = self.index.levels[span.level], span.demand.workers
-        sums = zip(self.pool.sums(held, span.level), self.pool.sums(ready, span.level), strict=True)
+        domains, workers = self.index.levels[way.level], way.demand.workers
+        sums = zip(self.pool.sums(held, way.level), self.pool.sums(ready, way.level), strict=True)
         for at, (most, now) in enumerate(sums):
             if most < workers:
                 continue
@@ -140,20 +140,20 @@ class Freeing:
                 least, missing = least + some * prices[group], missing - some
             yield max(1, math.ceil(least - 1e-9)), at
 
-    def _gpus(self, group: int, span: Span) -> Table:
+    def _gpus(self, group: int, way: Way) -> Table:
         """How many GPUs of a node must become free, by load."""
         node, one = self.pool.nodes[group], self._classes[group]
         most = min(room(self.request, node, free=count(_healthy(node))), self.request.workers)
         if not self.request.min_bandwidth:
             gpus = self.request.gpus
             return {load: max(0, load * gpus - node.free_count) for load in range(1, most + 1)}
-        most -= most == self.request.workers and span.terms.hosts is not Hosts.NODE
+        most -= most == self.request.workers and way.terms.hosts is not Hosts.NODE
         table: dict[int, int] = {}
         now = room(self.request, node)
         for load in range(1, most + 1):
-            if load <= now and one.best(load, span.terms) >= self.request.min_bandwidth:
+            if load <= now and one.best(load, way.terms) >= self.request.min_bandwidth:
                 table[load] = 0
-            elif (chosen := self._chosen(node, load, span.terms)) is not None:
+            elif (chosen := self._chosen(node, load, way.terms)) is not None:
                 table[load] = len(chosen)
         return table
 
@@ -187,15 +187,15 @@ class Freeing:
             self._fast[key] = [some for some in every if one.loads.got(some, terms) >= floor]
         return self._fast[key]
 
-    def _emptied(self, group: int, span: Span) -> Table:
+    def _emptied(self, group: int, way: Way) -> Table:
         """Which loads a node takes once it has no other jobs and is well, by whether it must."""
         node, most = self.pool.nodes[group], self.request.workers
-        most -= bool(self.request.min_bandwidth) and span.terms.hosts is not Hosts.NODE
+        most -= bool(self.request.min_bandwidth) and way.terms.hosts is not Hosts.NODE
         table: dict[int, int] = {}
         for cost, state in ((1, node.idle()), (0, node)):
             one = self.index.node_class(state)
             for load in range(1, min(most, room(self.request, state)) + 1):
-                if one.best(load, span.terms) >= self.request.min_bandwidth:
+                if one.best(load, way.terms) >= self.request.min_bandwidth:
                     table[load] = cost
         return table
 
@@ -237,8 +237,8 @@ class Freeing:
         """The GPUs of a node to free, by index where it matters which."""
         where = node.name if not first or node.name.startswith("node") else f"node {node.name}"
         chosen: tuple[int | None, ...] | None = None
-        if self.request.min_bandwidth and found.span is not None:
-            chosen = self._chosen(node, pick.load, found.span.terms)
+        if self.request.min_bandwidth and found.way is not None:
+            chosen = self._chosen(node, pick.load, found.way.terms)
         named = [str(one) for one in chosen or () if one is not None]
         if len(named) == pick.cost < _in_use(node):
             return f"GPU{'s' * (len(named) > 1)} {_listed(named)} of {where}"

@@ -94,68 +94,61 @@ def best(request: Request, index: Index) -> Found | None:
     return Search(request, index.pool(request)).best()
 
 
-class _Way(NamedTuple):
-    """One way for a gang to be on several nodes: which, at which level, counted as which hosts."""
-
-    kind: Kind
-    level: int
-    terms: Terms
-    network: float
-    """GB/s that the network between them lets through."""
-
-
-class Span(NamedTuple):
-    """How far apart a gang may be: on so many nodes of a domain of a level, on these terms."""
+class Way(NamedTuple):
+    """One way for a gang to be on nodes: within a domain of a level, counted as which hosts."""
 
     level: int
     terms: Terms
     demand: Demand
+    network: float = UNLIMITED
+    """GB/s that the network between them lets through."""
+    kind: Kind = ("", "")
+    """Of which nodes."""
 
 
-def spans(request: Request, index: Index) -> Iterator[Span]:
-    """How far apart a gang may be; with a least bandwidth as far as that allows.
+def outermost(request: Request, index: Index) -> Iterator[Way]:
+    """The ways for a gang to be as far apart as its limits and its least bandwidth allow.
 
-    Whatever fits nearer together fits here as well.
+    Whatever fits nearer together fits in one of these as well.
     """
-    tiers = [tier.name for tier in index.cluster.tiers]
+    workers, tiers = request.workers, index.cluster.tiers
     farthest = distances(index.cluster)[request.required or BEYOND]
+    alone = Way(WHOLE, index.terms(request, Hosts.NODE), Demand(workers, 1))
+    if farthest == 0 or workers == 1 or request.max_nodes == 1:
+        yield alone
+        return
     coarsest = len(tiers) - farthest
-    if farthest == 0 or request.workers == 1 or request.max_nodes == 1:
-        yield Span(WHOLE, index.terms(request, Hosts.NODE), Demand(request.workers, 1))
-        return
     if not request.min_bandwidth:
-        most = min(request.workers, request.max_nodes or request.workers)
         terms = index.terms(request, Hosts.SEVERAL, coarsest)
-        yield Span(coarsest, terms, Demand(request.workers, most))
+        yield Way(coarsest, terms, Demand(workers, min(workers, request.max_nodes or workers)))
         return
-    yield Span(WHOLE, index.terms(request, Hosts.NODE), Demand(request.workers, 1))
-    for hosts in _hosts_of(request, tiers):
-        for level in range(coarsest, len(tiers)):
-            inside = hosts is not Hosts.DOMAIN or (level != WHOLE and tiers[level] == NVLINK)
-            if inside and index.network(request, hosts, level) >= request.min_bandwidth:
-                terms = index.terms(request, hosts, level)
-                yield Span(level, terms, _demand(request, hosts, request.workers))
-                break
+    yield alone
+    seen: set[Hosts] = set()
+    for level in range(coarsest, len(tiers)):
+        for way in _meeting(request, index, level):
+            if way.terms.hosts not in seen and way.network >= request.min_bandwidth:
+                seen.add(way.terms.hosts)
+                yield way
 
 
-def _hosts_of(request: Request, tiers: Sequence[str]) -> Iterator[Hosts]:
-    """As which hosts a gang on several nodes can be counted."""
-    if NVLINK in tiers:
-        yield Hosts.DOMAIN
-    if request.joined or request.workers == AMONG[Hosts.TWO]:
-        yield Hosts.TWO
-    if request.workers > AMONG[Hosts.TWO]:
-        yield Hosts.SEVERAL
-
-
-def _demand(request: Request, hosts: Hosts, most: int) -> Demand:
-    """The workers of a gang, and the nodes on which it is counted as these hosts."""
-    most = min(most, request.max_nodes or request.workers)
-    if hosts is Hosts.TWO:
-        return Demand(request.workers, min(most, AMONG[Hosts.TWO]))
+def _meeting(request: Request, index: Index, level: int) -> Iterator[Way]:
+    """The ways for a gang to be on several nodes that meet at a level, by how hosts are counted."""
+    workers, two = request.workers, AMONG[Hosts.TWO]
+    most = min(workers, request.max_nodes or workers)
     # Two nodes of joined pods are two hosts, and may be worth less: each has more of the GPUs.
-    apart = hosts is Hosts.SEVERAL and request.joined
-    return Demand(request.workers, most, AMONG[Hosts.SEVERAL] if apart else 1)
+    several = Demand(workers, most, AMONG[Hosts.SEVERAL] if request.joined else 1)
+    for hosts, possible, demand in (
+        (Hosts.DOMAIN, _is_nvlink(index, level), Demand(workers, most)),
+        (Hosts.TWO, request.joined or workers == two, Demand(workers, min(most, two))),
+        (Hosts.SEVERAL, workers > two, several),
+    ):
+        if possible:
+            network = index.network(request, hosts, level)
+            yield Way(level, index.terms(request, hosts, level), demand, network)
+
+
+def _is_nvlink(index: Index, level: int) -> bool:
+    return level != WHOLE and index.cluster.tiers[level].name == NVLINK
 
 
 class Search:
@@ -208,24 +201,24 @@ class Search:
     def fits(self) -> bool:
         """Whether there is any placement; found by counting, nothing is chosen."""
         return any(
-            search.holds(span.level, span.demand)
-            for span in spans(self.request, self.index)
-            for search in self._searches(span)
+            search.holds(way.level, way.demand)
+            for way in outermost(self.request, self.index)
+            for search in self._searches(way)
         )
 
     def most_workers(self) -> int:
         """No more workers than this fit on the terms of so many as are asked for."""
         found = (
-            search.most_workers(span.level, span.demand.most)
-            for span in spans(self.request, self.index)
-            for search in self._searches(span)
+            search.most_workers(way.level, way.demand.most)
+            for way in outermost(self.request, self.index)
+            for search in self._searches(way)
         )
         return max(found, default=0)
 
-    def _searches(self, span: Span) -> Iterator[DomainSearch]:
+    def _searches(self, way: Way) -> Iterator[DomainSearch]:
         """The searches of all kinds of nodes for loads that are fast enough, costs aside."""
-        floor = Floor(span.terms, self.request.min_bandwidth, span.terms)
-        most = self.request.workers - (span.demand.most > 1 and bool(floor.bandwidth))
+        floor = Floor(way.terms, self.request.min_bandwidth, way.terms)
+        most = self.request.workers - (way.demand.most > 1 and bool(floor.bandwidth))
         for kind in self.candidates.kinds:
             yield search_of(self.candidates, kind, floor, known=False, most=most, priced=False)
 
@@ -240,7 +233,7 @@ class Search:
         ways = [] if self._single else list(self._ways(self._farthest))
         return alone.union(*(self._speeds(way, known=False) for way in ways))
 
-    def _speeds(self, way: _Way, *, known: bool) -> set[float]:
+    def _speeds(self, way: Way, *, known: bool) -> set[float]:
         every = self.candidates.speeds(way.kind, way.terms, self.request.workers, known)
         return {min(speed, way.network) for speed in every}
 
@@ -270,30 +263,23 @@ class Search:
                     return replace(found, bound=max(bound, found.bandwidth))
         return None
 
-    def _ways(self, limit: int) -> Iterator[_Way]:
+    def _ways(self, limit: int) -> Iterator[Way]:
         """How the gang may be on several nodes, the nearest levels first."""
-        tiers = self.index.cluster.tiers
-        for level in range(len(tiers) - 1, WHOLE - 1, -1):
+        for level in range(len(self.index.cluster.tiers) - 1, WHOLE - 1, -1):
             if self.index.distance(level) > limit:
                 return
+            ways = list(_meeting(self.request, self.index, level))
             for kind in self.candidates.kinds:
-                classes = [one for _, one in self.candidates.of(kind)]
-                if level != WHOLE and tiers[level].name == NVLINK:
-                    if any(one.domain for one in classes):
-                        yield self._way(kind, level, Hosts.DOMAIN)
-                    if all(one.domain for one in classes):
-                        continue
-                for hosts in _hosts_of(self.request, ()):
-                    yield self._way(kind, level, hosts)
+                joined = {one.domain for _, one in self.candidates.of(kind)}
+                for way in ways:
+                    inside = way.terms.hosts is Hosts.DOMAIN
+                    if inside in joined or not _is_nvlink(self.index, level):
+                        yield way._replace(kind=kind)
 
-    def _way(self, kind: Kind, level: int, hosts: Hosts) -> _Way:
-        terms = self.index.terms(self.request, hosts, level)
-        return _Way(kind, level, terms, self.index.network(self.request, hosts, level))
-
-    def _at(self, ways: Sequence[_Way], floor: float, *, known: bool) -> Found | None:
+    def _at(self, ways: Sequence[Way], floor: float, *, known: bool) -> Found | None:
         """The best choice at a level whose pods get as much as a floor."""
         most = self.request.workers
-        found: list[tuple[_Way, int]] = []
+        found: list[tuple[Way, int]] = []
         for way in ways:
             nodes = self._fewest(way, self._floor(way, floor, 0), most, known=known)
             if nodes is not None:
@@ -302,23 +288,22 @@ class Search:
         made = [self._made(way, floor, most, known=known) for way, nodes in found if nodes == most]
         return min(made, key=lambda one: one.worth, default=None)
 
-    def _fewest(self, way: _Way, floor: Floor, most: int, *, known: bool) -> int | None:
+    def _fewest(self, way: Way, floor: Floor, most: int, *, known: bool) -> int | None:
         """The fewest nodes of a way that hold the gang at a floor; None if more than `most` do."""
-        demand = _demand(self.request, way.terms.hosts, most)
-        return self._search(way, floor, known=known).fewest(way.level, demand)
+        return self._search(way, floor, known=known).fewest(way.level, way.demand.at_most(most))
 
-    def _search(self, way: _Way, floor: Floor, *, known: bool) -> DomainSearch:
+    def _search(self, way: Way, floor: Floor, *, known: bool) -> DomainSearch:
         most = self.request.workers - 1
         return search_of(self.candidates, way.kind, floor, known=known, most=most)
 
-    def _floor(self, way: _Way, bandwidth: float, nodes: int, inside: float = 0.0) -> Floor:
+    def _floor(self, way: Way, bandwidth: float, nodes: int, inside: float = 0.0) -> Floor:
         hosts = way.terms.hosts
         if hosts is not Hosts.DOMAIN:
             hosts = Hosts.TWO if nodes == AMONG[Hosts.TWO] else Hosts.SEVERAL
         joined = way.terms._replace(hosts=hosts, joined=True)
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
-    def _made(self, way: _Way, bandwidth: float, nodes: int, *, known: bool) -> Found:
+    def _made(self, way: Way, bandwidth: float, nodes: int, *, known: bool) -> Found:
         """The choice of so many nodes of which joined pods would get most."""
         joined = self._floor(way, bandwidth, nodes).joined
         network = self.index.network(self.request, joined.hosts, way.level)
@@ -335,7 +320,7 @@ class Search:
                 low = middle
         floor = self._floor(way, bandwidth, nodes, values[low])
         search = self._search(way, floor, known=known)
-        choice = search.best(way.level, nodes, _demand(self.request, way.terms.hosts, nodes))
+        choice = search.best(way.level, nodes, way.demand)
         assert choice is not None, "this floor was tried"
         return self._found(way.level, choice, floor, way.network)
 

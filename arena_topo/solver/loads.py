@@ -72,8 +72,7 @@ class Loads:
         self.sets = sets
         nics = [nearest_nics(self.machine, gpu) for gpu in range(sets.size)]
         speeds = {self.machine.nics[nic].speed for own in nics for nic in own}
-        self.known = bool(machine.nics) and None not in speeds
-        """Whether the speed of the NICs was given."""
+        self._known = bool(machine.nics) and None not in speeds
         several = {nic for own in nics for nic in own}
         apart = sum(map(len, nics)) == len(several) and len({len(own) for own in nics}) <= 1
         self._even = apart or len(set(nics)) <= 1
@@ -91,7 +90,7 @@ class Loads:
             return False
         if terms.wire is Wire.TCP:
             return not any(nic.speed for nic in self.machine.nics)
-        return not self.known
+        return not self._known
 
     def got(self, chosen: GPUSet, terms: Terms) -> float:
         """GB/s that a job gets as far as these GPUs of a node limit it."""
