@@ -87,10 +87,7 @@ RULES = {
     "managedBy": {"clusters/queues.py": "manager"},
     "managedFields": {"engines/kubernetes/queue.py": "the cache leaves them out"},
     "mpi-job-name": {"manifests/versions.py": "the label of a version"},
-    "mpi_job_name": {
-        "manifests/pinning.py": "workers attract each other by it",
-        "manifests/versions.py": "the label of a version",
-    },
+    "mpi_job_name": {"manifests/versions.py": "the label of a version"},
     "ownerReferences": {
         "engines/kubernetes/shapes.py": "its type",
         "engines/kubernetes/writing.py": "what is created is owned by the job",

@@ -825,25 +825,17 @@ def test_workers_may_run_on_the_chosen_nodes_alone(api: ApiVersion):
     assert "nodeName" not in worker_of(made)["spec"]
 
 
-@pytest.mark.parametrize("api", OPERATORS)
-def test_one_worker_on_each_of_several_nodes_keeps_away_from_its_likes(api: ApiVersion):
-    template = worker_of(planned(a_topology_job(), api, placement=APART, cluster=BOTH))
-    (term,) = template["spec"]["affinity"]["podAntiAffinity"][
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ]
-    assert term["topologyKey"] == "kubernetes.io/hostname"
-    assert term["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-
-
-def test_on_v1alpha1_the_launcher_is_not_kept_from_the_only_nodes_it_may_run_on():
-    made = planned(a_topology_job(), V1ALPHA1, placement=APART, cluster=BOTH)
+@pytest.mark.parametrize("api", ALL)
+def test_one_worker_on_each_of_several_nodes_is_counted_apart_from_the_launcher(api: ApiVersion):
+    made = planned(a_topology_job(), api, placement=APART, cluster=BOTH)
     spec = worker_of(made)["spec"]
-    assert "podAntiAffinity" not in spec["affinity"]
     (even,) = spec["topologySpreadConstraints"]
-    assert even["labelSelector"]["matchLabels"] == {
-        "mpi_job_name": "mpi-dist",
-        "mpi_role_type": "worker",
-    }
+    assert (even["maxSkew"], even["topologyKey"]) == (1, "kubernetes.io/hostname")
+    assert even["labelSelector"]["matchLabels"] == (
+        {"mpi_job_name": "mpi-dist", "mpi_role_type": "worker"}
+        if api is V1ALPHA1
+        else {"gpu-topology": "mpi-dist"}
+    )
 
 
 @pytest.mark.parametrize("api", ALL)
@@ -888,9 +880,11 @@ def test_injected_devices_come_from_the_annotation_and_only_to_workers(api: ApiV
     path = "metadata.annotations['topology.kubernetes.io/gpu-visible']"
     container = worker_of(made)["spec"]["containers"][0]
     injected = [one for one in container["env"] if one["name"] == "NVIDIA_VISIBLE_DEVICES"]
-    assert injected == [
-        {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    ]
+    # Of two variables of one name the last counts.
+    assert injected[-1] == {
+        "name": "NVIDIA_VISIBLE_DEVICES",
+        "valueFrom": {"fieldRef": {"fieldPath": path}},
+    }
     assert "fieldRef" not in json.dumps(templates(made.objects[0])["launcher"])
 
 

@@ -6,10 +6,10 @@
     claims     as admission, and GPUs by claim
     template   node affinity, the same for all workers
 
-Pins come off by what they look like, since others write into the same fields meanwhile: Kueue adds
-labels, annotations, tolerations and scheduling gates when it admits a job, servers fill in
-defaults. Copies of whole fields would take that away. What cannot be told by its looks, such as the
-name under which GPUs were asked for, an annotation of the template holds.
+Pins come off field by field, each in one way. Others write into labels, annotations, tolerations
+and scheduling gates meanwhile (Kueue when it admits a job: `Merge` in pkg/podset/podset.go): of
+these and of variables, which stand by their names, exactly ours are taken off. Fields that nobody
+else writes are put back as they were; an annotation of the template holds what they were.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from arena_topo.manifests import (
     Manifest,
 )
 from arena_topo.manifests.annotations import parse_map, placement_map
+from arena_topo.manifests.versions import version_of
 from arena_topo.numbers import whole
 from arena_topo.solver import Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, NodeName, published
@@ -55,20 +56,6 @@ _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _BUILT_IN = ("cpu", "memory", "ephemeral-storage", "hugepages-")
-
-_FIELDS = (
-    "Worker/metadata/labels",
-    "Worker/metadata/annotations",
-    "Worker/spec/affinity",
-    "Worker/spec/topologySpreadConstraints",
-    "Worker/spec/tolerations",
-    "Worker/spec/schedulingGates",
-    "Worker/spec/resourceClaims",
-    "Worker/spec/containers/0/env",
-    "Worker/spec/containers/0/resources",
-    "Launcher/spec/tolerations",
-)
-"""The fields of the pod templates that pins are written into."""
 
 
 def placed(
@@ -87,9 +74,7 @@ def placed(
     or is not one of all workers.
     """
     text = _checked(mpijob, placement)
-    bare = unplaced(mpijob)
-    pinned = deepcopy(bare)
-    template = worker_template(pinned)
+    pinned, template, before = _bare(mpijob)
     notes = _annotated(template, binding.guarantee)
     if is_mapped(binding):
         _add_gate(template)
@@ -115,7 +100,7 @@ def placed(
     if binding.inject:
         _read_from(template, _DEVICES, GPU_VISIBLE)
     _tolerate(pinned, effects)
-    return _remembering(bare, pinned)
+    return _remembering(pinned, before)
 
 
 def gated(mpijob: Manifest, *, effects: Iterable[str] = ()) -> Manifest:
@@ -125,16 +110,14 @@ def gated(mpijob: Manifest, *, effects: Iterable[str] = ()) -> Manifest:
     are never shown GPUs of our choice, as patches cannot add that. Workers of nodes whose GPUs a
     DRA driver publishes take a claim each, which may be created after them.
     """
-    bare = unplaced(mpijob)
-    pinned = deepcopy(bare)
-    template = worker_template(pinned)
+    pinned, template, before = _bare(mpijob)
     _annotated(template, Guarantee.NODE)
     _label(template, INLINE, MAP_FORMAT)
     _add_gate(template)
     if claims_gpus(pinned):
         _claim(template)
     _tolerate(pinned, effects)
-    return _remembering(bare, pinned)
+    return _remembering(pinned, before)
 
 
 def unplaced(mpijob: Manifest) -> Manifest:
@@ -142,13 +125,24 @@ def unplaced(mpijob: Manifest) -> Manifest:
 
     Also of an object that was read back from a server. One without pins is returned as it is.
     """
-    metadata = worker_template(mpijob).get("metadata") or {}
-    notes = metadata.get("annotations") or {}
+    notes = (worker_template(mpijob).get("metadata") or {}).get("annotations") or {}
     if FORMAT not in notes:
         return mpijob
-    bare = _stripped(mpijob)
-    for path, value in _remembered(notes.get(UNPINNED)).items():
-        _write(bare, path, value)
+    bare = deepcopy(mpijob)
+    template = worker_template(bare)
+    before = _remembered(notes.get(UNPINNED))
+    for name, holder, key in _replaced(template):
+        if before.get(name) is not None:
+            holder[key] = before[name]
+        elif name in before:
+            holder.pop(key, None)
+    _drop(template["metadata"], "labels", {INLINE, CLAIMS, GANG}.__contains__)
+    ours = {FORMAT, GUARANTEE, MAP, UNPINNED, HCAS, GPU_GROUP, GPU_VISIBLE}
+    _drop(template["metadata"], "annotations", ours.__contains__)
+    _drop(template["spec"], "schedulingGates", lambda one: one.get("name") == GATE)
+    _drop(_container(template), "env", _reads_pin)
+    for pod in _pods(bare):
+        _drop(pod, "tolerations", _is_toleration)
     return bare
 
 
@@ -236,13 +230,12 @@ def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
     CRDs prune what they do not know; that of MPIJob v1alpha1 does not know `schedulingGates`, and
     without a gate workers run wherever they fit.
     """
-    lost = []
-    for path in ("spec/schedulingGates", "spec/affinity"):
-        ours, kept = (_read(one, f"Worker/{path}") for one in (sent, stored))
-        missing = [one for one in ours or () if one not in (kept or ())]
-        if missing:
-            lost.append(path.rpartition("/")[2])
-    return tuple(lost)
+    ours, kept = (worker_template(one)["spec"] for one in (sent, stored))
+    return tuple(
+        field
+        for field in ("schedulingGates", "affinity")
+        if any(one not in (kept.get(field) or ()) for one in ours.get(field) or ())
+    )
 
 
 def claims_gpus(mpijob: Manifest) -> bool:
@@ -265,7 +258,7 @@ def worker_template(mpijob: Manifest) -> Manifest:
 
 def gpus_of(template: Manifest) -> int:
     """How many GPUs each worker of a template asks for; 0 where it does not say."""
-    for one in template["spec"]["containers"][0].get("env") or ():
+    for one in _container(template).get("env") or ():
         if one.get("name") == "gpus" and (asked := whole(one.get("value"))) is not None:
             return asked
     key = _gpu_key(template)
@@ -321,24 +314,16 @@ def _to_nodes(mpijob: Manifest, template: Manifest, placement: Placement) -> Non
     """Keep the workers on the chosen nodes and, where they fill them alike, in equal numbers."""
     pod = template["spec"]
     _require(_dict(pod, "affinity"), placement.nodes)
-    per_node = set(Counter(one.node for one in placement.assignments).values())
-    if len(placement.nodes) == 1 or len(per_node) > 1:
-        return
-    workers = _workers(mpijob)
-    if per_node == {1} and not _one(mpijob):
-        away = {"topologyKey": _HOSTNAME, "labelSelector": {"matchLabels": workers}}
-        _dict(pod["affinity"], "podAntiAffinity").setdefault(_REQUIRED, []).append(away)
-        return
-    # Also for one worker per node where the launcher is made from the same template: kept apart
-    # from workers, it could not run on any of the nodes that it is pinned to. With k workers for
-    # each of n nodes, a skew of at most 1 leaves only k on each.
-    even = {
-        "maxSkew": 1,
-        "topologyKey": _HOSTNAME,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": workers},
-    }
-    pod.setdefault("topologySpreadConstraints", []).append(even)
+    per_node = Counter(one.node for one in placement.assignments)
+    if len(per_node) > 1 and len(set(per_node.values())) == 1:
+        # With k workers for each of n nodes, a skew of at most 1 leaves only k on each.
+        even = {
+            "maxSkew": 1,
+            "topologyKey": _HOSTNAME,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": _workers(mpijob)},
+        }
+        pod["topologySpreadConstraints"] = [*(pod.get("topologySpreadConstraints") or ()), even]
 
 
 def _require(affinity: Manifest, nodes: Iterable[str]) -> None:
@@ -360,7 +345,7 @@ def on_node(term: Mapping[str, Any], node: str) -> Manifest:
 def _claim(template: Manifest) -> None:
     """Let the workers take their GPUs by claim, and not be counted as well."""
     _ask(template, None)
-    resources = _dict(template["spec"]["containers"][0], "resources")
+    resources = _dict(_container(template), "resources")
     resources["claims"] = [*(resources.get("claims") or ()), {"name": CLAIM}]
     _label(template, CLAIMS, PER_WORKER)
 
@@ -368,35 +353,33 @@ def _claim(template: Manifest) -> None:
 def _ask(template: Manifest, resource: str | None) -> None:
     """Let the workers ask for their GPUs under another name, or (None) not at all."""
     key = _gpu_key(template)
-    if key is None or key == resource:
-        return
-    resources = template["spec"]["containers"][0]["resources"]
+    resources = _container(template).get("resources") or {}
     for side in ("requests", "limits"):
-        if key in (resources.get(side) or ()):
-            asked = {}
-            for name, amount in resources[side].items():
-                if name != key:
-                    asked[name] = amount
-                elif resource is not None:
-                    asked[resource] = amount
+        asked = {
+            (resource or name) if name == key else name: amount
+            for name, amount in (resources.get(side) or {}).items()
+            if name != key or resource is not None
+        }
+        if asked:
             resources[side] = asked
-            if not asked:
-                del resources[side]
+        else:
+            resources.pop(side, None)
 
 
 def _read_from(template: Manifest, variable: str, annotation: str) -> None:
-    """Have the workers read a variable from an annotation of theirs; it stands by its name."""
-    container = template["spec"]["containers"][0]
-    kept = [one for one in container.get("env") or () if one["name"] != variable]
-    later = (at for at, one in enumerate(kept) if str(one["name"]) > variable)
-    at = next(later, len(kept))
-    source = {"fieldRef": {"fieldPath": _path(annotation)}}
-    container["env"] = [*kept[:at], {"name": variable, "valueFrom": source}, *kept[at:]]
+    """Have the workers read a variable from an annotation of theirs; it stands by its name.
+
+    Of two variables of one name the last counts (Kubernetes), so one that the job sets may stay.
+    """
+    container = _container(template)
+    env = container.get("env") or []
+    at = next((at for at, one in enumerate(env) if str(one["name"]) > variable), len(env))
+    ours = {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": _path(annotation)}}}
+    container["env"] = [*env[:at], ours, *env[at:]]
 
 
 def _sets(template: Manifest, variable: str) -> bool:
-    env = template["spec"]["containers"][0].get("env") or ()
-    return any(one.get("name") == variable for one in env)
+    return any(one.get("name") == variable for one in _container(template).get("env") or ())
 
 
 def _path(annotation: str) -> str:
@@ -431,51 +414,49 @@ def _shared_gpus(placement: Placement) -> tuple[int, ...]:
 # What is taken off again
 
 
-def _stripped(mpijob: Manifest) -> Manifest:
-    """A copy without anything that looks like a pin of ours, and without what that leaves empty."""
-    bare = deepcopy(mpijob)
-    for path, is_ours in _pins(bare):
-        found = _read(bare, path)
-        left: Any = [one for one in found or () if not is_ours(one)]
-        if len(left) == len(found or ()):
-            continue
-        _write(bare, path, {key: found[key] for key in left} if isinstance(found, dict) else left)
-        empty = path
-        while "/" in empty and _read(bare, empty) in ({}, []):
-            _write(bare, empty, None)
-            empty = empty.rpartition("/")[0]
-    return bare
+def _bare(mpijob: Manifest) -> tuple[Manifest, Manifest, dict[str, Any]]:
+    """A copy without pins, its worker template, and what pins may replace in that."""
+    bare = deepcopy(unplaced(mpijob))
+    template = worker_template(bare)
+    return bare, template, {name: deepcopy(at.get(key)) for name, at, key in _replaced(template)}
 
 
-def _pins(mpijob: Manifest) -> Iterator[tuple[str, Callable[[Any], bool]]]:
-    """Where pins are, and which keys or items there are ours."""
-    workers = _workers(mpijob)
-
-    def about_workers(one: Mapping[str, Any]) -> bool:
-        selector = one.get("labelSelector") or {}
-        return one.get("topologyKey") == _HOSTNAME and selector.get("matchLabels") == workers
-
-    yield "Worker/metadata/labels", {INLINE, CLAIMS, GANG}.__contains__
-    notes = {FORMAT, GUARANTEE, MAP, UNPINNED, HCAS, GPU_GROUP, GPU_VISIBLE}
-    yield "Worker/metadata/annotations", notes.__contains__
-    yield "Worker/spec/schedulingGates", lambda one: one.get("name") == GATE
-    yield "Worker/spec/resourceClaims", lambda one: one.get("name") == CLAIM
-    yield "Worker/spec/topologySpreadConstraints", about_workers
-    yield f"Worker/spec/affinity/podAntiAffinity/{_REQUIRED}", about_workers
-    terms = f"Worker/spec/affinity/nodeAffinity/{_REQUIRED}/nodeSelectorTerms"
-    # Terms are alternatives: beside one of somebody else's, a node alone is no pin.
-    nodes_alone = all(map(_is_node, _read(mpijob, terms) or ()))
-    yield terms, lambda _: nodes_alone
-    yield "Worker/spec/containers/0/env", _reads_pin
-    yield "Worker/spec/containers/0/resources/claims", lambda one: one.get("name") == CLAIM
-    yield "Worker/spec/tolerations", _is_toleration
-    yield "Launcher/spec/tolerations", _is_toleration
+def _replaced(template: Manifest) -> Iterator[tuple[str, Manifest, str]]:
+    """The fields that pins change as a whole, each with its name, its holder and its key there."""
+    yield "affinity", template["spec"], "affinity"
+    yield "topologySpreadConstraints", template["spec"], "topologySpreadConstraints"
+    yield "resources", _container(template), "resources"
 
 
-def _is_node(term: Mapping[str, Any]) -> bool:
-    fields = list(term.get("matchFields") or ())
-    alone = len(fields) == 1 and not term.get("matchExpressions")
-    return alone and fields[0].get("key") == "metadata.name"
+def _remembering(pinned: Manifest, before: Mapping[str, Any]) -> Manifest:
+    """The pinned job, with a note of the fields that pins have changed as a whole."""
+    template = worker_template(pinned)
+    changed = {
+        name: before[name] for name, at, key in _replaced(template) if before[name] != at.get(key)
+    }
+    if changed:
+        notes = template["metadata"]["annotations"]
+        notes[UNPINNED] = json.dumps(changed, separators=(",", ":"), ensure_ascii=False)
+    return pinned
+
+
+def _remembered(text: Any) -> dict[str, Any]:
+    """What a note says; nothing if it makes no sense."""
+    try:
+        said = json.loads(text or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _drop(holder: Manifest, key: str, is_ours: Callable[[Any], bool]) -> None:
+    """Take what is ours out of a list or a mapping, and that away where nothing else is in it."""
+    found = holder.get(key) or ()
+    left = [one for one in found if not is_ours(one)]
+    if found and not left:
+        del holder[key]
+    elif found:
+        holder[key] = {name: found[name] for name in left} if isinstance(found, dict) else left
 
 
 def _is_toleration(one: Mapping[str, Any]) -> bool:
@@ -484,56 +465,7 @@ def _is_toleration(one: Mapping[str, Any]) -> bool:
 
 def _reads_pin(one: Mapping[str, Any]) -> bool:
     source = (one.get("valueFrom") or {}).get("fieldRef") or {}
-    ours = {_DEVICES: GPU_VISIBLE, HCA_VARIABLE: HCAS}.get(str(one.get("name")))
-    return ours is not None and source.get("fieldPath") == _path(ours)
-
-
-def _remembering(bare: Manifest, pinned: Manifest) -> Manifest:
-    """The pinned job, with a note of all that stripping it alone would not bring back."""
-    left = _stripped(pinned)
-    before = {path: _read(bare, path) for path in _FIELDS}
-    lost = {path: value for path, value in before.items() if value != _read(left, path)}
-    if lost:
-        notes = worker_template(pinned)["metadata"]["annotations"]
-        notes[UNPINNED] = json.dumps(lost, separators=(",", ":"), ensure_ascii=False)
-    return pinned
-
-
-def _remembered(text: Any) -> dict[str, Any]:
-    """What a note says of fields that pins are written into; nothing if it makes no sense."""
-    try:
-        said = json.loads(text or "{}")
-    except (ValueError, TypeError, RecursionError):
-        return {}
-    return {key: said[key] for key in _FIELDS if key in said} if isinstance(said, dict) else {}
-
-
-def _read(mpijob: Manifest, path: str) -> Any:
-    """What is at a path; None if nothing is."""
-    holder, last = _holder(mpijob, path)
-    return holder.get(last) if isinstance(holder, dict) else None
-
-
-def _write(mpijob: Manifest, path: str, value: Any) -> None:
-    holder, last = _holder(mpijob, path)
-    if not isinstance(holder, dict):
-        return
-    if value is None:
-        holder.pop(last, None)
-    else:
-        holder[last] = value
-
-
-def _holder(mpijob: Manifest, path: str) -> tuple[Any, str]:
-    role, *parts, last = path.split("/")
-    one = _one(mpijob) and role == "Worker"
-    at: Any = mpijob["spec"] if one else (mpijob["spec"].get("mpiReplicaSpecs") or {}).get(role)
-    for part in ("template", *parts):
-        if isinstance(at, list):
-            at = at[int(part)] if int(part) < len(at) else None
-        else:
-            at = at.get(part) if isinstance(at, dict) else None
-    return at, last
+    return source.get("fieldPath") in {_path(GPU_VISIBLE), _path(HCAS)}
 
 
 # Where things are
@@ -559,9 +491,8 @@ def _pods(mpijob: Manifest) -> list[Manifest]:
 def _workers(mpijob: Manifest) -> dict[str, str]:
     """The labels that workers of a job have, and its launcher has not."""
     name = mpijob["metadata"]["name"]
-    if _one(mpijob):
-        return {"mpi_job_name": name, "mpi_role_type": "worker"}
-    return {"gpu-topology": name}
+    labels = version_of(mpijob).traits.worker_labels
+    return {key: value.format(job=name) for key, value in labels.items()}
 
 
 def _dict(holder: Manifest, key: str) -> Manifest:
@@ -572,8 +503,13 @@ def _dict(holder: Manifest, key: str) -> Manifest:
     return found
 
 
+def _container(template: Manifest) -> Manifest:
+    found: Manifest = template["spec"]["containers"][0]
+    return found
+
+
 def _limits(template: Manifest) -> Manifest:
-    resources = template["spec"]["containers"][0].get("resources") or {}
+    resources = _container(template).get("resources") or {}
     return {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
 
 

@@ -22,8 +22,9 @@ VersionName = Literal["v2beta1", "v1", "v1alpha1"]
 class Traits:
     """What one MPIJob version can express, and what its operators do with it.
 
-    `template` is below `templates/mpijob`. `first_worker` are the labels of worker 0, and
-    `job_labels` those in which operators write a pod's job; `{job}` stands for its name.
+    `template` is below `templates/mpijob`. `first_worker` are the labels of worker 0, `job_labels`
+    those in which operators write a pod's job, `worker_labels` those that only workers of a job
+    that is placed have. `{job}` stands for the name of the job.
     `launcher_env` is what a launcher of Open MPI 5 needs to hear besides.
     """
 
@@ -31,6 +32,7 @@ class Traits:
     first_worker: Mapping[str, str]
     job_labels: tuple[str, ...]
     launcher_env: Mapping[str, str] = field(default_factory=dict)
+    worker_labels: Mapping[str, str] = field(default_factory=lambda: {"gpu-topology": "{job}"})
     sshd: bool = False
     """Workers run sshd and are reached through a Service named after the job; else through the API
     of Kubernetes."""
@@ -108,6 +110,7 @@ _TRAITS = {
             "statefulset.kubernetes.io/pod-name": "{job}-worker-0",
         },
         job_labels=("mpi_job_name",),
+        worker_labels={"mpi_job_name": "{job}", "mpi_role_type": "worker"},
         one_template=True,
         suspends=False,
         deadline=False,
