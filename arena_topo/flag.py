@@ -7,9 +7,9 @@ the reference page are all made from this description.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from arena_topo.errors import UsageError
 
@@ -41,6 +41,15 @@ class Flag:
     hidden: bool = False
     completes: str = ""
     choices: tuple[str, ...] = ()
+
+
+Value = TypeVar("Value")
+
+
+def flag(default: Value, text: str, metavar: str | None = None, **more: Any) -> Value:
+    """A field of a record with its default, and the `Flag` that a person gives it by."""
+    made: Value = field(default=default, metadata={"flag": Flag(text, metavar, **more)})
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +86,11 @@ _known: dict[type, Mapping[str, Flag]] = {}
 def hints_of(record: type) -> Mapping[str, Any]:
     """The types of a record's fields, with their flags."""
     if record not in _hints:
-        _hints[record] = MappingProxyType(get_type_hints(record, include_extras=True))
+        hints = get_type_hints(record, include_extras=True)
+        for one in fields(record):
+            if "flag" in one.metadata:
+                hints[one.name] = Annotated[hints[one.name], one.metadata["flag"]]
+        _hints[record] = MappingProxyType(hints)
     return _hints[record]
 
 

@@ -12,7 +12,7 @@ from arena_topo.cli.commands import ALIASES, JOB, ArenaCommand, ArenaGroup
 from arena_topo.cli.options import Globals, Seconds
 from arena_topo.cli.root import tree
 from arena_topo.engines import JobStatus, Phase
-from arena_topo.flag import Flag, spelling
+from arena_topo.flag import flags_of, spelling
 from arena_topo.gang import submission
 from arena_topo.gang.submission import Submitted
 from arena_topo.job import Duration, MPIJob
@@ -144,14 +144,6 @@ def test_there_are_thirty_three_cases():
     assert len(CASES) == 33
 
 
-def submit_flags():
-    hints = get_type_hints(MPIJob, include_extras=True)
-    for one in fields(MPIJob):
-        for flag in getattr(hints[one.name], "__metadata__", ()):
-            if isinstance(flag, Flag):
-                yield one.name, flag
-
-
 EXAMPLES = {
     "binding": "claims",
     "pod_shape": "fused",
@@ -187,7 +179,7 @@ EXAMPLES = {
 }
 
 
-FLAGS = dict(submit_flags())
+FLAGS = flags_of(MPIJob)
 
 
 @pytest.mark.parametrize(("name", "flag"), FLAGS.items(), ids=FLAGS)

@@ -33,6 +33,7 @@ def a_job(**said: Any) -> MPIJob:
     return MPIJob(**{**BASE, **said})
 
 
+A_TIME = "a time such as 90s, 10m or 1h30m"
 A_QUANTITY = "a quantity such as 500m, 2 or 4Gi"
 A_B = (EnvVar(key="A", value="b"),)
 
@@ -46,7 +47,6 @@ A_B = (EnvVar(key="A", value="b"),)
         ("env", ["A=b"], A_B),
         ("env", "A=b", A_B),
         ("env", EnvVar(key="A", value="b"), A_B),
-        ("env", (KeyValue(key="A", value="b"),), A_B),
         ("selector", {"zone": "a"}, (KeyValue(key="zone", value="a"),)),
         ("device", {"a/b": 1}, (Device(name="a/b", quantity=Quantity(text="1")),)),
         ("device", ("a/b=1",), (Device(name="a/b", quantity=Quantity(text="1")),)),
@@ -60,12 +60,11 @@ A_B = (EnvVar(key="A", value="b"),)
         ("share_memory", "4Gi", Quantity(text="4Gi")),
         ("gang_timeout", "10m", Duration(600)),
         ("gang_timeout", 90, Duration(90)),
-        ("gang_timeout", dt.timedelta(seconds=1.5), Duration(2)),
+        ("gang_timeout", 1.5, Duration(2)),
         ("ttl_after_finished", None, None),
         ("policy", "spread", PlacementPolicy.SPREAD),
         ("binding", "claims", BindingChoice.CLAIMS),
         ("min_bandwidth", 100, 100.0),
-        ("working_dir", Path("/work"), "/work"),
     ],
 )
 def test_a_field_takes_what_stands_for_its_value_and_keeps_that(field: str, given: Any, kept: Any):
@@ -89,6 +88,8 @@ def test_a_field_takes_what_stands_for_its_value_and_keeps_that(field: str, give
         ("memory", True, "expected a quantity such as 500m, 2 or 4Gi, got True"),
         ("memory", dt.timedelta(5), f"expected {A_QUANTITY}, got datetime.timedelta(days=5)"),
         ("memory", Decimal(9), "expected a quantity such as 500m, 2 or 4Gi, got Decimal('9')"),
+        ("gang_timeout", dt.timedelta(5), f"expected {A_TIME}, got datetime.timedelta(days=5)"),
+        ("working_dir", Path("/work"), f"expected a text, got {Path('/work')!r}"),
         ("gang_timeout", "10", "expected a time such as 90s, 10m or 1h30m, got '10'"),
         ("policy", "best", "expected pack, spread or adaptive, got 'best'"),
         ("binding", "x", "expected auto, claims, admission, gates or template, got 'x'"),
@@ -96,8 +97,8 @@ def test_a_field_takes_what_stands_for_its_value_and_keeps_that(field: str, give
         ("image", None, "expected a text, got None"),
         ("env", None, "expected KEY=VALUE, got None"),
         ("env", ["A"], "expected KEY=VALUE, got 'A'"),
-        ("env", {"A": None}, "expected texts, got 'A': None"),
-        ("data", {"sets": "/data"}, "expected several values, got {'sets': '/data'}"),
+        ("env", {"A": None}, "expected KEY=VALUE, got {'A': None}"),
+        ("data", {"sets": "/data"}, "expected Claim, got {'sets': '/data'}"),
         ("data", [5], "expected Claim, got 5"),
     ],
 )

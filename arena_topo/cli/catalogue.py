@@ -31,7 +31,7 @@ from arena_topo.cli.examples import EXAMPLES
 from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean
 from arena_topo.cli.root import ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
-from arena_topo.flag import Flag, Word
+from arena_topo.flag import Flag, Word, hints_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +127,12 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
 def _declared(one: Leaf | Branch) -> Mapping[str, Any]:
     """The annotations of a command's parameters, by their names; those of records as fields."""
     if isinstance(one, Branch):
-        return get_type_hints(Globals, include_extras=True)
+        return hints_of(Globals)
     function = getattr(importlib.import_module(f"arena_topo.{one.module}"), one.function)
     found: dict[str, Any] = {}
     for name, hint in get_type_hints(function.declared, include_extras=True).items():
         if isinstance(hint, type) and is_dataclass(hint):
-            hints = get_type_hints(hint, include_extras=True)
+            hints = hints_of(hint)
             found |= {field.name: hints[field.name] for field in fields(hint)}
         else:
             found[name] = hint

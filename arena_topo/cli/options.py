@@ -34,7 +34,7 @@ import typer
 from arena_topo.cli.terminal import laid_out, tinted
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
-from arena_topo.flag import MOST_HOURS, Flag, check, flags_of, spelling
+from arena_topo.flag import MOST_HOURS, Flag, check, flags_of, hints_of, spelling
 from arena_topo.notes import Alert, shortened
 
 if TYPE_CHECKING:
@@ -525,7 +525,7 @@ def check_together(ctx: Any) -> None:
 
 @cache  # most commands take the same records, and reading their hints is most of the start-up
 def _parameters(record: type[Any]) -> tuple[inspect.Parameter, ...]:
-    hints = get_type_hints(record, include_extras=True)
+    hints = hints_of(record)
     return tuple(
         _parameter(field.name, hints[field.name], field.default)
         for field in dataclasses.fields(record)

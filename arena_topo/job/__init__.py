@@ -10,14 +10,16 @@ arena drops in silence, such as an environment variable without `=`, is an error
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Self
 
 from arena_topo.errors import InvalidJob
-from arena_topo.flag import BY_KEY, Flag, check, flags_of, spelling
-from arena_topo.job import given, syntax
+from arena_topo.flag import BY_KEY, Flag, check, flag, flags_of, spelling
+from arena_topo.job import syntax
+from arena_topo.job.given import taken
 from arena_topo.job.values import (
     Claim,
     ConfigFile,
@@ -144,12 +146,12 @@ _SHARE_MEMORY = Quantity(text="2Gi")
 _GANG_TIMEOUT = Duration(600)
 _UNLIMITED = Duration(0)
 
-_resource = partial(Flag, panel="Resources")
-_placement = partial(Flag, panel="Placement")
+_resource = partial(flag, panel="Resources")
+_placement = partial(flag, panel="Placement")
 _chosen = partial(_placement, needs=("--gputopology",))
-_pod = partial(Flag, panel="Pods")
-_data = partial(Flag, panel="Data and code")
-_life = partial(Flag, panel="Lifecycle")
+_pod = partial(flag, panel="Pods")
+_data = partial(flag, panel="Data and code")
+_life = partial(flag, panel="Lifecycle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,243 +165,207 @@ class MPIJob:
 
     name: Annotated[str, Flag("Name of the job.", "NAME")]
     command: str
-    image: Annotated[str, Flag("Container image; `local` runs on this machine.", "IMAGE")] = ""
+    image: str = flag("", "Container image; `local` runs on this machine.", "IMAGE")
 
-    gpus: Annotated[int, _resource("GPUs of each worker.", at_least=0)] = 0
-    workers: Annotated[int, _resource("How many workers.", at_least=1)] = 1
-    cpu: Annotated[Quantity | None, _resource("CPU of each worker.", "QUANTITY")] = None
-    memory: Annotated[Quantity | None, _resource("Memory of each worker.", "QUANTITY")] = None
-    launcher_cpu: Annotated[
-        Quantity | None, _resource("CPU of the launcher; else that of a worker.", "QUANTITY")
-    ] = None
-    launcher_memory: Annotated[
-        Quantity | None, _resource("Memory of the launcher; else that of a worker.", "QUANTITY")
-    ] = None
-    share_memory: Annotated[
-        Quantity, _resource("Size of /dev/shm in each container.", "QUANTITY")
-    ] = _SHARE_MEMORY
-    device: Annotated[
-        tuple[Device, ...],
-        _resource("Another device for each worker; repeat for more.", "NAME=COUNT"),
-    ] = ()
-    rdma: Annotated[bool, _resource("Give each worker the RDMA device rdma/hca.")] = False
-
-    gputopology: Annotated[
-        bool, _placement("Place the workers on the best-linked GPUs, all at once.")
-    ] = False
-    gang: Annotated[bool, _placement("Start all workers together or none.")] = False
-    gpu_model: Annotated[
-        str, _chosen("Use only GPUs of this model, such as V100.", "MODEL", completes="models")
-    ] = ""
-    mix_models: Annotated[bool, _chosen("Let one gang use several GPU models.")] = False
-    min_bandwidth: Annotated[
-        float,
-        _chosen(
-            "Refuse placements whose pods can use less bus bandwidth than this.", "GBPS", at_least=0
-        ),
-    ] = 0.0
-    max_nodes: Annotated[
-        int, _chosen("Refuse placements on more nodes than this; 0 is no limit.", at_least=0)
-    ] = 0
-    topology_required: Annotated[
-        str,
-        _chosen(
-            "Level that all workers must share: node, nvlink, leaf, spine, zone, region or a"
-            " name from --fabric.",
-            "LEVEL",
-            completes="levels",
-        ),
-    ] = ""
-    topology_preferred: Annotated[
-        str,
-        _chosen(
-            "Level that all workers share wherever possible, even with less bandwidth.",
-            "LEVEL",
-            completes="levels",
-        ),
-    ] = ""
-    policy: Annotated[
-        PlacementPolicy | None,
-        _chosen(
-            "Among equally fast placements: pack, spread (away from busy GPUs), or adaptive"
-            " (spread while the cluster is lightly loaded); else pack."
-        ),
-    ] = None
-    pack_above: Annotated[
-        float | None,
-        _placement(
-            "Share of GPUs in use from which --policy adaptive packs; else 0.5.",
-            "SHARE",
-            at_least=0,
-            needs=("--policy adaptive",),
-        ),
-    ] = None
-    binding: Annotated[
-        BindingChoice,
-        _chosen(
-            "How workers are pinned to nodes and GPUs; auto takes the strongest way that works."
-        ),
-    ] = BindingChoice.AUTO
-    pod_shape: Annotated[
-        PodShape,
-        _chosen(
-            "Workers of a node: a pod each (separate), several in one pod (fused), or a pod"
-            " each that share IPC and GPUs (shared). auto: fused where the pods get more by it and"
-            " the command does not say where ranks run, else separate."
-        ),
-    ] = PodShape.SEPARATE
-    gang_timeout: Annotated[
-        Duration,
-        _placement(
-            "Roll back the whole gang if it makes no progress for this long.",
-            "DURATION",
-            at_least=1,
-        ),
-    ] = _GANG_TIMEOUT
-    on_node_loss: Annotated[
-        NodeLoss,
-        _chosen(
-            "When a node is lost: place the gang anew (replan), suspend it (hold) or"
-            " leave it to MPI, which fails (fail)."
-        ),
-    ] = NodeLoss.REPLAN
-    selector: Annotated[
-        tuple[KeyValue, ...],
-        _placement("Use only nodes with this label; repeat for more.", "KEY=VALUE"),
-    ] = ()
-    toleration: Annotated[
-        tuple[Toleration, ...],
-        _placement(
-            "Taint to tolerate: KEY=VALUE:EFFECT,OPERATOR or all; repeat for more.", "TOLERATION"
-        ),
-    ] = ()
-    scheduler: Annotated[str, _placement("Name of the scheduler for the pods.", "NAME")] = ""
-    priority: Annotated[
-        str, _placement("Priority class of the pods.", "CLASS", short="-p", completes="priorities")
-    ] = ""
-    queue: Annotated[bool, _placement("Submit suspended; kube-queue decides when it starts.")] = (
-        False
+    gpus: int = _resource(0, "GPUs of each worker.", at_least=0)
+    workers: int = _resource(1, "How many workers.", at_least=1)
+    cpu: Quantity | None = _resource(None, "CPU of each worker.", "QUANTITY")
+    memory: Quantity | None = _resource(None, "Memory of each worker.", "QUANTITY")
+    launcher_cpu: Quantity | None = _resource(
+        None, "CPU of the launcher; else that of a worker.", "QUANTITY"
     )
-
-    env: Annotated[
-        tuple[EnvVar, ...], _pod("Environment variable; repeat for more.", "KEY=VALUE", short="-e")
-    ] = ()
-    nccl_debug: Annotated[bool, _pod("Have NCCL say how it joins the GPUs, for logs --nccl.")] = (
-        False
+    launcher_memory: Quantity | None = _resource(
+        None, "Memory of the launcher; else that of a worker.", "QUANTITY"
     )
-    nccl_hca: Annotated[
-        bool,
-        _pod(
-            "Have NCCL use the NICs nearest to the job's GPUs and no others (NCCL_IB_HCA).",
-            needs=("--gputopology",),
-        ),
-    ] = False
-    working_dir: Annotated[
-        str, _pod("Folder that the command starts in.", "PATH", deprecated=("--workingDir",))
-    ] = WORKING_DIR
-    shell: Annotated[str, _pod("Shell that runs the command.", "SHELL")] = "sh"
-    label: Annotated[
-        tuple[KeyValue, ...],
-        _pod("Label of job and pods; repeat for more.", "KEY=VALUE", short="-l"),
-    ] = ()
-    annotation: Annotated[
-        tuple[KeyValue, ...],
-        _pod("Annotation of job and pods; repeat for more.", "KEY=VALUE", short="-a"),
-    ] = ()
-    image_pull_secret: Annotated[
-        tuple[str, ...], _pod("Secret to pull the image with; repeat for more.", "NAME")
-    ] = ()
-    image_pull_policy: Annotated[
-        ImagePullPolicy, _pod("When to pull the image: Always, IfNotPresent, Never.")
-    ] = ImagePullPolicy.ALWAYS
-    service_account: Annotated[str, _pod("Service account of the pods; else default.", "NAME")] = ""
-    mpi_implementation: Annotated[
-        MPIImplementation, _pod("Whose mpirun the image has: OpenMPI, Intel, MPICH.")
-    ] = MPIImplementation.OPENMPI
-    ssh_auth_mount_path: Annotated[
-        str, _pod("Folder in which sshd of the image looks for keys; else /root/.ssh.", "PATH")
-    ] = ""
-    host_network: Annotated[bool, _pod("Use the node's network.", name="--hostNetwork")] = False
-    host_ipc: Annotated[bool, _pod("Use the node's IPC namespace.", name="--hostIPC")] = False
-    host_pid: Annotated[bool, _pod("Use the node's process namespace.", name="--hostPID")] = False
+    share_memory: Quantity = _resource(
+        _SHARE_MEMORY, "Size of /dev/shm in each container.", "QUANTITY"
+    )
+    device: tuple[Device, ...] = _resource(
+        (), "Another device for each worker; repeat for more.", "NAME=COUNT"
+    )
+    rdma: bool = _resource(False, "Give each worker the RDMA device rdma/hca.")
 
-    data: Annotated[
-        tuple[Claim, ...],
-        _data(
-            "Volume claim to mount; repeat for more.", "CLAIM:/PATH", short="-d", completes="claims"
-        ),
-    ] = ()
-    data_dir: Annotated[
-        tuple[HostPath, ...],
-        _data(
-            "Folder of the node to mount; repeat for more.",
-            "/HOST[:/PATH]",
-            deprecated=("--dataDir",),
-            completes="folders",
-        ),
-    ] = ()
-    config_file: Annotated[
-        tuple[ConfigFile, ...],
-        _data(
-            "Local file to put into the containers; repeat for more.",
-            "FILE[:/PATH]",
-            completes="files",
-        ),
-    ] = ()
-    sync_mode: Annotated[
-        SyncMode,
-        _data(
-            "Fetch code before the start: git or rsync.",
-            "MODE",
-            deprecated=("--syncMode",),
-            needs=("--sync-source", "--sync-image"),
-        ),
-    ] = SyncMode.NONE
-    sync_source: Annotated[
-        str, _data("Where the code is fetched from.", "URL", deprecated=("--syncSource",))
-    ] = ""
-    sync_image: Annotated[
-        str, _data("Image that fetches the code.", "IMAGE", deprecated=("--syncImage",))
-    ] = ""
-    mounts_on_launcher: Annotated[bool, _data("Mount the data in the launcher too.")] = False
-    tensorboard: Annotated[
-        bool, _data("Serve TensorBoard for the job.", needs=("--tensorboard-image",))
-    ] = False
-    tensorboard_image: Annotated[
-        str, _data("Image of TensorBoard.", "IMAGE", deprecated=("--tensorboardImage",))
-    ] = ""
-    logdir: Annotated[str, _data("Folder that TensorBoard reads.", "PATH")] = "/training_logs"
-    model_name: Annotated[
-        str,
-        _data("Name of the model that the job makes.", "NAME", needs=("--model-source",)),
-    ] = ""
-    model_source: Annotated[str, _data("Where the model will be found.", "URL")] = ""
+    gputopology: bool = _placement(False, "Place the workers on the best-linked GPUs, all at once.")
+    gang: bool = _placement(False, "Start all workers together or none.")
+    gpu_model: str = _chosen(
+        "", "Use only GPUs of this model, such as V100.", "MODEL", completes="models"
+    )
+    mix_models: bool = _chosen(False, "Let one gang use several GPU models.")
+    min_bandwidth: float = _chosen(
+        0.0,
+        "Refuse placements whose pods can use less bus bandwidth than this.",
+        "GBPS",
+        at_least=0,
+    )
+    max_nodes: int = _chosen(
+        0, "Refuse placements on more nodes than this; 0 is no limit.", at_least=0
+    )
+    topology_required: str = _chosen(
+        "",
+        "Level that all workers must share: node, nvlink, leaf, spine, zone, region or a name from"
+        " --fabric.",
+        "LEVEL",
+        completes="levels",
+    )
+    topology_preferred: str = _chosen(
+        "",
+        "Level that all workers share wherever possible, even with less bandwidth.",
+        "LEVEL",
+        completes="levels",
+    )
+    policy: PlacementPolicy | None = _chosen(
+        None,
+        "Among equally fast placements: pack, spread (away from busy GPUs), or adaptive (spread"
+        " while the cluster is lightly loaded); else pack.",
+    )
+    pack_above: float | None = _placement(
+        None,
+        "Share of GPUs in use from which --policy adaptive packs; else 0.5.",
+        "SHARE",
+        at_least=0,
+        needs=("--policy adaptive",),
+    )
+    binding: BindingChoice = _chosen(
+        BindingChoice.AUTO,
+        "How workers are pinned to nodes and GPUs; auto takes the strongest way that works.",
+    )
+    pod_shape: PodShape = _chosen(
+        PodShape.SEPARATE,
+        "Workers of a node: a pod each (separate), several in one pod (fused), or a pod each that"
+        " share IPC and GPUs (shared). auto: fused where the pods get more by it and the command"
+        " does not say where ranks run, else separate.",
+    )
+    gang_timeout: Duration = _placement(
+        _GANG_TIMEOUT,
+        "Roll back the whole gang if it makes no progress for this long.",
+        "DURATION",
+        at_least=1,
+    )
+    on_node_loss: NodeLoss = _chosen(
+        NodeLoss.REPLAN,
+        "When a node is lost: place the gang anew (replan), suspend it (hold) or leave it to MPI,"
+        " which fails (fail).",
+    )
+    selector: tuple[KeyValue, ...] = _placement(
+        (), "Use only nodes with this label; repeat for more.", "KEY=VALUE"
+    )
+    toleration: tuple[Toleration, ...] = _placement(
+        (), "Taint to tolerate: KEY=VALUE:EFFECT,OPERATOR or all; repeat for more.", "TOLERATION"
+    )
+    scheduler: str = _placement("", "Name of the scheduler for the pods.", "NAME")
+    priority: str = _placement(
+        "", "Priority class of the pods.", "CLASS", short="-p", completes="priorities"
+    )
+    queue: bool = _placement(False, "Submit suspended; kube-queue decides when it starts.")
 
-    running_timeout: Annotated[
-        Duration,
-        _life("End the job when it has run this long; 0 is no limit.", "DURATION", at_least=0),
-    ] = _UNLIMITED
-    ttl_after_finished: Annotated[
-        Duration | None,
-        _life("Delete the job this long after its end; else it is kept.", "DURATION", at_least=0),
-    ] = None
-    retry: Annotated[int, _life("How often a failed launcher starts again.", at_least=0)] = 0
-    clean_task_policy: Annotated[
-        CleanPodPolicy, _life("Which pods are deleted at the end: None, Running, All.")
-    ] = CleanPodPolicy.ALL
+    env: tuple[EnvVar, ...] = _pod(
+        (), "Environment variable; repeat for more.", "KEY=VALUE", short="-e"
+    )
+    nccl_debug: bool = _pod(False, "Have NCCL say how it joins the GPUs, for logs --nccl.")
+    nccl_hca: bool = _pod(
+        False,
+        "Have NCCL use the NICs nearest to the job's GPUs and no others (NCCL_IB_HCA).",
+        needs=("--gputopology",),
+    )
+    working_dir: str = _pod(
+        WORKING_DIR, "Folder that the command starts in.", "PATH", deprecated=("--workingDir",)
+    )
+    shell: str = _pod("sh", "Shell that runs the command.", "SHELL")
+    label: tuple[KeyValue, ...] = _pod(
+        (), "Label of job and pods; repeat for more.", "KEY=VALUE", short="-l"
+    )
+    annotation: tuple[KeyValue, ...] = _pod(
+        (), "Annotation of job and pods; repeat for more.", "KEY=VALUE", short="-a"
+    )
+    image_pull_secret: tuple[str, ...] = _pod(
+        (), "Secret to pull the image with; repeat for more.", "NAME"
+    )
+    image_pull_policy: ImagePullPolicy = _pod(
+        ImagePullPolicy.ALWAYS, "When to pull the image: Always, IfNotPresent, Never."
+    )
+    service_account: str = _pod("", "Service account of the pods; else default.", "NAME")
+    mpi_implementation: MPIImplementation = _pod(
+        MPIImplementation.OPENMPI, "Whose mpirun the image has: OpenMPI, Intel, MPICH."
+    )
+    ssh_auth_mount_path: str = _pod(
+        "", "Folder in which sshd of the image looks for keys; else /root/.ssh.", "PATH"
+    )
+    host_network: bool = _pod(False, "Use the node's network.", name="--hostNetwork")
+    host_ipc: bool = _pod(False, "Use the node's IPC namespace.", name="--hostIPC")
+    host_pid: bool = _pod(False, "Use the node's process namespace.", name="--hostPID")
+
+    data: tuple[Claim, ...] = _data(
+        (), "Volume claim to mount; repeat for more.", "CLAIM:/PATH", short="-d", completes="claims"
+    )
+    data_dir: tuple[HostPath, ...] = _data(
+        (),
+        "Folder of the node to mount; repeat for more.",
+        "/HOST[:/PATH]",
+        deprecated=("--dataDir",),
+        completes="folders",
+    )
+    config_file: tuple[ConfigFile, ...] = _data(
+        (),
+        "Local file to put into the containers; repeat for more.",
+        "FILE[:/PATH]",
+        completes="files",
+    )
+    sync_mode: SyncMode = _data(
+        SyncMode.NONE,
+        "Fetch code before the start: git or rsync.",
+        "MODE",
+        deprecated=("--syncMode",),
+        needs=("--sync-source", "--sync-image"),
+    )
+    sync_source: str = _data(
+        "", "Where the code is fetched from.", "URL", deprecated=("--syncSource",)
+    )
+    sync_image: str = _data(
+        "", "Image that fetches the code.", "IMAGE", deprecated=("--syncImage",)
+    )
+    mounts_on_launcher: bool = _data(False, "Mount the data in the launcher too.")
+    tensorboard: bool = _data(
+        False, "Serve TensorBoard for the job.", needs=("--tensorboard-image",)
+    )
+    tensorboard_image: str = _data(
+        "", "Image of TensorBoard.", "IMAGE", deprecated=("--tensorboardImage",)
+    )
+    logdir: str = _data("/training_logs", "Folder that TensorBoard reads.", "PATH")
+    model_name: str = _data(
+        "", "Name of the model that the job makes.", "NAME", needs=("--model-source",)
+    )
+    model_source: str = _data("", "Where the model will be found.", "URL")
+
+    running_timeout: Duration = _life(
+        _UNLIMITED, "End the job when it has run this long; 0 is no limit.", "DURATION", at_least=0
+    )
+    ttl_after_finished: Duration | None = _life(
+        None, "Delete the job this long after its end; else it is kept.", "DURATION", at_least=0
+    )
+    retry: int = _life(0, "How often a failed launcher starts again.", at_least=0)
+    clean_task_policy: CleanPodPolicy = _life(
+        CleanPodPolicy.ALL, "Which pods are deleted at the end: None, Running, All."
+    )
 
     def __post_init__(self) -> None:
-        self._take()
-        self._check_whole()
-        _check_name(self.name)
-        flags = {spelling(field, flag): flag for field, flag in flags_of(MPIJob).items()}
-        said = {}
+        flags, given = {}, {}
         for field in fields(MPIJob):
-            if (flag := flags_of(MPIJob).get(field.name)) is not None:
-                self._check(field.name, flag)
-                if (value := getattr(self, field.name)) != field.default:
-                    said[spelling(field.name, flag)] = value
-        check(flags, said, known=flags, wrong=InvalidJob)
+            value, found = getattr(self, field.name), flags_of(MPIJob).get(field.name)
+            # Most are as they were declared.
+            if value is not field.default:
+                value = taken(MPIJob, field.name, value, found)
+                object.__setattr__(self, field.name, value)
+            if found is not None:
+                name = spelling(field.name, found)
+                flags[name] = found
+                if value != field.default:
+                    given[name] = value
+                if isinstance(value, int) and value > _MOST:
+                    raise InvalidJob(
+                        f"{name} is invalid", why=f"{value} is more than {_MOST}", flag=name
+                    )
+        self._check_whole()
+        check(flags, given, known=flags, wrong=InvalidJob)
         if self.pack_above is not None and self.pack_above > 1:
             raise InvalidJob(
                 "--pack-above is invalid",
@@ -407,21 +373,10 @@ class MPIJob:
                 why=f"{self.pack_above:g} is more than all GPUs",
                 hint="it is a share: 0.5 is half of them",
             )
-        names = [claim.name for claim in self.data]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidJob(f"your PVC name: {name} is repeated, please check it")
+        names = Counter(claim.name for claim in self.data)
+        if twice := next((name for name, times in names.items() if times > 1), None):
+            raise InvalidJob(f"your PVC name: {twice} is repeated, please check it")
         syntax.check(self)
-
-    def _take(self) -> None:
-        """Have the values of the fields' own types, whatever a program gave for them."""
-        flags = flags_of(MPIJob)
-        for field in fields(MPIJob):
-            value = getattr(self, field.name)
-            # Most are as they were declared.
-            if value is not field.default:
-                made = given.taken(MPIJob, field.name, value, flags.get(field.name))
-                object.__setattr__(self, field.name, made)
 
     def _check_whole(self) -> None:
         """Name all that a job must have and this one has not."""
@@ -440,11 +395,7 @@ class MPIJob:
                 "not found command args",
                 hint='put the command last, in quotes: "mpirun -np 4 python train.py"',
             )
-
-    def _check(self, field: str, flag: Flag) -> None:
-        value, name = getattr(self, field), spelling(field, flag)
-        if isinstance(value, int) and value > _MOST:
-            raise InvalidJob(f"{name} is invalid", why=f"{value} is more than {_MOST}", flag=name)
+        _check_name(self.name)
 
     @classmethod
     def sketch(cls, **fields: Any) -> Self:

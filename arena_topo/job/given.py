@@ -37,7 +37,9 @@ def taken(record: type, field: str, value: Any, flag: Flag | None) -> Any:
     if value is None and optional:
         return None
     try:
-        return tuple(_each(kind, value)) if several else _one(kind, value)
+        return (
+            tuple(_one(kind, one) for one in _each(kind, value)) if several else _one(kind, value)
+        )
     except (ValueError, ArithmeticError) as error:
         name = spelling(field, flag) if flag else field
         raise InvalidJob(f"{name} is invalid", why=str(error), flag=name) from None
@@ -45,27 +47,40 @@ def taken(record: type, field: str, value: Any, flag: Flag | None) -> Any:
 
 def _each(kind: type, value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
-        if not issubclass(kind, (KeyValue, Device)):
-            raise InvalidValue(f"expected several values, got {value!r}")
-        return [_pair(kind, key, one) for key, one in value.items()]
-    if isinstance(value, (str, kind)) or not isinstance(value, Iterable):
-        return [_one(kind, value)]
-    return [_one(kind, one) for one in value]
-
-
-def _pair(kind: Any, key: Any, value: Any) -> Any:
-    if not isinstance(key, str) or isinstance(value, bool) or not isinstance(value, str | int):
-        raise InvalidValue(f"expected texts, got {key!r}: {value!r}")
-    return kind.parse(f"{key}={value}") if kind is Device else kind(key=key, value=str(value))
+        texts = all(type(key) is str and type(one) in {str, int} for key, one in value.items())
+        if not (texts and issubclass(kind, (KeyValue, Device))):
+            raise InvalidValue(f"expected {_form(kind)}, got {value!r}")
+        return [f"{key}={one}" for key, one in value.items()]
+    return [value] if isinstance(value, (str, kind)) or not isinstance(value, Iterable) else value
 
 
 def _one(kind: Any, value: Any) -> Any:
-    if type(value) is kind and kind is not float:
+    number = type(value) in {int, float} and math.isfinite(value)
+    if type(value) is kind and (number or kind is not float):
         return value
-    made = _made(kind, _plain(kind, value))
-    if made is None:
-        raise InvalidValue(f"expected {_FORMS.get(kind) or kind.__name__}, got {value!r}")
-    return made
+    if isinstance(value, str) and kind not in {bool, int, float}:
+        return _read(kind, value)
+    if number and kind is Quantity:
+        return Quantity.parse(str(value))
+    if number and kind in {float, Duration}:
+        return kind(math.ceil(value)) if kind is Duration else kind(value)
+    raise InvalidValue(f"expected {_form(kind)}, got {value!r}")
+
+
+def _read(kind: Any, text: str) -> Any:
+    if not issubclass(kind, StrEnum):
+        return kind.parse(text)
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidValue(f"expected {_form(kind)}, got {text!r}") from None
+
+
+def _form(kind: Any) -> str:
+    if issubclass(kind, StrEnum):
+        *some, last = (one.value for one in kind if one.value)
+        return f"{', '.join(some)} or {last}"
+    return _FORMS.get(kind) or kind.__name__
 
 
 _FORMS = {
@@ -78,45 +93,3 @@ _FORMS = {
     KeyValue: "KEY=VALUE",
     EnvVar: "KEY=VALUE",
 }
-
-
-def _plain(kind: Any, value: Any) -> Any:
-    """The text of a path, the seconds of a time span; anything else as it is."""
-    # By what they can do: their modules are slow to import, and no command line has such values.
-    if hasattr(value, "__fspath__"):
-        return value.__fspath__()
-    if kind is Duration and hasattr(value, "total_seconds"):
-        return value.total_seconds()
-    return value
-
-
-def _made(kind: Any, value: Any) -> Any:
-    """The value of a kind that a text or a number stands for; None if it stands for none."""
-    if isinstance(value, KeyValue):
-        return kind(key=value.key, value=value.value) if issubclass(kind, KeyValue) else None
-    if isinstance(value, str):
-        return None if kind in {bool, int, float} else _read(kind, value)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return _counted(kind, value) if number and math.isfinite(value) else None
-
-
-def _counted(kind: Any, value: float) -> Any:
-    if kind is Quantity:
-        return Quantity.parse(str(value))
-    if kind is Duration:
-        return Duration(math.ceil(value))
-    if kind is float or (kind is int and isinstance(value, int)):
-        return kind(value)
-    return None
-
-
-def _read(kind: Any, text: str) -> Any:
-    if kind is str:
-        return text
-    if not issubclass(kind, StrEnum):
-        return kind.parse(text)
-    try:
-        return kind(text)
-    except ValueError:
-        *some, last = (one.value for one in kind if one.value)
-        raise InvalidValue(f"expected {', '.join(some)} or {last}, got {text!r}") from None
