@@ -463,7 +463,10 @@ def test_only_workers_carry_gang_labels_gpus_and_data(api: ApiVersion):
     assert asked["requests"] == asked["limits"]
     assert asked["limits"] == {"nvidia.com/gpu": "2", "amd.com/gpu": "1", "cpu": "4"}
     assert launcher["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "4"}
-    assert [one["name"] for one in worker["spec"]["volumes"]] == ["imagenet", "dshm"]
+    assert [one["name"] for one in worker["spec"]["volumes"]] == [
+        "training-claim-0",
+        "dshm",
+    ]
     assert "volumes" not in launcher["spec"]
     assert "command" not in worker["spec"]["containers"][0]
 
@@ -616,14 +619,11 @@ def test_two_config_files_at_one_path_are_refused():
 
 @pytest.mark.parametrize(
     "claims",
-    [
-        ("training-claim-1:/a", "data.v1:/b"),
-        ("data.v1:/a", "training-claim-0:/b"),
-        ("training-claim-1:/a", "data.v1:/b", "training-claim-3:/c", "dshm:/d"),
-    ],
+    [("training-claim-1:/a", "data.v1:/b"), ("dshm:/d", "training-data-0:/e", "code-sync:/f")],
 )
 def test_no_two_volumes_of_a_pod_have_one_name(claims: tuple[str, ...]):
-    worker = worker_of(planned(a_job(data=claims)))["spec"]
+    job = a_job(data=claims, data_dir=(HostPath(host="/h", container="/h"),))
+    worker = worker_of(planned(job))["spec"]
     names = [one["name"] for one in worker["volumes"]]
     assert len(names) == len(set(names))
     claimed = {
@@ -636,18 +636,6 @@ def test_no_two_volumes_of_a_pod_have_one_name(claims: tuple[str, ...]):
         f"{claimed[one['name']]}:{one['mountPath']}" for one in mounts if one["name"] in claimed
     }
     assert placed == set(claims)
-
-
-@pytest.mark.parametrize(
-    "name", ["dshm", "my.claim", "training-data-0", "training-claim-0", "code-sync"]
-)
-def test_a_claim_whose_name_is_no_name_for_a_volume_is_mounted_all_the_same(name: str):
-    job = a_job(
-        data=(Claim(name=name, path="/x"),), data_dir=(HostPath(host="/h", container="/h"),)
-    )
-    volumes = worker_of(planned(job))["spec"]["volumes"]
-    assert volumes[0]["persistentVolumeClaim"] == {"claimName": name}
-    assert len({one["name"] for one in volumes}) == len(volumes)
 
 
 def test_tensorboard_follows_the_logs_to_their_node_only_if_they_are_on_one():
@@ -1097,12 +1085,6 @@ def test_a_record_says_where_a_bandwidth_rests_on_an_assumed_network():
 
 
 def test_a_record_calls_nothing_optimal_of_which_the_pods_can_use_less():
-    """Also one of an older client, which said it of the GPUs alone."""
-    for usable, optimal in ((2.25, False), (80.0, True)):
-        old = json.dumps({"busBandwidthGBps": 80.0, "usableGBps": usable, "optimal": True})
-        found = recorded(noted(placement="a/0;a/1", forecast=old))
-        assert found is not None
-        assert found.optimal is optimal
     made = planned(a_topology_job(), placement=PAIR, cluster=BOTH).objects[0]
     note = json.loads(made["metadata"]["annotations"]["arena-topo.io/forecast"])
     assert note["optimal"] is False

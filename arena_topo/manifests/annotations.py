@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.errors import InvalidJob
@@ -118,6 +117,15 @@ def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
     return tuple(workers)
 
 
+def json_object(text: Any) -> dict[str, Any]:
+    """What an annotation says as JSON; nothing where it makes no sense, as anybody can edit it."""
+    try:
+        said = json.loads(text or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def recorded(mpijob: Manifest) -> Forecast | None:
     """What a job in the cluster says of its placement; None if it says nothing we understand.
 
@@ -134,24 +142,15 @@ def recorded(mpijob: Manifest) -> Forecast | None:
         workers = parse_map(notes.get(MAP) or "")
     except (ValueError, TypeError, AttributeError):
         workers = ()
-    try:
-        said = json.loads(notes.get(FORECAST) or "{}")
-    except (ValueError, TypeError, RecursionError):
-        said = {}
-    said = said if isinstance(said, dict) else {}
+    said = json_object(notes.get(FORECAST))
     whole: dict[str, Any] = {"cause": decoded(said)}
     for key, (name, kind) in _RECORDED.items():
         value = said.get(key)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value) if abs(value) < 1 << 53 else None
-        if isinstance(value, float) and not math.isfinite(value):
-            continue
-        if isinstance(value, kind):
+        if kind is float and type(value) is int and abs(value) < 1 << 53:
+            value = float(value)
+        if type(value) is kind and (kind is not float or math.isfinite(value)):
             whole[name] = value
-    found = Forecast(state=notes[STATE], workers=workers, **whole)
-    # Records without a regime say what was proven of the GPUs, whatever the pods could use.
-    older = found.regime is None and found.falls_short
-    return replace(found, optimal=False, bound=None) if found.optimal and older else found
+    return Forecast(state=notes[STATE], workers=workers, **whole)
 
 
 _KEYS = {
@@ -185,11 +184,7 @@ def requested(job: MPIJob) -> str:
 def asked(mpijob: Mapping[str, Any]) -> dict[str, Any]:
     """The annotation of an MPIJob as a mapping; empty where there is none that makes sense."""
     notes = (mpijob.get("metadata") or {}).get("annotations") or {}
-    try:
-        said = json.loads(notes.get(REQUEST) or "{}")
-    except (ValueError, TypeError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
+    return json_object(notes.get(REQUEST))
 
 
 def job_of(mpijob: Manifest) -> MPIJob:

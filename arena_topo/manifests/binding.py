@@ -237,7 +237,7 @@ def _each(case: _Case, name: str) -> Binding | _No:
     elif all(shown):
         why = "the workers were made before their GPUs were known, so the kubelet picks them"
     else:
-        why = "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
+        why = _OTHERS
     return _by_kubelet(case, replace(ours, why=why))
 
 
@@ -261,40 +261,19 @@ def _template(case: _Case) -> Binding | _No:
     held = Binding(name="template", guarantee=Guarantee.GPUS, resource=resource)
     if whole or (alone and injectable and ours):
         return replace(held, inject=injectable and not case.driver)
+    guarantee, why = Guarantee.NODE, _ALIKE
     if len(placement.nodes) > 1 and len(per_node) > 1:
         guarantee = Guarantee.ADVISORY
-        why = (
-            "the nodes take different numbers of workers, and all workers share one template"
-            " that cannot say so"
-        )
-    else:
-        guarantee = Guarantee.NODE
-        why = _why_node(case, alone=alone, same=same, ours=ours)
+        why = "the nodes take different numbers of workers, which one template for all cannot say"
+    elif not case.known:
+        why = _UNKNOWN.format("kubelet")
+    elif alone and injectable:
+        why = _OTHERS
     return _by_kubelet(case, replace(held, guarantee=guarantee, why=why))
 
 
-def _why_node(case: _Case, *, alone: bool, same: bool, ours: bool) -> str:
-    """Why one template can promise no more than the node."""
-    if not case.known:
-        return _UNKNOWN.format("kubelet")
-    if not alone:
-        return (
-            "several workers share a node and one template that cannot tell them apart, so the"
-            " kubelet picks each one's GPUs"
-        )
-    if not same:
-        return (
-            "the GPUs differ from node to node, and all workers share one template, so the kubelet"
-            " picks them"
-        )
-    if not ours:
-        return "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
-    return (
-        f"in {case.api} the launcher shares the template of the workers, so the kubelet picks the"
-        " GPUs"
-    )
-
-
+_ALIKE = "one template for all workers cannot tell them apart, so the kubelet picks each one's GPUs"
+_OTHERS = "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
 _UNKNOWN = "a node does not say which of its GPUs are free, so the {} picks them"
 
 _WAYS: dict[str, Callable[[_Case], Binding | _No]] = {

@@ -47,15 +47,8 @@ def suspended(
     `incomplete`: what it owns is created after it, and nobody else must start it before that.
     """
     notes = {REQUEST: request} | ({RECORDED: at} if at is not None else {})
-    if incomplete:
-        notes[INCOMPLETE] = "true"
-    metadata = mpijob["metadata"]
-    marked = mpijob | {
-        "metadata": metadata | {"annotations": metadata.get("annotations", {}) | notes}
-    }
-    spec = marked["spec"]
-    policy = spec.get("runPolicy", {}) | {"suspend": True}
-    return annotated(marked | {"spec": spec | {"runPolicy": policy}}, forecast)
+    notes |= {INCOMPLETE: "true"} if incomplete else {}
+    return _created(mpijob, forecast, notes, suspend=True)
 
 
 def handed_over(gated: Manifest, forecast: Forecast, *, request: str, suspend: bool) -> Manifest:
@@ -63,35 +56,36 @@ def handed_over(gated: Manifest, forecast: Forecast, *, request: str, suspend: b
 
     `suspend`: it is created suspended, for queues that do not see to that themselves.
     """
-    metadata, spec = gated["metadata"], gated["spec"]
-    marked = gated | {
-        "metadata": metadata | {"annotations": metadata.get("annotations", {}) | {REQUEST: request}}
+    return _created(gated, forecast, {REQUEST: request}, suspend=suspend)
+
+
+def _created(
+    mpijob: Manifest, forecast: Forecast, notes: Mapping[str, str], *, suspend: bool
+) -> Manifest:
+    metadata, spec = mpijob["metadata"], mpijob["spec"]
+    policy = {key: one for key, one in spec.get("runPolicy", {}).items() if key != "suspend"}
+    policy |= {"suspend": True} if suspend else {}
+    marked = mpijob | {
+        "metadata": metadata | {"annotations": {**metadata.get("annotations", {}), **notes}},
+        "spec": spec | {"runPolicy": policy},
     }
-    policy = {key: value for key, value in spec.get("runPolicy", {}).items() if key != "suspend"}
-    if suspend:
-        policy["suspend"] = True
-    return annotated(marked | {"spec": spec | {"runPolicy": policy}}, forecast)
+    return annotated(marked, forecast)
 
 
 def recording(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
     """Write another placement on a job that is still suspended, or the first one."""
-    return [*_unchanged(stored, suspend=True), *_written(stored, forecast, at=at)]
+    return _patch(stored, suspended=True, forecast=forecast, at=at)
 
 
 def recording_in_place(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
     """Propose a placement on a job that somebody else has resumed; nobody goes by it yet."""
-    return [
-        *_unchanged(stored, suspend=None),
-        *_written(stored, forecast, at=at),
-        _noted(PROPOSED, "true"),
-    ]
+    return _patch(stored, forecast=forecast, at=at, notes={PROPOSED: "true"})
 
 
 def confirming(stored: Mapping[str, Any], anew: Forecast | None = None) -> Patch:
     """Let the workers of a job go where its record says; `anew` as of `resuming`."""
-    if anew is None:
-        return [*_unchanged(stored, suspend=None), _removed(PROPOSED)]
-    return [*_unchanged(stored, suspend=None), *_corrected(stored, anew)]
+    at = _annotations(stored).get(RECORDED)
+    return _patch(stored, forecast=anew, at=at, notes={PROPOSED: None})
 
 
 def resuming(stored: Mapping[str, Any], placed: Manifest, anew: Forecast | None = None) -> Patch:
@@ -100,18 +94,16 @@ def resuming(stored: Mapping[str, Any], placed: Manifest, anew: Forecast | None 
     `placed` is the stored job with its workers pinned. `anew` is what the record says from then on,
     of as many GPUs of the same nodes: less than before.
     """
-    return [
-        *_unchanged(stored, suspend=True),
-        *_templates(stored, placed),
-        *(_corrected(stored, anew) if anew is not None else ()),
-        *([_removed(INCOMPLETE)] if INCOMPLETE in _annotations(stored) else []),
-        {"op": "replace", "path": SUSPEND, "value": False},
-    ]
+    at = _annotations(stored).get(RECORDED)
+    notes = {INCOMPLETE: None}
+    return _patch(
+        stored, suspended=True, to=placed, forecast=anew, at=at, notes=notes, suspend=False
+    )
 
 
 def completed(stored: Mapping[str, Any]) -> Patch:
     """Say that everything is there that a waiting job owns."""
-    return [*_unchanged(stored, suspend=None), _removed(INCOMPLETE)]
+    return _patch(stored, notes={INCOMPLETE: None})
 
 
 def waiting(
@@ -121,11 +113,7 @@ def waiting(
 ) -> Patch:
     """Take the record off a job that is suspended; it waits for the cause given."""
     forecast = Forecast(state="waiting", cause=cause)
-    return [
-        *_unchanged(stored, suspend=True),
-        *_templates(stored, unpinned),
-        *_written(stored, forecast, at=None),
-    ]
+    return _patch(stored, suspended=True, to=unpinned, forecast=forecast)
 
 
 def taking_back(
@@ -136,24 +124,71 @@ def taking_back(
 ) -> Patch:
     """Suspend a gang that cannot complete, whole; it waits, having tried so often."""
     forecast = Forecast(state="waiting", cause=cause)
-    return [
-        *_unchanged(stored, suspend=False),
-        *_templates(stored, unpinned),
-        *_written(stored, forecast, at=None),
-        _noted(TRIES, str(tries)),
-        {"op": "replace", "path": SUSPEND, "value": True},
-    ]
+    notes = {TRIES: str(tries)}
+    return _patch(
+        stored, suspended=False, to=unpinned, forecast=forecast, notes=notes, suspend=True
+    )
 
 
 def holding(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None = None) -> Patch:
     """Suspend a job until a person resumes it; its GPUs are free for others."""
-    return [
-        *_unchanged(stored, suspend=None),
-        *_templates(stored, unpinned),
-        *_written(stored, Forecast(state="held", cause=cause), at=None),
-        *([_removed(TRIES)] if TRIES in _annotations(stored) else []),
-        {"op": "add", "path": SUSPEND, "value": True},
+    forecast = Forecast(state="held", cause=cause)
+    return _patch(stored, to=unpinned, forecast=forecast, notes={TRIES: None}, suspend=True)
+
+
+def releasing(stored: Mapping[str, Any]) -> Patch:
+    """Let a job that was held wait for its GPUs again."""
+    forecast = Forecast(state="waiting")
+    return _patch(stored, suspended=True, forecast=forecast, notes={TRIES: None})
+
+
+def clearing(stored: Mapping[str, Any], cause: Cause | None = None) -> Patch:
+    """Take the record off a job that somebody else starts and stops."""
+    return _patch(stored, forecast=Forecast(state="waiting", cause=cause))
+
+
+def _patch(
+    stored: Mapping[str, Any],
+    *,
+    suspended: bool | None = None,
+    to: Manifest | None = None,
+    forecast: Forecast | None = None,
+    at: str | None = None,
+    notes: Mapping[str, str | None] | None = None,
+    suspend: bool | None = None,
+) -> Patch:
+    """Tests that the job is what its reader saw, and `suspended`; then what becomes of it.
+
+    Pod templates as those of `to`, a record as of `forecast` and `at`, `notes` written or (None)
+    removed, and `suspend`.
+    """
+    seen = _annotations(stored)
+    # A path that is not there cannot be tested: the state tells whether there is a record.
+    steps = [
+        *_same(stored),
+        *(_test(_path(k), seen[k]) for k in (STATE, MAP, RECORDED) if k in seen),
     ]
+    if suspended is not None:
+        steps.append(_test(SUSPEND, suspended))
+    if to is not None:
+        steps += _templates(stored, to)
+    wanted: dict[str, str | None] = dict(notes or {})
+    if forecast is not None:
+        empty: Manifest = {"metadata": {"annotations": {}}}
+        # What the record no longer says goes.
+        wanted = dict.fromkeys((MAP, RECORDED, FORECAST, PROPOSED)) | wanted
+        wanted |= annotated(empty, forecast)["metadata"]["annotations"]
+        wanted |= {RECORDED: at} if at is not None else {}
+    if not seen and any(wanted.values()):
+        steps.append({"op": "add", "path": "/metadata/annotations", "value": {}})
+    for key, value in wanted.items():
+        if value is not None:
+            steps.append({"op": "add", "path": _path(key), "value": value})
+        elif key in seen:
+            steps.append({"op": "remove", "path": _path(key)})
+    if suspend is not None:
+        steps.append({"op": "add", "path": SUSPEND, "value": suspend})
+    return steps
 
 
 def stopping(stored: Mapping[str, Any]) -> Patch:
@@ -162,29 +197,18 @@ def stopping(stored: Mapping[str, Any]) -> Patch:
     policy = spec.get("runPolicy")
     if policy is None:
         # What is not there cannot be tested, but what it would be in can.
-        test: dict[str, Any] = {"op": "test", "path": "/spec", "value": spec}
-        step: dict[str, Any] = {"op": "add", "path": "/spec/runPolicy", "value": {"suspend": True}}
+        test = _test("/spec", spec)
+        step = {"op": "add", "path": "/spec/runPolicy", "value": {"suspend": True}}
     else:
-        named = "suspend" in policy
-        path, value = (SUSPEND, False) if named else ("/spec/runPolicy", policy)
-        test = {"op": "test", "path": path, "value": value}
+        test = _test(SUSPEND, False) if "suspend" in policy else _test("/spec/runPolicy", policy)
         step = {"op": "add", "path": SUSPEND, "value": True}
     return [*_same(stored), test, step]
 
 
 def going(stored: Mapping[str, Any]) -> Patch:
     """Let a job go on that is not placed by arena-topo."""
-    test = {"op": "test", "path": SUSPEND, "value": True}
-    return [*_same(stored), test, {"op": "replace", "path": SUSPEND, "value": False}]
-
-
-def releasing(stored: Mapping[str, Any]) -> Patch:
-    """Let a job that was held wait for its GPUs again."""
-    return [
-        *_unchanged(stored, suspend=True),
-        *_written(stored, Forecast(state="waiting"), at=None),
-        *([_removed(TRIES)] if TRIES in _annotations(stored) else []),
-    ]
+    step = {"op": "replace", "path": SUSPEND, "value": False}
+    return [*_same(stored), _test(SUSPEND, True), step]
 
 
 def took_effect(patch: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> bool:
@@ -217,24 +241,18 @@ def _contains(found: Any, wanted: Any) -> bool:
 
 def settled(stored: Mapping[str, Any]) -> Patch:
     """Forget the tries of a gang that runs: the next trouble is another one."""
-    return [
-        *_same(stored),
-        {"op": "test", "path": _path(TRIES), "value": _annotations(stored)[TRIES]},
-        _removed(TRIES),
-    ]
+    path = _path(TRIES)
+    test = _test(path, _annotations(stored)[TRIES])
+    return [*_same(stored), test, {"op": "remove", "path": path}]
 
 
-def clearing(stored: Mapping[str, Any], cause: Cause | None = None) -> Patch:
-    """Take the record off a job that somebody else starts and stops."""
-    return [
-        *_unchanged(stored, suspend=None),
-        *_written(stored, Forecast(state="waiting", cause=cause), at=None),
-    ]
+def _test(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "test", "path": path, "value": value}
 
 
 def _same(stored: Mapping[str, Any]) -> Patch:
     """The test that it is this very job."""
-    return [{"op": "test", "path": _UID, "value": stored["metadata"]["uid"]}]
+    return [_test(_UID, stored["metadata"]["uid"])]
 
 
 def _annotations(stored: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -243,49 +261,6 @@ def _annotations(stored: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _path(key: str) -> str:
     return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
-
-
-def _noted(key: str, value: str) -> dict[str, Any]:
-    return {"op": "add", "path": _path(key), "value": value}
-
-
-def _removed(key: str) -> dict[str, Any]:
-    return {"op": "remove", "path": _path(key)}
-
-
-def _unchanged(stored: Mapping[str, Any], *, suspend: bool | None) -> Iterator[dict[str, Any]]:
-    """The tests that the job is what its reader saw: object, record and suspension."""
-    yield from _same(stored)
-    notes = _annotations(stored)
-    for key in (STATE, MAP, RECORDED):
-        # A path that is not there cannot be tested: the state tells whether there is a record.
-        if key in notes:
-            yield {"op": "test", "path": _path(key), "value": notes[key]}
-    if suspend is not None:
-        yield {"op": "test", "path": SUSPEND, "value": suspend}
-
-
-def _written(
-    stored: Mapping[str, Any], forecast: Forecast, *, at: str | None
-) -> Iterator[dict[str, Any]]:
-    """The annotations that say how a job stands; what they no longer say goes."""
-    empty: Manifest = {"metadata": {"annotations": {}}}
-    notes = annotated(empty, forecast)["metadata"]["annotations"]
-    if at is not None:
-        notes[RECORDED] = at
-    stale = [key for key in (MAP, RECORDED, FORECAST, PROPOSED) if key not in notes]
-    if not stored["metadata"].get("annotations"):
-        yield {"op": "add", "path": "/metadata/annotations", "value": {}}
-    for key, value in notes.items():
-        yield _noted(key, value)
-    for key in stale:
-        if key in _annotations(stored):
-            yield _removed(key)
-
-
-def _corrected(stored: Mapping[str, Any], forecast: Forecast) -> Iterator[dict[str, Any]]:
-    """A record that says less from now on, and was written when it was."""
-    return _written(stored, forecast, at=_annotations(stored).get(RECORDED))
 
 
 def _templates(stored: Mapping[str, Any], wanted: Manifest) -> Iterator[dict[str, Any]]:

@@ -40,7 +40,7 @@ from arena_topo.manifests import (
     Guarantee,
     Manifest,
 )
-from arena_topo.manifests.annotations import parse_map, placement_map
+from arena_topo.manifests.annotations import json_object, parse_map, placement_map
 from arena_topo.manifests.versions import version_of
 from arena_topo.numbers import whole
 from arena_topo.solver import Placement
@@ -130,7 +130,7 @@ def unplaced(mpijob: Manifest) -> Manifest:
         return mpijob
     bare = deepcopy(mpijob)
     template = worker_template(bare)
-    before = _remembered(notes.get(UNPINNED))
+    before = json_object(notes.get(UNPINNED))
     for name, holder, key in _replaced(template):
         if before.get(name) is not None:
             holder[key] = before[name]
@@ -438,15 +438,6 @@ def _remembering(pinned: Manifest, before: Mapping[str, Any]) -> Manifest:
         notes = template["metadata"]["annotations"]
         notes[UNPINNED] = json.dumps(changed, separators=(",", ":"), ensure_ascii=False)
     return pinned
-
-
-def _remembered(text: Any) -> dict[str, Any]:
-    """What a note says; nothing if it makes no sense."""
-    try:
-        said = json.loads(text or "{}")
-    except (ValueError, TypeError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}
 
 
 def _drop(holder: Manifest, key: str, is_ours: Callable[[Any], bool]) -> None:

@@ -256,28 +256,14 @@ def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
             " a service account of its own for the launcher"
         )
     if one_per_node(job, api):
-        said.append(_on_nodes(job))
-    return tuple(said)
-
-
-def _on_nodes(job: MPIJob) -> str:
-    """What becomes of workers whose sshd is on the network of their node."""
-    taken = "where the node itself or another job listens there, it fails"
-    if job.gputopology:
-        shape = "pods" if job.pod_shape is PodShape.FUSED else "workers"
-        more = "" if job.pod_shape is PodShape.FUSED or job.workers == 1 else _FUSED
-        return (
-            f"--hostNetwork: no two {shape} share a node, as sshd has its port there; {taken}{more}"
+        said.append(
+            "--hostNetwork: no two pods of workers share a node, as sshd has its port there; where"
+            " the node itself or another job listens there, it fails"
+            if job.gputopology
+            else "--hostNetwork: of workers that meet on a node all but one fail, as each sshd has"
+            " the same port there; --gputopology gives each a node of its own"
         )
-    if job.workers == 1:
-        return f"--hostNetwork: the sshd of the worker has its port on the node; {taken}"
-    return (
-        "--hostNetwork: of workers that meet on a node all but one fail, as their sshd have the"
-        " same port there; --gputopology gives each a node of its own"
-    )
-
-
-_FUSED = ". --pod-shape fused makes one pod of the workers of a node"
+    return tuple(said)
 
 
 # What the objects look like

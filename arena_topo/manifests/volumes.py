@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from arena_topo.errors import InvalidJob
 from arena_topo.job import ConfigFile, MPIJob, SyncMode
 from arena_topo.manifests import Manifest
-from arena_topo.names import is_dns_label
 
 
 def digest(text: str) -> str:
@@ -66,17 +65,11 @@ def mounted(job: MPIJob, namespace: str) -> list[Mounted]:
         )
         for path, key in maps.items()
     ]
-    names = _claim_volumes([claim.name for claim in job.data], set(maps.values()))
-    stored = [
-        Mounted(
-            name,
-            {"persistentVolumeClaim": {"claimName": claim.name}},
-            claim.path,
-            f"--data {claim}",
-            launcher=kept,
-        )
-        for name, claim in zip(names, job.data, strict=True)
-    ]
+    stored: list[Mounted] = []
+    for index, claim in enumerate(job.data):
+        source = {"persistentVolumeClaim": {"claimName": claim.name}}
+        name, flag = f"training-claim-{index}", f"--data {claim}"
+        stored.append(Mounted(name, source, claim.path, flag, launcher=kept))
     for index, folder in enumerate(job.data_dir):
         host = {"hostPath": {"path": folder.host}}
         name, flag = f"training-data-{index}", f"--data-dir {folder}"
@@ -130,17 +123,6 @@ def logs(job: MPIJob, volumes: Iterable[Mounted]) -> list[Mounted]:
 def _inside(path: str, folder: str) -> bool:
     folder = folder.rstrip("/")
     return path.rstrip("/") == folder or path.startswith(folder + "/")
-
-
-def _claim_volumes(claims: Sequence[str], taken: set[str]) -> list[str]:
-    """The name of the volume of each claim: its own, as in arena, where no other volume has it."""
-    taken = taken | {"dshm", "code-sync", "training-logs-volume"}
-    names: list[str] = []
-    for index, claim in enumerate(claims):
-        ours = claim.startswith(("training-data-", "training-claim-")) or claim in taken
-        names.append(claim if is_dns_label(claim) and not ours else f"training-claim-{index}")
-        taken.add(names[-1])
-    return names
 
 
 def _place(one: ConfigFile) -> tuple[str, str]:
