@@ -21,6 +21,7 @@ from arena_topo.bandwidth import (
 )
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, opened
+from arena_topo.forecast import Asked
 from arena_topo.job import PodShape
 from arena_topo.nccl import Cause
 from arena_topo.nccl.causes import Advice, advice_for, advice_on
@@ -48,20 +49,6 @@ MOST_BYTES = 50_000_000
 
 SIZES = tuple(sorted({1 << power for power in range(20, 34)} | {25 << 20}))
 """Bytes whose shares are shown: 1 MiB to 8 GiB, and PyTorch's bucket of 25 MiB."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What to forecast: texts as a person wrote them, `nodes` machines alike."""
-
-    gpus: int | None = None
-    chosen: str = ""
-    nodes: int = 1
-    nics: str = ""
-    pod_shape: PodShape = PodShape.SHARED
-    algorithm: Algorithm | None = None
-    wire: Wire | None = None
-    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +101,12 @@ def forecast(machine: Machine, asked: Asked) -> Forecast:
         raise UsageError(f"{machine.name} has no GPUs")
     if not 1 <= asked.nodes <= MOST_NODES:
         raise UsageError(f"--nodes {asked.nodes}: a forecast is of 1 to {MOST_NODES:,} nodes")
-    machine = _with_model(machine, asked.model)
+    machine = _with_model(machine, asked.gpu_model)
     machine, notes = _with_nics(machine, asked)
     gpus = _chosen(machine, asked.chosen) if asked.chosen else _best(machine, asked, notes)
     hosts = _hosts(machine, gpus, asked, notes)
     try:
-        found = estimate(hosts, algorithm=asked.algorithm, wire=asked.wire)
+        found = estimate(hosts, algorithm=asked.algorithm, wire=Wire.TCP if asked.tcp else None)
     except NotModelled as error:
         raise UsageError(
             "there is no forecast for that", why=str(error), hint="leave out --algorithm"
