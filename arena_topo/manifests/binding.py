@@ -29,12 +29,12 @@ _PATCHES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _No:
+class _Refused(Exception):
     """Why a mechanism does not serve, and what to do about it."""
 
-    why: str
-    hint: str | None = None
+    def __init__(self, why: str, hint: str | None = None) -> None:
+        super().__init__(why)
+        self.why, self.hint = why, hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,28 +98,27 @@ def bind(
         resource=offered(job, placement, cluster, api),
         injects=not gated,
     )
-    forced = None if gated else _FORCED.get(job.binding)
-    if forced is not None:
-        answer = _WAYS[forced](case)
-        if isinstance(answer, _No):
-            raise InvalidJob(
-                f"--binding {forced} cannot hold the workers of {job.name}",
-                flag="--binding",
-                why=answer.why,
-                hint=answer.hint or "leave it out: the strongest way that there is will be used",
-            )
-        return _finished(case, answer)
+    forced = job.binding is not BindingChoice.AUTO and not gated
     refusals = []
-    for way in _order(case, known=mechanisms is not None):
-        answer = _WAYS[way](case)
-        if isinstance(answer, Binding):
-            return _finished(case, answer)
-        refusals.append(answer)
+    for way in [job.binding.value] if forced else _order(case, known=mechanisms is not None):
+        try:
+            binding = _WAYS[way](case)
+        except _Refused as refused:
+            refusals.append(refused)
+            continue
+        gang = bool(job.gang and case.found.gang and api.traits.numbered)
+        return replace(binding, gang=gang, gang_version=case.found.gang_version if gang else "")
     # The first says most: it is the way that was meant for these nodes.
+    first = refusals[0]
+    if forced:
+        raise InvalidJob(
+            f"--binding {job.binding} cannot hold the workers of {job.name}",
+            flag="--binding",
+            why=first.why,
+            hint=first.hint or "leave it out: the strongest way that there is will be used",
+        )
     raise ArenaError(
-        f"nothing holds the workers of {job.name} to their GPUs",
-        why=refusals[0].why,
-        hint=refusals[0].hint,
+        f"nothing holds the workers of {job.name} to their GPUs", why=first.why, hint=first.hint
     )
 
 
@@ -138,90 +137,70 @@ def _order(case: _Case, *, known: bool) -> list[str]:
     return [*first, *admission, *gates, "template"]
 
 
-def _finished(case: _Case, binding: Binding) -> Binding:
-    gang = bool(case.job.gang and case.found.gang and case.api.traits.numbered)
-    return replace(binding, gang=gang, gang_version=case.found.gang_version if gang else "")
-
-
 # The ways
 
 
-def _claims(case: _Case) -> Binding | _No:
-    refusal = _unclaimable(case)
-    if refusal is not None:
-        return refusal
-    ours = Binding(
-        name="claims",
-        guarantee=Guarantee.GPUS if case.known else Guarantee.NODE,
-        why=None if case.known else _UNKNOWN.format("scheduler"),
-        device_class=case.device_class or "",
-    )
-    policies = case.found.claims, case.found.admission
-    if False in policies:
-        return _No(
-            why="no admission policies give each worker its node and a claim of its own",
-            hint="an administrator installs them: arena-topo install --without-controller"
-            " --without-agent",
-        )
-    return replace(ours, confirmed=all(policies))
-
-
-def _unclaimable(case: _Case) -> _No | None:
-    """Why no worker can claim its GPUs, in whatever way."""
+def _claims(case: _Case) -> Binding:
     plugin = next((name for name, one in case.nodes.items() if not one.driver), None)
     if not case.driver or plugin is not None:
         where = plugin or next(iter(case.placement.nodes))
-        return _No(why=f"no DRA driver publishes the GPUs of node {where}, so none can be claimed")
+        raise _Refused(f"no DRA driver publishes the GPUs of node {where}, so none can be claimed")
     if not case.api.traits.claims:
-        return _No(
-            why=f"workers of MPIJob {case.api} cannot claim GPUs, and these can only be claimed",
-            hint=f"install an operator that serves MPIJob {having(lambda one: one.claims)[0]}",
+        raise _Refused(
+            f"workers of MPIJob {case.api} cannot claim GPUs, and these can only be claimed",
+            f"install an operator that serves MPIJob {having(lambda one: one.claims)[0]}",
         )
     if case.device_class is None:
-        return _No(
-            why=f"no DeviceClass of the cluster offers the GPUs of driver {case.driver}",
-            hint="an administrator installs the one that comes with the driver",
+        raise _Refused(
+            f"no DeviceClass of the cluster offers the GPUs of driver {case.driver}",
+            "an administrator installs the one that comes with the driver",
         )
     if line := missing_quota_line(case.found.quotas, case.device_class):
-        return _No(
-            why="the namespace has a quota of GPUs, and claims of them would go past it",
-            hint=f"an administrator adds to spec.hard of the ResourceQuota: {line}",
+        raise _Refused(
+            "the namespace has a quota of GPUs, and claims of them would go past it",
+            f"an administrator adds to spec.hard of the ResourceQuota: {line}",
         )
-    why = why_unclaimable(case.placement, case.cluster)
-    return _No(why=why) if why else None
+    if why := why_unclaimable(case.placement, case.cluster):
+        raise _Refused(why)
+    policies = case.found.claims, case.found.admission
+    if False in policies:
+        raise _Refused(
+            "no admission policies give each worker its node and a claim of its own",
+            "an administrator installs them: arena-topo install --without-controller"
+            " --without-agent",
+        )
+    return Binding(
+        name="claims",
+        guarantee=Guarantee.GPUS if case.known else Guarantee.NODE,
+        why=None if case.known else _UNKNOWN.format("scheduler"),
+        device_class=case.device_class,
+        confirmed=all(policies),
+    )
 
 
-def _admission(case: _Case) -> Binding | _No:
+def _admission(case: _Case) -> Binding:
     if not case.api.traits.numbered:
-        return _No(why=f"workers of MPIJob {case.api} do not know their number, so no policy helps")
+        raise _Refused(f"workers of MPIJob {case.api} do not know their number: no policy helps")
     if case.found.admission is False:
-        return _No(why="no admission policy places workers in this namespace", hint=_INSTALL)
-    answer = _each(case, "admission")
-    if isinstance(answer, Binding):
-        return replace(answer, confirmed=bool(case.found.admission))
-    return answer
+        raise _Refused("no admission policy places workers in this namespace", _INSTALL)
+    return replace(_each(case, "admission"), confirmed=bool(case.found.admission))
 
 
-def _gates(case: _Case) -> Binding | _No:
+def _gates(case: _Case) -> Binding:
     if not case.api.traits.gates:
-        return _No(why=f"the operator of MPIJob {case.api} drops scheduling gates")
+        raise _Refused(f"the operator of MPIJob {case.api} drops scheduling gates")
     if case.found.patches is False:
-        return _No(
-            why="workers at a gate wait for somebody to patch them, and you may not",
-            hint=_PATCHES,
+        raise _Refused(
+            "workers at a gate wait for somebody to patch them, and you may not", _PATCHES
         )
-    answer = _each(case, "gates")
-    if isinstance(answer, Binding):
-        sees = case.job.pod_shape is PodShape.SHARED and answer.inject
-        return replace(answer, separate=not sees, confirmed=bool(case.found.patches))
-    return answer
+    binding = _each(case, "gates")
+    sees = case.job.pod_shape is PodShape.SHARED and binding.inject
+    return replace(binding, separate=not sees, confirmed=bool(case.found.patches))
 
 
-def _each(case: _Case, name: str) -> Binding | _No:
+def _each(case: _Case, name: str) -> Binding:
     """What holds where every worker is told its own node and GPUs."""
-    if isinstance(resource := _asked(case), _No):
-        return resource
-    ours = Binding(name=name, guarantee=Guarantee.NODE, resource=resource)
+    ours = Binding(name=name, guarantee=Guarantee.NODE, resource=_asked(case))
     workers = case.placement.assignments
     whole = all(_is_whole(one, case) for one in workers)
     shown = [_is_whole(one, case) or _is_ours(case.nodes.get(one.node)) for one in workers]
@@ -241,16 +220,14 @@ def _each(case: _Case, name: str) -> Binding | _No:
     return _by_kubelet(case, replace(ours, why=why))
 
 
-def _template(case: _Case) -> Binding | _No:
+def _template(case: _Case) -> Binding:
     """The strongest promise that one template, shared by all workers, can keep.
 
     `gpus` only where the kubelet has no choice (a worker takes its whole node), or where nobody
     but arena-topo uses the nodes, so that showing a container GPUs of our choice takes them from
     nobody. `node` where affinity can force how many workers each node gets.
     """
-    if isinstance(resource := _asked(case), _No):
-        return resource
-    placement = case.placement
+    placement, resource = case.placement, _asked(case)
     per_node = set(Counter(one.node for one in placement.assignments).values())
     alone = per_node == {1}
     whole = all(_is_whole(one, case) for one in placement.assignments)
@@ -276,47 +253,45 @@ _ALIKE = "one template for all workers cannot tell them apart, so the kubelet pi
 _OTHERS = "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
 _UNKNOWN = "a node does not say which of its GPUs are free, so the {} picks them"
 
-_WAYS: dict[str, Callable[[_Case], Binding | _No]] = {
+_WAYS: dict[str, Callable[[_Case], Binding]] = {
     "claims": _claims,
     "admission": _admission,
     "gates": _gates,
     "template": _template,
 }
 
-_FORCED = {choice: choice.value for choice in BindingChoice if choice.value in _WAYS}
-
 
 # What they rest on
 
 
-def _asked(case: _Case) -> str | _No:
+def _asked(case: _Case) -> str:
     """What workers that take no claims ask for to get the GPUs of the chosen nodes."""
     if not case.driver:
         return case.resource
     extended = case.found.extended.get(case.device_class or "")
-    if extended is not None:
-        return extended
-    return _No(
-        why=f"the GPUs of node {next(iter(case.nodes))} are published by the DRA driver"
-        f" {case.driver}, and pods get them by claims alone",
-        hint="use --binding auto or claims",
-    )
+    if extended is None:
+        raise _Refused(
+            f"the GPUs of node {next(iter(case.nodes))} are published by the DRA driver"
+            f" {case.driver}, and pods get them by claims alone",
+            "use --binding auto or claims",
+        )
+    return extended
 
 
-def _by_kubelet(case: _Case, binding: Binding) -> Binding | _No:
+def _by_kubelet(case: _Case, binding: Binding) -> Binding:
     """The binding that leaves the GPUs to the kubelet, where that takes them from nobody.
 
     The kubelet does not know of GPUs that we have shown to containers: on a node where we do that
     it may give them away again.
     """
-    for name, node in case.nodes.items():
-        if double_booked(node):
-            return _No(
-                why=f"jobs on node {name} were given GPUs that the kubelet does not know of, and"
-                " it would give them to these workers too",
-                hint="wait for those jobs, choose other nodes with --selector, or have arena-topo"
-                " say which GPUs each worker gets: arena-topo install",
-            )
+    taken = next((name for name, node in case.nodes.items() if double_booked(node)), None)
+    if taken is not None:
+        raise _Refused(
+            f"jobs on node {taken} were given GPUs that the kubelet does not know of, and it would"
+            " give them to these workers too",
+            "wait for those jobs, choose other nodes with --selector, or have arena-topo say which"
+            " GPUs each worker gets: arena-topo install",
+        )
     return binding
 
 
