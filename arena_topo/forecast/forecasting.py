@@ -290,7 +290,9 @@ def _table(text: str, shown: str) -> Table:
 
 def _check(table: Table, found: Forecast, shown: str) -> None:
     if table.mixed:
-        raise UsageError(f"{shown}: several tests wrote at once: whose rows are whose is not said")
+        raise UsageError(
+            f"{shown}: several tests wrote at once, so their rows cannot be told apart"
+        )
     ranks = len(table.ranks)
     # Builds without MPI list one device in JSON, whatever their number.
     if ranks > 1 and ranks != found.ranks:

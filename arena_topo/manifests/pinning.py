@@ -279,7 +279,7 @@ def _checked(mpijob: Manifest, placement: Placement) -> str:
     wanted = (spec if _one(mpijob) else spec["mpiReplicaSpecs"]["Worker"]).get("replicas", count)
     if count != wanted:
         raise ArenaError(
-            f"the placement of {name} is not one of all its workers",
+            f"the placement of {name} does not name all its workers",
             why=f"it names {count} workers, and the job has {wanted}",
         )
     if len(text) > LONGEST_MAP:

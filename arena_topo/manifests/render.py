@@ -15,7 +15,6 @@ from arena_topo.job import (
     MPIImplementation,
     MPIJob,
     PodShape,
-    Quantity,
     SyncMode,
     Toleration,
 )
@@ -163,7 +162,7 @@ def _check_ours(job: MPIJob) -> None:
     labels = _labels(job, "") | _worker_labels(job, topology=job.gputopology)
     for flag, pairs, ours, why in (
         ("--label", job.label, labels, "the pods of the job are found by it"),
-        ("--annotation", job.annotation, _annotations(job, ""), "the job is shown by what it says"),
+        ("--annotation", job.annotation, _annotations(job, ""), "arena-topo shows the job by it"),
         ("--selector", job.selector, {}, ""),
     ):
         for pair in pairs:
@@ -172,7 +171,7 @@ def _check_ours(job: MPIJob) -> None:
                 continue
             said = f"{flag}: {pair.key} is written by arena-topo alone"
             if pair.key.startswith("arena-topo.io/") or pair.key in {GPU_GROUP, GPU_VISIBLE}:
-                raise InvalidJob(said, why="jobs would be placed by what it says")
+                raise InvalidJob(said, why="its value decides where jobs run")
             if pair.key in _OWNER & ours.keys() or pair.value != ours.get(pair.key, pair.value):
                 raise InvalidJob(said, why=why, hint="leave it out, or use a name of your own")
 
@@ -205,7 +204,7 @@ def _check_version(job: MPIJob, api: ApiVersion) -> None:
             job.pod_shape is PodShape.SHARED,
             "--pod-shape shared",
             lambda one: one.sshd,
-            f"in MPIJob {api} nothing tells ranks which of the GPUs that their pod sees are theirs",
+            f"in MPIJob {api} ranks do not know which of the GPUs of their pod are theirs",
             "use --pod-shape fused: one pod for the workers of a node",
         ),
         (
@@ -219,7 +218,7 @@ def _check_version(job: MPIJob, api: ApiVersion) -> None:
             job.ttl_after_finished is not None,
             "--ttl-after-finished",
             lambda one: one.ttl,
-            f"MPIJob {api} has no field for it, so nobody would delete the job",
+            f"MPIJob {api} has no field for it, so the job would never be deleted",
             "leave it out, and delete the job later",
         ),
     ]
@@ -309,7 +308,8 @@ def _context(
     labels = ours | {one.key: one.value for one in job.label if one.key not in ours | workers}
     notes = _annotations(job, owner)
     annotations = notes | {one.key: one.value for one in job.annotation if one.key not in notes}
-    synced, worker = _environment(job), _compute(job)
+    synced = _environment(job)
+    worker, launcher = _compute(job)
     environment = (_SPEAKING if job.nccl_debug else {}) | synced
     shared = job.pod_shape is PodShape.SHARED
     volumes = [
@@ -331,8 +331,8 @@ def _context(
         "tolerations": [_toleration(one) for one in job.toleration],
         "host_network": on_host_network(job),
         # Init containers ask for what their pod has anyway, so that they add nothing to it.
-        "compute": {"both": worker, "worker": worker, "launcher": _launcher_compute(job)},
-        "launcher_resources": _limits(_launcher_compute(job))
+        "compute": {"both": worker, "worker": worker, "launcher": launcher},
+        "launcher_resources": {"requests": launcher, "limits": launcher}
         if job.launcher_cpu or job.launcher_memory
         else {},
         "env": {
@@ -465,31 +465,23 @@ def _sync(job: MPIJob) -> dict[str, str]:
     }
 
 
-def _compute(job: MPIJob) -> dict[str, str]:
-    return _quantities(cpu=job.cpu, memory=job.memory)
-
-
-def _launcher_compute(job: MPIJob) -> dict[str, str]:
-    return _quantities(cpu=job.launcher_cpu or job.cpu, memory=job.launcher_memory or job.memory)
-
-
-def _quantities(**asked: Quantity | None) -> dict[str, str]:
-    return {name: quantity.text for name, quantity in asked.items() if quantity is not None}
-
-
-def _limits(asked: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Requests and limits of a container; none of either if it asks for nothing."""
-    return {"requests": dict(asked), "limits": dict(asked)} if asked else {}
+def _compute(job: MPIJob) -> tuple[dict[str, str], dict[str, str]]:
+    """CPU and memory of a worker, and of the launcher."""
+    worker = {"cpu": job.cpu, "memory": job.memory}
+    launcher = {"cpu": job.launcher_cpu or job.cpu, "memory": job.launcher_memory or job.memory}
+    found = [{name: one.text for name, one in asked.items() if one} for asked in (worker, launcher)]
+    return found[0], found[1]
 
 
 def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
+    compute, launcher = _compute(job)
     worker = {one.name: one.quantity.text for one in job.device}
     if job.gpus:
         worker[resource] = str(job.gpus)
     if job.rdma:
         worker.setdefault("rdma/hca", "1")
-    worker |= _compute(job)
-    return {"both": worker, "worker": worker, "launcher": _launcher_compute(job)}
+    worker |= compute
+    return {"both": worker, "worker": worker, "launcher": launcher}
 
 
 def _flags(job: MPIJob) -> dict[str, Any]:
