@@ -119,12 +119,13 @@ def env(**more: str) -> list[dict[str, str]]:
     return [{"name": name, "value": said[name]} for name in sorted(said)]
 
 
-def claimed(role: str, name: str, path: str) -> dict[str, Any]:
-    """A volume claim and where it is mounted."""
+def claimed(role: str, claim: str, path: str) -> dict[str, Any]:
+    """A volume claim, the first of a job, and where it is mounted."""
+    name = "training-claim-0"
     return {
         f"{role}:spec.volumes[{name}]": {
             "name": name,
-            "persistentVolumeClaim": {"claimName": name},
+            "persistentVolumeClaim": {"claimName": claim},
         },
         f"{role}:{MAIN}.volumeMounts[{name}]": {"name": name, "mountPath": path},
     }

@@ -359,8 +359,10 @@ CASES: Mapping[str, tuple[Case, ...]] = {
             said=BOARD,
             within={"data": (Claim(name="logs", path="/training_logs"),)},
             changes=board(
-                volumes=[{"name": "logs", "persistentVolumeClaim": {"claimName": "logs"}}],
-                mounts=[{"name": "logs", "mountPath": "/training_logs"}],
+                volumes=[
+                    {"name": "training-claim-0", "persistentVolumeClaim": {"claimName": "logs"}}
+                ],
+                mounts=[{"name": "training-claim-0", "mountPath": "/training_logs"}],
             ),
         ),
     ),
