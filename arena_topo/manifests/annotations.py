@@ -145,7 +145,7 @@ def recorded(mpijob: Manifest) -> Forecast | None:
     said = json_object(notes.get(FORECAST))
     whole: dict[str, Any] = {"cause": decoded(said)}
     for key, (name, kind) in _RECORDED.items():
-        value = said.get(key)
+        value: Any = said.get(key)
         if kind is float and type(value) is int and abs(value) < 1 << 53:
             value = float(value)
         if type(value) is kind and (kind is not float or math.isfinite(value)):

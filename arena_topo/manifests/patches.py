@@ -195,13 +195,13 @@ def stopping(stored: Mapping[str, Any]) -> Patch:
     """Suspend a job that is not placed by arena-topo, as it is."""
     spec = stored["spec"]
     policy = spec.get("runPolicy")
+    step: dict[str, Any] = {"op": "add", "path": SUSPEND, "value": True}
     if policy is None:
         # What is not there cannot be tested, but what it would be in can.
         test = _test("/spec", spec)
         step = {"op": "add", "path": "/spec/runPolicy", "value": {"suspend": True}}
     else:
         test = _test(SUSPEND, False) if "suspend" in policy else _test("/spec/runPolicy", policy)
-        step = {"op": "add", "path": SUSPEND, "value": True}
     return [*_same(stored), test, step]
 
 
