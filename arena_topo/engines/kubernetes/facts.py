@@ -10,7 +10,7 @@ ones.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,42 +113,42 @@ def read(
     api: Connection, mpijob: Object, *, version: str, pods: Callable[[], Iterable[Object]]
 ) -> Facts:
     """Read what explains a job; `pods` lists the job's own. Nothing but Ctrl-C stops it."""
-    return _Reader(api, mpijob, version).read(pods)
+    meta = mpijob["metadata"]
+    looks = _Looks(api, str(meta.get("namespace") or "default"))
+    mine = looks.may("list", "pods", lambda: tuple(pods())) or ()
+    status, now = job_status(mpijob, mine), api.now()
+    notes = meta.get("annotations") or {}
+    alive, stopped = not status.phase.over, suspended(mpijob)
+    created = seconds(meta.get("creationTimestamp")) or 0.0
+    waiting = alive and status.phase is Phase.PENDING and notes.get(STATE) in {"waiting", "placed"}
+    ignored = alive and not stopped and not mine and now - created > PATIENCE
+    doubtful = _doubtful(mine) if alive or status.phase is Phase.FAILED else []
+    return Facts(
+        status=status,
+        mpijob=mpijob,
+        now=now,
+        pods=mine,
+        events=_events(looks, mpijob, mine, created),
+        quotas=looks.listed("resourcequotas") if alive else None,
+        workload=_workload(looks, meta) if alive and (stopped or suspender(mpijob)) else None,
+        jobs=_jobs(looks, version) if waiting else None,
+        priorities=_priorities(looks) if waiting else {},
+        operators=_operators(looks) if ignored else None,
+        nodes={name: looks.node(name) for name in doubtful[:MOST_NODES]},
+        missing=_missing(looks, mpijob) if alive and stopped and INCOMPLETE in notes else (),
+        denied=tuple(dict.fromkeys(looks.denied)),
+    )
 
 
-class _Reader:
-    """One look at the world around a job; what may not be seen is noted and left out."""
+class _Looks:
+    """Requests for what is around a job; what may not be seen is noted and left out."""
 
-    def __init__(self, api: Connection, mpijob: Object, version: str) -> None:
-        self._api = api
-        self._mpijob = mpijob
-        self._version = version
-        meta = mpijob["metadata"]
-        self._name = str(meta["name"])
-        self._namespace = str(meta.get("namespace") or "default")
-        self._denied: list[Denied] = []
+    def __init__(self, api: Connection, namespace: str) -> None:
+        self.api = api
+        self.denied: list[Denied] = []
+        self._namespace = namespace
 
-    def read(self, pods: Callable[[], Iterable[Object]]) -> Facts:
-        mine = tuple(self._may("list", "pods", lambda: list(pods())) or ())
-        status = job_status(self._mpijob, mine)
-        found = _Found(self._mpijob, mine, status, self._api.now())
-        return Facts(
-            status=status,
-            mpijob=self._mpijob,
-            now=found.now,
-            pods=mine,
-            events=self._events(mine),
-            quotas=self._quotas() if not status.phase.over else None,
-            workload=self._workload() if found.queued else None,
-            jobs=self._jobs() if found.waiting else None,
-            priorities=self._priorities() if found.waiting else {},
-            operators=self._operators() if found.ignored else None,
-            nodes={name: self._node(name) for name in found.doubtful[:MOST_NODES]},
-            missing=tuple(self._missing()) if found.incomplete else (),
-            denied=tuple(dict.fromkeys(self._denied)),
-        )
-
-    def _may(
+    def may(
         self,
         verb: str,
         resource: str,
@@ -168,150 +168,119 @@ class _Reader:
             return None
         except ArenaError as error:
             why = error.message
-        self._denied.append(
-            Denied(
-                verb=verb,
-                resource=resource,
-                group=group,
-                namespace="" if everywhere else self._namespace,
-                why=why,
-            )
+        space = "" if everywhere else self._namespace
+        self.denied.append(
+            Denied(verb=verb, resource=resource, group=group, namespace=space, why=why)
         )
         return None
 
-    def _listed(
+    def path(
+        self, resource: str, group: str = "", version: str = "v1", *, everywhere: bool = False
+    ) -> str:
+        """Where a list is, of the namespace or of the whole cluster."""
+        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        space = "" if everywhere else f"/namespaces/{self._namespace}"
+        return f"{root}{space}/{resource}"
+
+    def listed(
         self,
         resource: str,
-        path: str,
-        keep: Keep | None = None,
         *,
         group: str = "",
+        version: str = "v1",
         everywhere: bool = False,
+        keep: Keep | None = None,
         **query: Any,
     ) -> tuple[Object, ...] | None:
         """A list; None where it is not allowed, or fails."""
-        look = partial(self._api.collect, path, keep, **query)
-        found = self._may("list", resource, look, group=group, everywhere=everywhere)
+        path = self.path(resource, group, version, everywhere=everywhere)
+        look = partial(self.api.collect, path, keep, **query)
+        found = self.may("list", resource, look, group=group, everywhere=everywhere)
         return None if found is None else tuple(found)
 
-    def _events(self, pods: Iterable[Object]) -> tuple[Object, ...]:
-        meta = self._mpijob["metadata"]
-        uids = {str(one["metadata"].get("uid") or "") for one in (self._mpijob, *pods)}
-        created = seconds(meta.get("creationTimestamp")) or 0.0
-
-        def keep(one: dict[str, Any]) -> dict[str, Any] | None:
-            if is_about(one, name=self._name, created=created, uids=uids):
-                return one
-            return one if subject(one).get("kind") == "ResourceQuota" else None
-
-        return self._listed("events", f"/api/v1/namespaces/{self._namespace}/events", keep) or ()
-
-    def _quotas(self) -> tuple[Object, ...] | None:
-        path = f"/api/v1/namespaces/{self._namespace}/resourcequotas"
-        return self._listed("resourcequotas", path)
-
-    def _workload(self) -> Object | None:
-        """Kueue's stand-in for the job: the newest, if there is one."""
+    def node(self, name: str) -> Object | None:
+        """A node; None for one that does not exist, and nothing of one that may not be seen."""
         try:
-            group = self._api.get(f"/apis/{KUEUE}")
-        except ArenaError:
+            return self.api.get(f"/api/v1/nodes/{name}")
+        except NotFound:
             return None
-        version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
-        path = f"/apis/{KUEUE}/{version}/namespaces/{self._namespace}/workloads"
-        selector = f"{JOB_UID}={self._mpijob['metadata'].get('uid')}"
-        found = self._listed("workloads", path, group=KUEUE, labelSelector=selector)
-        return max(
-            found or (),
-            key=lambda one: str(one["metadata"].get("creationTimestamp")),
-            default=None,
-        )
+        except ArenaError as error:
+            why = None if isinstance(error, AccessDenied) else error.message
+            self.denied.append(Denied(verb="get", resource="nodes", why=why))
+        return {}
 
-    def _jobs(self) -> tuple[Object, ...] | None:
-        """All MPIJobs, else those of the job's own namespace."""
-        root = f"/apis/{GROUP}/{self._version}"
-        own = f"{root}/namespaces/{self._namespace}/{PLURAL}"
-        for path, everywhere in ((f"{root}/{PLURAL}", True), (own, False)):
-            found = self._listed(
-                PLURAL, path, self._sensible, group=GROUP, everywhere=everywhere, judged=True
-            )
-            if found is not None:
-                return found
+
+def _events(
+    looks: _Looks, mpijob: Object, pods: Iterable[Object], created: float
+) -> tuple[Object, ...]:
+    name = str(mpijob["metadata"]["name"])
+    uids = {str(one["metadata"].get("uid") or "") for one in (mpijob, *pods)}
+
+    def keep(one: dict[str, Any]) -> dict[str, Any] | None:
+        mine = is_about(one, name=name, created=created, uids=uids)
+        return one if mine or subject(one).get("kind") == "ResourceQuota" else None
+
+    return looks.listed("events", keep=keep) or ()
+
+
+def _workload(looks: _Looks, meta: Object) -> Object | None:
+    """Kueue's stand-in for the job: the newest, if there is one."""
+    try:
+        group = looks.api.get(f"/apis/{KUEUE}")
+    except ArenaError:
         return None
+    version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
+    selector = f"{JOB_UID}={meta.get('uid')}"
+    found = looks.listed("workloads", group=KUEUE, version=version, labelSelector=selector) or ()
+    return max(found, key=lambda one: str(one["metadata"].get("creationTimestamp")), default=None)
 
-    def _sensible(self, one: dict[str, Any]) -> dict[str, Any] | None:
-        """An MPIJob of anybody; None, and said so, where it makes no sense."""
+
+def _jobs(looks: _Looks, version: str) -> tuple[Object, ...] | None:
+    """All MPIJobs, else those of the job's own namespace."""
+
+    def keep(one: dict[str, Any]) -> dict[str, Any] | None:
         odd = oddity(one)
         if odd is None:
             return one
         why = f"MPIJob {brief(str(one['metadata'].get('name')), 253)} makes no sense: {odd}"
-        self._denied.append(Denied(verb="read", resource="mpijobs", group=GROUP, why=why))
+        looks.denied.append(Denied(verb="read", resource="mpijobs", group=GROUP, why=why))
         return None
 
-    def _priorities(self) -> dict[str, int]:
-        group = "scheduling.k8s.io"
-        path = f"/apis/{group}/v1/priorityclasses"
-        found = self._listed("priorityclasses", path, group=group, everywhere=True)
-        return {str(one["metadata"]["name"]): int(one.get("value") or 0) for one in found or ()}
+    look = partial(looks.listed, PLURAL, group=GROUP, version=version, keep=keep, judged=True)
+    found = look(everywhere=True)
+    return look() if found is None else found
 
-    def _operators(self) -> dict[str, int] | None:
-        def keep(one: dict[str, Any]) -> dict[str, Any] | None:
-            return one if one["metadata"].get("name") in OPERATORS else None
 
-        path = "/apis/apps/v1/deployments"
-        found = self._listed("deployments", path, keep, group="apps", everywhere=True)
-        if found is None:
-            return None
-        return {
-            f"{one['metadata'].get('namespace')}/{one['metadata']['name']}": int(
-                (one.get("status") or {}).get("readyReplicas") or 0
-            )
-            for one in found
-        }
+def _priorities(looks: _Looks) -> dict[str, int]:
+    found = looks.listed("priorityclasses", group="scheduling.k8s.io", everywhere=True)
+    return {str(one["metadata"]["name"]): int(one.get("value") or 0) for one in found or ()}
 
-    def _node(self, name: str) -> Object | None:
+
+def _operators(looks: _Looks) -> dict[str, int] | None:
+    def keep(one: dict[str, Any]) -> dict[str, Any] | None:
+        return one if one["metadata"].get("name") in OPERATORS else None
+
+    found = looks.listed("deployments", group="apps", everywhere=True, keep=keep)
+    if found is None:
+        return None
+    return {
+        f"{one['metadata'].get('namespace')}/{one['metadata']['name']}": int(
+            (one.get("status") or {}).get("readyReplicas") or 0
+        )
+        for one in found
+    }
+
+
+def _missing(looks: _Looks, mpijob: Object) -> tuple[str, ...]:
+    def lacks(name: str) -> bool:
         try:
-            return self._api.get(f"/api/v1/nodes/{name}")
-        except NotFound:
-            return None
-        except AccessDenied:
-            self._denied.append(Denied(verb="get", resource="nodes"))
-        except ArenaError as error:
-            self._denied.append(Denied(verb="get", resource="nodes", why=error.message))
-        # Not known is not gone.
-        return {}
-
-    def _missing(self) -> Iterator[str]:
-        root = f"/api/v1/namespaces/{self._namespace}/configmaps"
-        for name in config_maps(dict(self._mpijob)):
-            if self._may("get", "configmaps", partial(self._lacks, f"{root}/{name}")):
-                yield name
-
-    def _lacks(self, path: str) -> bool:
-        try:
-            self._api.get(path)
+            looks.api.get(f"{looks.path('configmaps')}/{name}")
         except NotFound:
             return True
         return False
 
-
-class _Found:
-    """What the job and its pods alone tell about what else to look at."""
-
-    def __init__(
-        self, mpijob: Object, pods: tuple[Object, ...], status: JobStatus, now: float
-    ) -> None:
-        meta = mpijob["metadata"]
-        notes = meta.get("annotations") or {}
-        stopped = suspended(mpijob)
-        alive = not status.phase.over
-        self.now = now
-        self.queued = alive and (stopped or suspender(mpijob) is not None)
-        stuck = status.phase is Phase.PENDING
-        self.waiting = alive and (notes.get(STATE) in {"waiting", "placed"} and stuck)
-        self.incomplete = alive and stopped and INCOMPLETE in notes
-        created = seconds(meta.get("creationTimestamp")) or 0.0
-        self.ignored = alive and not stopped and not pods and self.now - created > PATIENCE
-        self.doubtful = _doubtful(pods) if alive or status.phase is Phase.FAILED else []
+    names = config_maps(dict(mpijob))
+    return tuple(one for one in names if looks.may("get", "configmaps", partial(lacks, one)))
 
 
 def _doubtful(pods: Iterable[Object]) -> list[str]:
