@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from arena_topo.clusters import safe_yaml
@@ -209,6 +209,14 @@ def _there_are(names: Mapping[str, object]) -> str:
     return "there are: " + ", ".join(sorted(names)) if names else "there are none"
 
 
+_Value = TypeVar("_Value")
+_IS_NONE: Mapping[type, str] = {
+    str: "is no text",
+    bool: "is neither true nor false",
+    dict: "is no mapping",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """One cluster, user or context, and the file it stands in, which its paths are relative to."""
@@ -221,25 +229,22 @@ class _Entry:
     def fault(self, key: str, problem: str) -> UsageError:
         return UsageError(f"{self.path}: {self.kind}s[{self.name}].{self.kind}.{key} {problem}")
 
-    def text(self, key: str) -> str | None:
+    def _of(self, key: str, kind: type[_Value]) -> _Value | None:
         value = self.value.get(key)
         if value is None or value == "":
             return None
-        if not isinstance(value, str):
-            raise self.fault(key, "is no text")
+        if not isinstance(value, kind):
+            raise self.fault(key, _IS_NONE[kind])
         return value
+
+    def text(self, key: str) -> str | None:
+        return self._of(key, str)
 
     def flag(self, key: str) -> bool:
-        value = self.value.get(key)
-        if not isinstance(value, bool | None):
-            raise self.fault(key, "is neither true nor false")
-        return bool(value)
+        return bool(self._of(key, bool))
 
     def mapping(self, key: str) -> Mapping[str, Any] | None:
-        value = self.value.get(key)
-        if not isinstance(value, dict | None):
-            raise self.fault(key, "is no mapping")
-        return value
+        return self._of(key, dict)
 
     def header(self, key: str) -> str | None:
         text = self.text(key)
@@ -296,21 +301,11 @@ class _Kubeconfig:
         return os.pathsep.join(map(str, self.paths))
 
     def access(self, name: str, options: Options) -> Access:
-        context = (
-            self._chosen(name, "context", self.contexts)
-            if name
-            else _Entry("", {}, self.paths[0], "context")
-        )
-        cluster = (
-            self._chosen(options.cluster, "cluster", self.clusters)
-            if options.cluster
-            else self._named(context, "cluster", self.clusters)
-        )
-        user = (
-            self._chosen(options.user, "user", self.users)
-            if options.user
-            else self._named(context, "user", self.users, optional=True)
-        )
+        context = _Entry("", {}, self.paths[0], "context")
+        if name:
+            context = self._chosen(name, "context", self.contexts)
+        cluster = self._part(options.cluster, context, "cluster", self.clusters)
+        user = self._part(options.user, context, "user", self.users)
         if cluster is None:
             raise context.fault("cluster", "is missing")
         server = cluster.text("server")
@@ -365,15 +360,16 @@ class _Kubeconfig:
             flag=f"--{kind}",
         )
 
-    def _named(
-        self, context: _Entry, kind: str, entries: dict[str, _Entry], *, optional: bool = False
+    def _part(
+        self, said: str | None, context: _Entry, kind: str, entries: dict[str, _Entry]
     ) -> _Entry | None:
+        """The entry that is asked for, else that of the context, if it names any."""
+        if said:
+            return self._chosen(said, kind, entries)
         name = context.text(kind)
-        if name is None and optional:
-            return None
-        if name not in entries:
+        if name is not None and name not in entries:
             raise context.fault(kind, f"names {name!r}; {_there_are(entries)}")
-        return entries[name]
+        return None if name is None else entries[name]
 
 
 def _load(path: Path) -> Mapping[str, Any]:
@@ -528,23 +524,22 @@ def _reached_directly(host: str, port: int) -> bool:
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
     listed = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
-    entries = [entry.strip() for entry in listed.lower().split(",")]
-    return "*" in entries or any(_names(entry, host, address, port) for entry in entries if entry)
+    return any(_names(entry.strip(), host, port) for entry in listed.lower().split(","))
 
 
-def _names(entry: str, host: str, address: IPv4Address | IPv6Address | None, port: int) -> bool:
+def _names(entry: str, host: str, port: int) -> bool:
     """Whether an entry of NO_PROXY is, or holds, a host: `10.0.0.0/8`, `x.org`, `*.x.org:80`."""
-    if re.fullmatch(r"[0-9a-f.:]+/[0-9]+", entry):
-        with contextlib.suppress(ValueError):
-            return address is not None and address in ip_network(entry, strict=False)
-    if parts := re.fullmatch(r"(?:\[([^\[\]]*)\]|([^:\[\]]*)):([^:\[\]]*)", entry):
-        entry = parts[1] or parts[2] or ""
-        if not entry or parts[3] not in {"", str(port)}:
-            return False
-    if (named := _address(entry)) is not None:
+    address = _address(host)
+    with contextlib.suppress(ValueError):
+        network = ip_network(entry, strict=False)
+        return address is not None and address in network
+    split = re.fullmatch(r"\[?([^\[\]]+?)\]?(?::(\d*))?", entry)
+    if split is None or split[2] not in {None, "", str(port)}:
+        return False
+    if (named := _address(split[1])) is not None:
         return address == named
-    domain = entry[1:] if entry.startswith("*.") else entry
-    return host.endswith(f".{domain.removeprefix('.')}") or host == domain
+    domain = split[1].removeprefix("*")
+    return host == domain or host.endswith(f".{domain.removeprefix('.')}") or not domain
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
