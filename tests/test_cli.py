@@ -306,6 +306,14 @@ def test_a_dump_is_only_for_looking(arena):
     assert err.startswith("error: --state needs --dry-run\n")
 
 
+def test_the_names_of_arena_v2_are_other_names_of_the_same_commands(arena):
+    dry = ("--dry-run", "-o", "json", *GANG, "c")
+    assert arena("job", "run", *dry) == arena("submit", "mpi", *dry)
+    assert arena("submit", "mpi", *GANG, "c")[0] == 0
+    assert arena("job", "status", "demo", "-o", "name") == arena("get", "demo", "-o", "name")
+    assert arena("job", "stat")[2].endswith("did you mean status?\n")
+
+
 def test_waiting_tells_each_change_and_ends_with_the_launchers_code(arena, world):
     world.ends["demo"] = [
         {"phase": Phase.PENDING, "reason": "pulling images"},

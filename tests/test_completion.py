@@ -201,6 +201,11 @@ def test_where_no_word_fits_an_empty_one_becomes_a_flag():
     assert offered("list", "x") == []
 
 
+def test_arena_v2_s_names_of_commands_complete_as_those_do():
+    assert offered("job", "s") == ["status", "suspend"]
+    assert offered("job", "run", "--gang") == offered("submit", "mpi", "--gang")
+
+
 def test_other_shells_and_older_scripts_get_nothing():
     for shell in ("", "complete_bash", "tcsh", "BASH"):
         assert completion.answer(shell, [""], nowhere()) == ""

@@ -29,7 +29,7 @@ from arena_topo.cli.commands import (
 )
 from arena_topo.cli.examples import EXAMPLES
 from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean
-from arena_topo.cli.root import ROOT, Branch, Leaf, tree
+from arena_topo.cli.root import ALSO, ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
 from arena_topo.flag import Flag, Word, hints_of
 
@@ -88,8 +88,15 @@ class Command:
 
 @cache
 def commands() -> tuple[Command, ...]:
-    """Every command and group, in the order of the help, each group before its commands."""
-    return tuple(_walk(ROOT, tree(), None, ()))
+    """Every command and group, in the order of the help, each group before its commands.
+
+    Those that are others by another name (`job run`) are not among them.
+    """
+    return tuple(one for one in _every() if len(one.path) == 1 or one.path[:1] != (ALSO,))
+
+
+def _every() -> Iterator[Command]:
+    return _walk(ROOT, tree(), None, ())
 
 
 def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> Iterator[Command]:
@@ -234,10 +241,11 @@ def words() -> str:
     begin with `~`. The kind is `s` for a switch, `v` for a value, `o` for one that only `=` gives;
     `r` after it where it may be given again, `h` where it is hidden.
     """
-    program = commands()[0]
+    every = tuple(_every())
+    program = every[0]
     sections = [("*", [_flag(one) for one in program.options if one.panel == GLOBAL_PANEL])]
-    summaries = {one.path: one for one in commands()}
-    for command in commands():
+    summaries = {one.path: one for one in every}
+    for command in every:
         below = [summaries[*command.path, name] for name in command.commands]
         sections.append(
             (

@@ -47,7 +47,7 @@ class Branch:
     commands: Mapping[str, Leaf | Branch]
 
 
-ROOT = Branch(
+_TREE = Branch(
     "Submit MPI training jobs, each worker placed on the best-linked GPUs.",
     {
         "submit": Branch(
@@ -250,7 +250,44 @@ ROOT = Branch(
         ),
     },
 )
-"""The whole tree, in the order of the help: people submit first and ask for the version last."""
+"""The tree in the order of the help: people submit first and ask for the version last."""
+
+_ARENA_V2 = {
+    "run": "submit mpi",
+    "get": "get",
+    "list": "list",
+    "status": "get",
+    "logs": "logs",
+    "suspend": "suspend",
+    "resume": "resume",
+    "delete": "delete",
+}
+"""What the proposal for arena v2 calls commands (kubeflow/arena, keps/arena-v2), below `job`."""
+
+ALSO = "job"
+"""The group whose commands are others by another name."""
+
+
+def _found(path: str) -> Leaf | Branch:
+    one: Leaf | Branch = _TREE
+    for word in path.split():
+        assert isinstance(one, Branch)
+        one = one.commands[word]
+    return one
+
+
+ROOT = Branch(
+    _TREE.summary,
+    {
+        **_TREE.commands,
+        ALSO: Branch(
+            "Use commands by their names in arena v2: run is submit mpi, status is get; get, list,"
+            " logs, suspend, resume and delete are the same.",
+            {name: _found(path) for name, path in _ARENA_V2.items()},
+        ),
+    },
+)
+"""The whole tree."""
 
 
 class _Commands(Mapping[str, Any]):

@@ -172,7 +172,7 @@ def page(command: Command) -> str:
     if command.aliases:
         names = [f"`{PROGRAM} {' '.join((*command.path[:-1], one))}`" for one in command.aliases]
         parts += [f"It can also be written {' or '.join(names)}.", ""]
-    if command.commands:
+    if _below(command):
         parts += ["## Commands", "", *_list(_below(command)), ""]
     if command.examples:
         shown_lines = [
