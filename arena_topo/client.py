@@ -38,7 +38,7 @@ from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.opening import known
 from arena_topo.engines.waiting import Ending, Goal
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
-from arena_topo.gang import comparison, restarting, submission, submitting
+from arena_topo.gang import comparison, submission, submitting
 from arena_topo.gang.comparison import Proposal
 from arena_topo.gang.starting import Outcome
 from arena_topo.gang.submission import Submitted
@@ -271,7 +271,7 @@ class Client:
         is none.
         """
         with self._known(name) as (backend, where):
-            if not restarting.runs(backend, name, where):
+            if not submission.runs(backend, name, where):
                 self._started(submission.resume, backend, name, where, stay=wait)
             return backend.job(name, where)
 
@@ -414,7 +414,7 @@ class Client:
         stay: bool,
     ) -> None:
         outcome = start(backend, name, where, stay=stay, tell=self.tell)
-        restarting.check(outcome, name, where)
+        submission.check(outcome, name, where)
         for note in outcome.notes:
             self.tell(note)
 

@@ -7,6 +7,7 @@
     ├─ UnreadableTopology       1  a matrix, ConfigMap or dump made no sense; says where
     ├─ solver.Unplaceable     3|5  no set of GPUs fits: not now (3), never on this cluster (5)
     ├─ NotPossible              1  the job is in no state for what was asked of it
+    ├─ NotNow                   3  a gang that was asked to start has to wait
     ├─ NotFound                 1  the job or pod named does not exist
     ├─ AlreadyExists            1  the name is taken
     ├─ JobDeleted               1  the job was deleted while something was done with it
@@ -136,6 +137,12 @@ class ClusterError(ArenaError):
     ) -> None:
         super().__init__(message, why=why, hint=hint)
         self.status = status
+
+
+class NotNow(ArenaError):
+    """A gang that was asked to start has to wait."""
+
+    exit_code = 3
 
 
 class AccessDenied(ClusterError):

@@ -46,13 +46,13 @@ from arena_topo.errors import InvalidValue as InvalidValue
 from arena_topo.errors import JobDeleted as JobDeleted
 from arena_topo.errors import JobFailed as JobFailed
 from arena_topo.errors import NotFound as NotFound
+from arena_topo.errors import NotNow as NotNow
 from arena_topo.errors import NotPossible as NotPossible
 from arena_topo.errors import TimedOut as TimedOut
 from arena_topo.errors import UnreadableTopology as UnreadableTopology
 from arena_topo.errors import UsageError as UsageError
 from arena_topo.gang.comparison import Comparison as Comparison
 from arena_topo.gang.comparison import Proposal as Proposal
-from arena_topo.gang.restarting import NotNow as NotNow
 from arena_topo.gang.submission import Submitted as Submitted
 from arena_topo.gang.submitting import Exists as Exists
 from arena_topo.job import BindingChoice as BindingChoice

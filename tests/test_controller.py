@@ -25,8 +25,8 @@ from arena_topo.engines.kubernetes.lease import DURATION, Lease
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.local import engine as local
 from arena_topo.errors import ClusterError, NotPossible, UsageError
-from arena_topo.gang import gathering, submission
-from arena_topo.gang.starting import Starter
+from arena_topo.gang import rollout, submission
+from arena_topo.gang.protocol import Starter
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import CleanPodPolicy, ConfigFile, KeyValue, MPIJob, NodeLoss
 from arena_topo.manifests import GATE, MAP, PROPOSED, STATE, TRIES
@@ -438,12 +438,12 @@ def test_an_image_that_does_not_exist_gives_the_gpus_back_and_is_tried_three_tim
     )
     # Nobody waits for it but the controller.
     with here.cluster.running():
-        together = submission.brought_together
+        together = submission.wait_until_placed
         try:
-            submission.brought_together = lambda _starter, _job, outcome, **_more: outcome
+            submission.wait_until_placed = lambda _starter, _job, outcome, **_more: outcome
             submission.submit(job, here.backend, namespace="default")
         finally:
-            submission.brought_together = together
+            submission.wait_until_placed = together
     for _ in range(12):
         here.rounds()
         here.later(30)
@@ -592,7 +592,7 @@ def test_a_worker_that_leaves_its_gate_late_is_not_called_unschedulable_at_once(
             ],
         }
     here.rounds()
-    here.later(gathering.UNSCHEDULABLE - 2)
+    here.later(rollout.UNSCHEDULABLE - 2)
     here.rounds()
     assert here.runs("job")
     here.later(3)

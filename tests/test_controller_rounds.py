@@ -11,8 +11,8 @@ from arena_topo.admin import controller
 from arena_topo.admin.controller import LEASE_PERIOD, MOST_STARTS, PERIOD, RENEWAL, Wake
 from arena_topo.engines.kubernetes import lease
 from arena_topo.engines.kubernetes.lease import DURATION
-from arena_topo.gang import gathering
-from arena_topo.gang.starting import Starter
+from arena_topo.gang import rollout
+from arena_topo.gang.protocol import Starter
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, pinning
@@ -35,12 +35,12 @@ def test_a_running_job_that_makes_no_sense_does_not_stop_the_others_and_is_told_
     here.submit("evil", workers=8)
     here.submit("first", workers=8)
     here.submit("second", workers=8)
-    places = gathering.worker_places
+    places = rollout.worker_places
 
     def evil(mpijob: dict, pods: list) -> list:
         return nonsense() if mpijob["metadata"]["name"] == "evil" else places(mpijob, pods)
 
-    monkeypatch.setattr(gathering, "worker_places", evil)
+    monkeypatch.setattr(rollout, "worker_places", evil)
     here.backend.delete("first", "default")
     here.cluster.settle()
     here.rounds(3)

@@ -13,7 +13,7 @@ from cube_mesh import V100, cluster, node
 from fake_patch import json_patch
 from fake_resources import Refused
 
-from arena_topo.gang import planning, starting
+from arena_topo.gang import planning, protocol
 from arena_topo.job import MPIJob
 from arena_topo.manifests import (
     FORECAST,
@@ -84,7 +84,7 @@ def held() -> Object:
 
 
 def pinned() -> Object:
-    return starting.pinned(placed(), PLACEMENT, BINDING, CLUSTER)
+    return protocol.pinned(placed(), PLACEMENT, BINDING, CLUSTER)
 
 
 def unpinned(stored: Object) -> Object:

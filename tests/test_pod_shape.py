@@ -24,7 +24,7 @@ from arena_topo.bandwidth import Regime
 from arena_topo.engines import Options
 from arena_topo.engines.local import engine as local
 from arena_topo.errors import InvalidJob
-from arena_topo.gang import again, shape, submission
+from arena_topo.gang import existing_job, shape, submission
 from arena_topo.gang.planning import plan, request_of
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
@@ -135,7 +135,7 @@ def test_a_fused_job_of_v1alpha1_is_the_same_request_when_it_is_submitted_again(
     with WORLDS["kubernetes-v1alpha1"](tmp_path) as world:
         job = world.job("demo", **SMALL)
         submission.submit(job, world.backend, namespace="default")
-        found = again.same(job, world.backend, namespace="default")
+        found = existing_job.same(job, world.backend, namespace="default")
     assert found[0]["spec"]["launcherResources"] == {}
 
 
@@ -572,7 +572,7 @@ def test_a_job_of_auto_is_the_same_request_when_it_is_submitted_again(tmp_path: 
     with WORLDS[name](tmp_path) as world:
         job = replace(world.job("demo", **SMALL), pod_shape=PodShape.AUTO)
         submission.submit(job, world.backend, namespace="default")
-        assert again.same(job, world.backend, namespace="default")
+        assert existing_job.same(job, world.backend, namespace="default")
 
 
 # ---------------------------------------------------------------- shared

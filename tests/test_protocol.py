@@ -38,7 +38,7 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.kubernetes.queued import QueuedJob
-from arena_topo.gang import fairness, planning, starting, submission
+from arena_topo.gang import fairness, planning, protocol, submission
 from arena_topo.job import MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, Mechanisms, Plan, patches
 from arena_topo.manifests.annotations import parse_map
@@ -54,9 +54,9 @@ SMALL = machine("small", "V100", matrix(4, {(0, 3): 2, (1, 2): 2, (0, 1): 1}))
 @pytest.fixture(autouse=True)
 def only_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody here makes pods, so that nobody waits for them; see tests/test_gathering.py."""
-    monkeypatch.setattr(submission, "brought_together", lambda _s, _j, outcome, **_: outcome)
+    monkeypatch.setattr(submission, "wait_until_placed", lambda _s, _j, outcome, **_: outcome)
     # They are put in every order anyway.
-    monkeypatch.setattr(starting, "_PAUSE", 0.0)
+    monkeypatch.setattr(protocol, "_PAUSE", 0.0)
 
 
 @dataclass(slots=True)
@@ -704,7 +704,7 @@ class TestWhatIsExploredIsEnoughToNotice:
     """The protocol, broken in each of its parts; what the tests above say of it then."""
 
     def test_a_submitter_that_does_not_yield(self, build, monkeypatch) -> None:
-        monkeypatch.setattr(starting, "_fits", lambda *_: True)
+        monkeypatch.setattr(protocol, "_fits", lambda *_: True)
         with pytest.raises(AssertionError, match=r"GPU 0 of node-0 is held by [ab] and [ab]"):
             two(build(), running=1, a=TAKES_ALL, b=TAKES_ALL)
 
@@ -721,7 +721,7 @@ class TestWhatIsExploredIsEnoughToNotice:
             stalled(build(), every=True)
 
     def test_records_that_can_be_told_apart_by_the_second_only(self, build, monkeypatch) -> None:
-        monkeypatch.setattr(starting.Starter, "_stamp", lambda _: "2030-03-17T17:46:40Z")
+        monkeypatch.setattr(protocol.Starter, "_stamp", lambda _: "2030-03-17T17:46:40Z")
         world = build()
         actors = [
             world.submitter("a", alone=False, **TAKES_ALL),
@@ -732,7 +732,7 @@ class TestWhatIsExploredIsEnoughToNotice:
             play(actors, scripted(REWRITTEN), world.check)
 
     def test_a_name_that_is_kept_where_gpus_are_only_counted(self, build, monkeypatch) -> None:
-        monkeypatch.setattr(starting, "_outdated", lambda *_: False)
+        monkeypatch.setattr(protocol, "_outdated", lambda *_: False)
         pair = {"workers": 1, "gpus": 2}
         with pytest.raises(AssertionError, match=r"GPU 0 of node-0 is held by [ab] and [ab]"):
             two(build(dedicated=False), running=2, a=pair, b=pair)

@@ -18,8 +18,8 @@ from fake_cluster import FakeCluster
 from arena_topo.engines import Options, Phase
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
-from arena_topo.gang import assembling, comparison, gathering, planning, submission
-from arena_topo.gang.again import same
+from arena_topo.gang import comparison, planning, rollout, submission
+from arena_topo.gang.existing_job import same
 from arena_topo.job import EnvVar, KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
@@ -123,10 +123,10 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # A world where things take milliseconds is looked at that often.
-    monkeypatch.setattr(assembling, "_LOOK", 0.02)
-    monkeypatch.setattr(assembling, "_SETTLE", 0.3)
+    monkeypatch.setattr(rollout, "_LOOK", 0.02)
+    monkeypatch.setattr(rollout, "_SETTLE", 0.3)
     monkeypatch.setattr(submission, "_AGAIN", 0.05)
-    monkeypatch.setattr(gathering, "UNSCHEDULABLE", 1.0)
+    monkeypatch.setattr(rollout, "UNSCHEDULABLE", 1.0)
     api = FakeApi()
     cluster = FakeCluster(api, kueue=True)
     for index in range(2):

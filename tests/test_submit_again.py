@@ -110,8 +110,8 @@ def test_a_request_that_is_another_is_refused_with_all_that_differs(line):
         "error: the job demo is already exist, please delete it first."
         " use 'arena-topo delete demo'\n"
         "  why:  it is another request: the command is sleep 60 there, sleep 61 here; --workers is"
-        " 2 there, 4 here; --env A has another value there; --env B is set there, not set here;"
-        " --label team is x there, y here; --retry is 3 there, not set here\n"
+        " 2 there, 4 here; --env differs in A, B; --label is team=x there, team=y here; --retry is"
+        " 3 there, not set here\n"
         "  try:  --exists replace deletes it and submits this one in its place\n"
     )
     assert line.uid() == first

@@ -38,9 +38,9 @@ from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import ArenaError, UsageError
-from arena_topo.gang import fairness, gathering
-from arena_topo.gang.gathering import Fate
-from arena_topo.gang.starting import Starter
+from arena_topo.gang import fairness, rollout
+from arena_topo.gang.protocol import Starter
+from arena_topo.gang.rollout import Fate
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
@@ -230,7 +230,7 @@ class Controller:
     clock: Callable[[], float] = time.monotonic
     reopen: Callable[[], Starter] | None = None
     _opened: float | None = None
-    _patience: dict[tuple[str, str, str], gathering.Patience] = field(default_factory=dict)
+    _patience: dict[tuple[str, str, str], rollout.StallTimer] = field(default_factory=dict)
     _missed: dict[tuple[str, bool], float] = field(default_factory=dict)
     _lost_now: dict[str, str] = field(default_factory=dict)
     _silent_now: frozenset[str] = frozenset()
@@ -361,7 +361,7 @@ class Controller:
 
     def _tended(self, job: QueuedJob, seen: _Seen) -> bool:
         """See to a job that is resumed; whether anything that others may see was changed."""
-        if gathering.gated(seen.pods):
+        if rollout.gated(seen.pods):
             self._again(PERIOD)
         if job.suspender is not None and (job.suspended or _fresh(job, seen.pods, seen.now)):
             return self._handed(job, seen)
@@ -373,7 +373,7 @@ class Controller:
             return False
         if job.state != "placed":
             return False
-        if gathering.worker_places(job.manifest, seen.pods):
+        if rollout.worker_places(job.manifest, seen.pods):
             self._bound(job, seen.pods)
         if job.suspender is not None:
             return False
@@ -386,7 +386,7 @@ class Controller:
         if stored is not None and stored["metadata"]["uid"] == job.manifest["metadata"]["uid"]:
             now = queued(stored, {})
             if now is not None and not now.suspended and now.state == "placed":
-                for pod, patch in gathering.worker_places(stored, pods):
+                for pod, patch in rollout.worker_places(stored, pods):
                     self.queue.bind(pod, patch)
 
     def _handed(self, job: QueuedJob, seen: _Seen) -> bool:
@@ -415,7 +415,7 @@ class Controller:
         """Take a gang back that cannot complete."""
         pods = [self._dated(pod) for pod in seen.pods]
         since = job.started or job.recorded or 0.0
-        stands = gathering.standing(job.manifest, pods, (), now=seen.now, since=since)
+        stands = rollout.status_of(job.manifest, pods, (), now=seen.now, since=since)
         if stands.fate is Fate.STARTED:
             if TRIES in (job.manifest["metadata"].get("annotations") or {}):
                 self.queue.change(job.manifest, patches.settled(job.manifest))
@@ -433,15 +433,15 @@ class Controller:
     ) -> Cause | None:
         """Why a gang cannot complete, or has not moved for too long; None while it may."""
         since = job.started or job.recorded or 0.0
-        stands = gathering.standing(job.manifest, pods, events, now=now, since=since)
+        stands = rollout.status_of(job.manifest, pods, events, now=now, since=since)
         if stands.broken is not None:
             return stands.broken
         limit = float(job_of(job.manifest).gang_timeout)
         patience = self._patience.setdefault(
-            (*job.key, job.record or ""), gathering.Patience(limit=limit)
+            (*job.key, job.record or ""), rollout.StallTimer(limit=limit)
         )
-        pulling = gathering.pulls(pods, events, now=now)
-        if patience.lost(stands, pulling=pulling, now=self.clock()):
+        pulling = rollout.pulls(pods, events, now=now)
+        if patience.expired(stands, pulling=pulling, now=self.clock()):
             return because(CauseCode.STALLED, limit=f"{limit:g} s", text=stands.progress)
         return None
 
@@ -648,7 +648,7 @@ def _fresh(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
 
     A record that was never confirmed, and whose author must be gone by now, says nothing.
     """
-    waiting = gathering.gated(pods)
+    waiting = rollout.gated(pods)
     if job.state != "placed" or job.recorded is None:
         return bool(waiting)
     if PROPOSED in (job.manifest["metadata"].get("annotations") or {}):
@@ -657,7 +657,7 @@ def _fresh(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
     if any(map(_is_bound, pods)):
         return False
     # Times of creation are whole seconds.
-    return bool(waiting) and min(map(gathering.born, waiting)) > job.recorded + 1
+    return bool(waiting) and min(map(rollout.born, waiting)) > job.recorded + 1
 
 
 def _is_bound(pod: Object) -> bool:

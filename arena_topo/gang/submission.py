@@ -1,7 +1,9 @@
-"""`submit` and its like: gangs are created, started, stopped, and placed again.
+"""`submit` and its like: jobs are created, started, suspended, and placed again.
 
-What a job needs is decided in `planning`, who gets which GPUs in `starting`, and whether a gang
-came together in `gathering`; here are the verbs that people know.
+What a job needs is decided in `planning`, who gets which GPUs in `protocol`, and whether a gang
+came together in `rollout`; here are the verbs that people know. Jobs that arena-topo does not place
+have no record and no place in the queue: of these `runPolicy.suspend` alone counts, which the
+operators of MPIJob v1 and v2beta1 heed.
 """
 
 from __future__ import annotations
@@ -9,11 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters.queues import suspended, suspender
+from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspender
 from arena_topo.clusters.usage import job_over
-from arena_topo.engines import Backend, JobStatus, Pausing
+from arena_topo.engines import Backend, JobStatus, Pausing, Phase, waiting
 from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, queued
 from arena_topo.engines.waiting import command
@@ -22,13 +24,13 @@ from arena_topo.errors import (
     ArenaError,
     InvalidJob,
     NotFound,
+    NotNow,
     NotPossible,
 )
-from arena_topo.gang import comparison, fairness, gathering, ordinary, shape
-from arena_topo.gang.assembling import Tell, brought_together, left
-from arena_topo.gang.gathering import Fate
+from arena_topo.gang import comparison, fairness, rollout, shape
 from arena_topo.gang.planning import built, check_preferred, fit, placed, plan, request_of
-from arena_topo.gang.starting import Decision, Outcome, Starter, left_behind
+from arena_topo.gang.protocol import Decision, Outcome, Starter, left_behind
+from arena_topo.gang.rollout import Fate, Tell, wait_for_old_pods, wait_until_placed
 from arena_topo.job import MPIJob
 from arena_topo.manifests import INCOMPLETE, STATE, Forecast, Manifest, Plan, patches, pinning
 from arena_topo.manifests.annotations import job_of, requested
@@ -46,6 +48,9 @@ Announce = Callable[[Sequence[str]], None]
 
 _AGAIN = 3.0
 """Seconds between two looks whether a gang that waits can be started."""
+
+_TRIES = 10
+"""How often a job is read again that others have changed in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,17 @@ class Submitted:
         """What was created and how it stands, for a prompt."""
         stands = self.status if self.status is not None else self.unread
         return f"<Submitted {', '.join(self.created) or 'nothing new'}: {stands}>"
+
+
+def _submitted(backend: Backend, plan: Plan, created: tuple[str, ...], **more: Any) -> Submitted:
+    """What was created, with the job as it stands; else why it cannot be read."""
+    status, unread = None, None
+    try:
+        status = backend.job(plan.job.name, plan.namespace)
+    except ArenaError as error:
+        # From here on the job exists, and whoever submitted it must hear that.
+        unread = error.message
+    return Submitted(plan=plan, created=created, status=status, unread=unread, **more)
 
 
 def submit(
@@ -109,12 +125,7 @@ def submit(
 
 
 def _applied(
-    job: MPIJob,
-    backend: Backend,
-    *,
-    namespace: str,
-    api: ApiVersion | None,
-    announce: Announce,
+    job: MPIJob, backend: Backend, *, namespace: str, api: ApiVersion | None, announce: Announce
 ) -> Submitted:
     """Submit to an engine that sees to waiting itself, or a job that is not placed."""
     cluster = backend.cluster() if job.gputopology else None
@@ -136,34 +147,22 @@ def _applied(
         )
     created = backend.apply(decided)
     announce(created)
-    status, unread = _seen(backend, job.name, namespace)
-    return Submitted(
-        plan=decided,
-        created=created,
-        status=status,
-        unread=unread,
+    return _submitted(
+        backend,
+        decided,
+        created,
         starter="It starts by itself once it can." if decided.waiting is not None else None,
         nearest=nearest,
         advice=comparison.advised(decided, cluster) if cluster is not None else (),
     )
 
 
-def _seen(backend: Backend, name: str, namespace: str) -> tuple[JobStatus | None, str | None]:
-    """The job as it stands; else why it cannot be read."""
-    try:
-        return backend.job(name, namespace), None
-    except ArenaError as error:
-        # From here on the job exists, and whoever submitted it must hear that.
-        return None, error.message
-
-
 def existing(
     job: MPIJob, backend: Backend, namespace: str, *, api: ApiVersion | None = None
 ) -> Submitted:
     """A job that was there already, with the very same request; nothing was created of it."""
-    status, unread = _seen(backend, job.name, namespace)
     same = built(job, backend, namespace=namespace, api=api, cluster=None)
-    return Submitted(plan=same, created=(), status=status, unread=unread)
+    return _submitted(backend, same, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,17 +188,16 @@ class _Submission:
             return self._left_waiting(denied)
         if starter.withdraw(view.jobs, view.now):
             view = self.queue.read()
-        check_preferred(self.job, view.cluster(), self.backend)
-        job = shape.shaped(self.job, view.cluster(), self.backend, api=self.api, later=True)
+        job = self._shaped(view.cluster())
         priority = self.queue.priority(job.priority)
         mine = fairness.newcomer(job, namespace=self.namespace, priority=priority)
-        bare = self._built(job, view.cluster(), None)
+        bare = self._built(job, Decision(cluster=view.cluster()))
         owner = suspender(bare.objects[0])
         if owner is not None:
             return self._handed_over(job, bare, owner)
         trial = patches.suspended(
             pinning.gated(pinning.unplaced(bare.objects[0])),
-            Decision(cluster=view.cluster()).forecast,
+            Forecast(state="waiting", emulated=view.cluster().emulated),
             at=None,
             request=requested(job),
         )
@@ -207,50 +205,53 @@ class _Submission:
         if "schedulingGates" in lacks:
             starter = starter.gateless(self.namespace)
         if "suspend" in lacks:
-            return self._unguarded(starter, job, mine)
+            return self._unsuspendable(starter, job, mine)
         decision = starter.decide(job, mine, view)
-        planned = self._built(job, decision.cluster, decision)
+        planned = self._built(job, decision)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
         with left_behind(job.name, self.namespace):
             outcome = self._started(starter, job, stored, decision)
         if outcome.decision is not decision:
-            planned = self._built(job, outcome.decision.cluster, outcome.decision)
+            planned = self._built(job, outcome.decision)
         return self._told(planned, created, outcome)
+
+    def _shaped(self, cluster: Cluster) -> MPIJob:
+        check_preferred(self.job, cluster, self.backend)
+        return shape.shaped(self.job, cluster, self.backend, api=self.api, later=True)
 
     def _started(
         self, starter: Starter, job: MPIJob, stored: Manifest, decision: Decision
     ) -> Outcome:
         """Start a gang that was created, and stay with it as long as this command is to."""
-        outcome = (
+        outcome: Outcome | None = (
             starter.start(job, stored, decision)
             if decision.placement is not None
             else Outcome(stored=stored, decision=decision, resumed=False)
         )
+        assert outcome is not None
         if not outcome.resumed:
             marked_whole(self.queue, outcome.stored)
+        while outcome is not None:
+            last = self._watched(starter, job, outcome)
+            outcome = None
+            if self.stay and not last.resumed:
+                outcome = self._awaited(starter, job, last)
+        return last
+
+    def _watched(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome:
         until = Fate.STARTED if self.stay else Fate.BOUND
-        while True:
-            outcome = brought_together(
-                starter, job, outcome, until=until, tell=self.tell, sees=self.sees, end=self.end
-            )
-            if outcome.resumed or not self.stay:
-                break
-            found = self._awaited(starter, job, outcome)
-            if found is None:
-                break
-            outcome = found
-        return outcome
+        return wait_until_placed(
+            starter, job, outcome, until=until, tell=self.tell, sees=self.sees, end=self.end
+        )
 
     def _awaited(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome | None:
         """Stay until a gang that waits can be started; None if it is not for this command to do."""
         if patches.tries_of(outcome.stored) >= MOST_TRIES or self.queue.watched():
             return None
         self.tell(f"{job.name} waits: {outcome.decision.refused}; it is started once it fits")
-        meta = outcome.stored["metadata"]
-        while self.end is None or time.monotonic() < self.end:
-            time.sleep(_AGAIN)
-            stored = self.queue.get(meta["namespace"], meta["name"])
+        while self._pause():
+            stored = self.queue.get(self.namespace, job.name)
             mine = None if stored is None else queued(stored, {})
             if stored is None or mine is None or not fairness.waits(mine):
                 return None
@@ -262,6 +263,13 @@ class _Submission:
                     return started
         return None
 
+    def _pause(self) -> bool:
+        """Wait before the next look; False where there is no time for one."""
+        if self.end is not None and time.monotonic() >= self.end:
+            return False
+        time.sleep(_AGAIN)
+        return True
+
     def _completed(self, stored: Manifest, planned: Plan) -> tuple[str, ...]:
         """Create what the job owns; the names of it all."""
         first, *others = planned.objects
@@ -271,32 +279,26 @@ class _Submission:
         self.announce(created)
         return created
 
-    def _built(self, job: MPIJob, cluster: Cluster, decision: Decision | None) -> Plan:
-        placement = decision.placement if decision is not None else None
+    def _built(self, job: MPIJob, decision: Decision) -> Plan:
+        waits = str(decision.refused or "") if decision.placement is None else None
         return built(
             job,
             self.backend,
             namespace=self.namespace,
             api=self.api,
-            cluster=cluster,
-            request=request_of(job, cluster, self.backend, api=self.api),
-            placement=placement,
-            binding=decision.binding if decision is not None else None,
-            waiting=None
-            if placement is not None
-            else str(decision.refused or "")
-            if decision
-            else "",
+            cluster=decision.cluster,
+            request=request_of(job, decision.cluster, self.backend, api=self.api),
+            placement=decision.placement,
+            binding=decision.binding,
+            waiting=waits,
         )
 
     def _told(self, planned: Plan, created: tuple[str, ...], outcome: Outcome) -> Submitted:
-        status, unread = _seen(self.backend, self.job.name, self.namespace)
         waits = outcome.decision.placement is None
-        return Submitted(
-            plan=planned,
-            created=created,
-            status=status,
-            unread=unread,
+        return _submitted(
+            self.backend,
+            planned,
+            created,
             starter=self._starter(outcome) if waits else None,
             nearest=outcome.decision.nearest,
             notes=outcome.notes,
@@ -323,20 +325,18 @@ class _Submission:
         if not self.queue.watched():
             raise denied
         # Whether it can fit at all can be seen from what the controller publishes.
-        check_preferred(self.job, cluster, self.backend)
-        job = shape.shaped(self.job, cluster, self.backend, api=self.api, later=True)
+        job = self._shaped(cluster)
         try:
             placed(job, request_of(job, cluster, self.backend, api=self.api), cluster)
         except Unplaceable as refused:
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
         decision = Decision(cluster=cluster, refused=because(CauseCode.JOBS_HIDDEN))
-        planned = self._built(job, cluster, decision)
+        planned = self._built(job, decision)
         owner = suspender(planned.objects[0])
         if owner is not None:
             return self._handed_over(job, planned, owner)
-        starter = open_starter(self.backend, self.queue)
-        stored = starter.admit(planned, decision)
+        stored = open_starter(self.backend, self.queue).admit(planned, decision)
         created = self._completed(stored, planned)
         with left_behind(job.name, self.namespace):
             stored = marked_whole(self.queue, stored)
@@ -368,43 +368,28 @@ class _Submission:
             with left_behind(job.name, self.namespace):
                 outcome = self._admitted(job)
             if outcome is not None:
-                return self._told(
-                    self._built(job, outcome.decision.cluster, outcome.decision), created, outcome
-                )
-        status, unread = _seen(self.backend, job.name, self.namespace)
-        places = (
-            "the controller places it then."
-            if watched
-            else f"its workers then wait at their gates until: arena-topo resume {job.name}"
-        )
-        return Submitted(
-            plan=planned,
-            created=created,
-            status=status,
-            unread=unread,
-            starter=f"{owner} starts it; {places}",
-        )
+                return self._told(self._built(job, outcome.decision), created, outcome)
+        places = f"its workers then wait at their gates until: arena-topo resume {job.name}"
+        if watched:
+            places = "the controller places it then."
+        return _submitted(self.backend, planned, created, starter=f"{owner} starts it; {places}")
 
     def _admitted(self, job: MPIJob) -> Outcome | None:
         """Stay until a gang was started by its queue, and place it; None if that takes too long."""
         starter = open_starter(self.backend, self.queue)
-        while self.end is None or time.monotonic() < self.end:
-            time.sleep(_AGAIN)
+        while self._pause():
             found = self.queue.get(self.namespace, job.name)
             mine = None if found is None else queued(found, {})
             if found is None or mine is None:
                 return None
-            if mine.suspended or not gathering.gated(self.queue.pods(found)):
+            if mine.suspended or not rollout.gated(self.queue.pods(found)):
                 continue
             outcome = starter.admitted(job_of(found), found)
             if outcome.resumed and outcome.decision.placement is not None:
-                until = Fate.STARTED
-                return brought_together(
-                    starter, job, outcome, until=until, tell=self.tell, sees=self.sees, end=self.end
-                )
+                return self._watched(starter, job, outcome)
         return None
 
-    def _unguarded(self, starter: Starter, job: MPIJob, mine: QueuedJob) -> Submitted:
+    def _unsuspendable(self, starter: Starter, job: MPIJob, mine: QueuedJob) -> Submitted:
         """Create a gang where no operator can let it wait."""
 
         def build(decision: Decision) -> Plan:
@@ -416,20 +401,19 @@ class _Submission:
                     nearest=f"{decision.nearest or 'submit again later'} (MPIJob {self.api} cannot"
                     " wait)",
                 )
-            return self._built(job, decision.cluster, decision)
+            return self._built(job, decision)
 
-        planned, outcome = starter.unguarded(job, mine, build)
+        planned, outcome = starter.submit_unsuspendable(job, mine, build)
         claims = [one for one in planned.objects if one["kind"].startswith("ResourceClaim")]
         if claims:
             with left_behind(job.name, self.namespace):
                 self.queue.renew(outcome.stored, claims)
         created = self._completed(outcome.stored, planned)
-        status, unread = _seen(self.backend, job.name, self.namespace)
         note = (
             f"MPIJob {self.api} of this cluster cannot be suspended: the gang starts at once, and"
             " is not taken back if it cannot complete"
         )
-        return Submitted(plan=planned, created=created, status=status, unread=unread, notes=(note,))
+        return _submitted(self.backend, planned, created, notes=(note,))
 
 
 def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
@@ -446,6 +430,29 @@ def open_starter(backend: Backend, queue: Queue) -> Starter:
         return placed(job, request_of(job, cluster, backend), cluster)
 
     return Starter(queue=queue, place=place, fit=fit)
+
+
+# ---------------------------------------------------------------- suspend, resume, replan
+
+
+def runs(backend: Backend, name: str, namespace: str) -> bool:
+    """Whether a job runs whole; resuming helps one whose workers are not all there."""
+    try:
+        status = backend.job(name, namespace)
+    except AccessDenied:
+        # Who may not list pods can still resume.
+        return False
+    return status.phase is Phase.RUNNING and not any(one.pending for one in status.instances)
+
+
+def check(outcome: Outcome, name: str, namespace: str) -> None:
+    """NotNow, with the reason and the nearest way out, where a start ended in waiting."""
+    if not outcome.resumed:
+        raise NotNow(
+            f"{name} has to wait",
+            why=str(outcome.decision.refused),
+            hint=outcome.decision.nearest or f"arena-topo why {name} -n {namespace}",
+        )
 
 
 def resume(
@@ -467,65 +474,107 @@ def resume(
     """
     if backend.pausing is not None:
         held = backend.pausing.resume(name, namespace)
-        return ordinary.resumed(backend, name, namespace, held=held, stay=stay, sees=sees)
+        return _goes_on(backend, name, namespace, held=held, stay=stay, sees=sees)
     queue, stored = _queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None:
         why = _out_of_queue(backend, stored)
         if why is None:
-            held = ordinary.resume(queue, stored)
-            return ordinary.resumed(backend, name, namespace, held=held, stay=stay, sees=sees)
-        raise NotPossible(
-            f"there is nothing to resume about {name}",
-            why=why,
-            hint=f"{ordinary.delete(stored)}, and submit it again",
-        )
+            held = _changed(queue, stored, _let_go, "resumed") is not None
+            return _goes_on(backend, name, namespace, held=held, stay=stay, sees=sees)
+        raise _anew(stored, f"there is nothing to resume about {name}", why)
     if mine.incomplete:
         if missing := queue.missing(stored):
-            raise NotPossible(
-                f"{name} was not created completely",
-                why=f"whoever submitted it was stopped before its files were there: no"
-                f" {' and no '.join(f'configmap {one}' for one in missing)}",
-                hint=f"{ordinary.delete(stored)}, and submit it again",
-            )
+            lacks = " and no ".join(f"configmap {one}" for one in missing)
+            why = f"whoever submitted it was stopped before its files were there: no {lacks}"
+            raise _anew(stored, f"{name} was not created completely", why)
         stored = marked_whole(queue, stored)
-    starter = open_starter(backend, queue)
-    job = job_of(stored)
+    starter, job = open_starter(backend, queue), job_of(stored)
+    outcome = Outcome(stored=stored, decision=Decision(cluster=Cluster(nodes=())), resumed=True)
     if mine.suspender is not None:
         if mine.suspended:
-            raise ordinary.not_ours(stored, mine.suspender, "starts")
-        outcome = _begun(stored) if _seated(queue, stored) else starter.admitted(job, stored)
-    elif not mine.suspended:
-        outcome = _begun(stored)
-    else:
+            raise _not_ours(stored, mine.suspender, "starts")
+        # Where some worker has its node, the others go where that record says.
+        if not any(map(_is_bound, queue.pods(stored))):
+            outcome = starter.admitted(job, stored)
+    elif mine.suspended:
         view = queue.read()
         starter.withdraw([one for one in view.jobs if one.key != mine.key], view.now)
-        left(starter, stored)
-        if starter.haunted(stored):
-            return starter.haunting(stored)
-        released = queue.change(stored, patches.releasing(stored))
-        if released is None:
-            released = queue.get(namespace, name)
-        if released is None:
-            raise NotFound(f"Not found training job {name} in namespace {namespace}")
+        wait_for_old_pods(starter, stored)
+        if starter.has_old_pods(stored):
+            return starter.waiting_for_old_pods(stored)
+        released = queue.change(stored, patches.releasing(stored)) or _read(queue, name, namespace)
         outcome = starter.start(job, released, None)
+    return _watched(starter, job, outcome, stay=stay, tell=tell, sees=sees)
+
+
+def _watched(
+    starter: Starter, job: MPIJob, outcome: Outcome, *, stay: bool, tell: Tell, sees: Tell
+) -> Outcome:
     until = Fate.STARTED if stay else Fate.BOUND
-    return brought_together(starter, job, outcome, until=until, tell=tell, sees=sees)
+    return wait_until_placed(starter, job, outcome, until=until, tell=tell, sees=sees)
 
 
-def _begun(stored: Manifest) -> Outcome:
-    """A job that was resumed before, by its record."""
-    return Outcome(stored=stored, decision=Decision(cluster=Cluster(nodes=())), resumed=True)
+def _is_bound(pod: Manifest) -> bool:
+    leaves = is_launcher(pod) or pod["metadata"].get("deletionTimestamp")
+    return bool(pod["spec"].get("nodeName")) and not leaves
 
 
-def _seated(queue: Queue, stored: Manifest) -> bool:
-    """Whether some worker has its node already: then the others go where that record says."""
-    return any(
-        pod["spec"].get("nodeName")
-        and not is_launcher(pod)
-        and not pod["metadata"].get("deletionTimestamp")
-        for pod in queue.pods(stored)
-    )
+def _read(queue: Queue, name: str, namespace: str) -> Manifest:
+    found = queue.get(namespace, name)
+    if found is None:
+        raise NotFound(f"Not found training job {name} in namespace {namespace}")
+    return found
+
+
+def _changed(
+    queue: Queue,
+    stored: Manifest,
+    patch_of: Callable[[Manifest], patches.Patch | None],
+    verb: str,
+) -> Manifest | None:
+    """Patch a job, read anew as often as others change it meanwhile; None if there is no need.
+
+    `patch_of` makes the patch for the job as it was read, None where it is as it is to be.
+    """
+    name, namespace = stored["metadata"]["name"], stored["metadata"]["namespace"]
+    for _ in range(_TRIES):
+        patch = patch_of(stored)
+        if patch is None:
+            return None
+        changed = queue.change(stored, patch)
+        if changed is not None:
+            return changed
+        stored = _read(queue, name, namespace)
+    raise ArenaError(f"{name} changes faster than it can be {verb}", hint="try again")
+
+
+def _let_go(stored: Manifest) -> patches.Patch | None:
+    """Let an ordinary job go on. NotPossible if a queue decides that."""
+    if not suspended(stored):
+        return None
+    owner = suspender(stored)
+    if owner is not None:
+        raise _not_ours(stored, owner, "starts")
+    return patches.going(stored)
+
+
+def _goes_on(
+    backend: Backend, name: str, namespace: str, *, held: bool, stay: bool, sees: Tell
+) -> Outcome:
+    """How the resuming of a job ended that was `held` before, or was not.
+
+    With `stay` once all its workers run, or never will.
+    """
+    if stay:
+
+        def seen(status: JobStatus) -> None:
+            sees(status.reason or f"{name} is {status.phase}")
+
+        waiting.wait_all(backend, [name], namespace, goal=waiting.Goal.RUNNING, seen=seen)
+    notes = () if held else (f"{name} was not suspended",)
+    decision = Decision(cluster=Cluster(nodes=()))
+    return Outcome(stored={}, decision=decision, resumed=True, notes=notes)
 
 
 def suspend(backend: Backend, name: str, namespace: str) -> None:
@@ -539,32 +588,22 @@ def suspend(backend: Backend, name: str, namespace: str) -> None:
     queue, stored = _queue_of(backend, name, namespace)
     owner = suspender(stored)
     if owner is not None:
-        raise ordinary.not_ours(stored, owner, "runs")
-    for _ in range(10):
+        raise _not_ours(stored, owner, "runs")
+
+    def hold(stored: Manifest) -> patches.Patch | None:
         mine = queued(stored, {})
         why = _out_of_queue(backend, stored) if mine is None else None
         if why is not None:
-            raise NotPossible(
-                f"{name} cannot be suspended",
-                why=why,
-                hint=f"{ordinary.delete(stored)} removes it",
-            )
-        if mine.state == "held" if mine is not None else suspended(stored):
-            return
-        patch = (
-            patches.stopping(stored)
-            if mine is None
-            else patches.holding(stored, pinning.unplaced(stored))
-        )
-        held = queue.change(stored, patch)
-        if held is not None:
-            _suspended(held)
-            return
-        found = queue.get(namespace, name)
-        if found is None:
-            raise NotFound(f"Not found training job {name} in namespace {namespace}")
-        stored = found
-    raise ArenaError(f"{name} changes faster than it can be suspended", hint="try again")
+            hint = f"{_delete(stored)} removes it"
+            raise NotPossible(f"{name} cannot be suspended", why=why, hint=hint)
+        if mine is None:
+            return None if suspended(stored) else patches.stopping(stored)
+        unpinned = pinning.unplaced(stored)
+        return None if mine.state == "held" else patches.holding(stored, unpinned)
+
+    held = _changed(queue, stored, hold, "suspended")
+    if held is not None:
+        _check_suspended(held)
 
 
 def replan(
@@ -587,29 +626,26 @@ def replan(
     if mine is None or mine.suspender is not None:
         owner = None if mine is None else mine.suspender
         why = f"{owner} decides when it runs" if owner else _out_of_queue(backend, stored)
+        if why is not None:
+            raise _anew(stored, f"{name} cannot be placed anew", why)
         verbs = " and ".join(f"arena-topo {verb} {name}" for verb in ("suspend", "resume"))
         raise NotPossible(
             f"{name} cannot be placed anew",
-            why=why or "it was not submitted with --gputopology",
-            hint=f"{ordinary.delete(stored)}, and submit it again"
-            if why
-            else f"{verbs} start it again",
+            why="it was not submitted with --gputopology",
+            hint=f"{verbs} start it again",
         )
-    starter = open_starter(backend, queue)
-    job = job_of(stored)
     if mine.suspended:
         return resume(backend, name, namespace, stay=stay, tell=tell, sees=sees)
-    cause = because(CauseCode.REPLANNED)
-    patch = patches.taking_back(stored, pinning.unplaced(stored), cause, mine.tries)
-    back = queue.change(stored, patch)
+    starter, cause = open_starter(backend, queue), because(CauseCode.REPLANNED)
+    back = rollout.roll_back(queue, stored, cause, mine.tries)
     if back is None:
         raise ArenaError(f"{name} was changed by somebody else meanwhile", hint="try again")
-    _suspended(back)
+    _check_suspended(back)
     tell(f"{cause}: the gang was taken back whole")
-    left(starter, back)
+    wait_for_old_pods(starter, back)
+    job = job_of(stored)
     outcome = starter.start(job, back, None)
-    until = Fate.STARTED if stay else Fate.BOUND
-    return brought_together(starter, job, outcome, until=until, tell=tell, sees=sees)
+    return _watched(starter, job, outcome, stay=stay, tell=tell, sees=sees)
 
 
 def _replanned(
@@ -625,18 +661,7 @@ def _replanned(
         )
     pausing.suspend(name, namespace)
     pausing.resume(name, namespace)
-    return ordinary.resumed(backend, name, namespace, held=True, stay=stay, sees=sees)
-
-
-def _suspended(stored: Manifest) -> Manifest:
-    """A job that was just suspended; ArenaError if its operator's CRD knows no suspension."""
-    if not suspended(stored):
-        raise ArenaError(
-            f"{stored['metadata']['name']} cannot be suspended, and runs on",
-            why="the MPIJob of this cluster's operator knows no suspension",
-            hint=f"end it with: {ordinary.delete(stored)}",
-        )
-    return stored
+    return _goes_on(backend, name, namespace, held=True, stay=stay, sees=sees)
 
 
 def tend(backend: Backend, name: str, namespace: str) -> None:
@@ -645,8 +670,18 @@ def tend(backend: Backend, name: str, namespace: str) -> None:
     stored = queue.get(namespace, name) if queue is not None else None
     if queue is None or stored is None or queued(stored, {}) is None:
         return
-    for pod, patch in gathering.worker_places(stored, queue.pods(stored)):
+    for pod, patch in rollout.worker_places(stored, queue.pods(stored)):
         queue.bind(pod, patch)
+
+
+def _check_suspended(stored: Manifest) -> None:
+    """ArenaError if the CRD of a job that was just suspended knows no suspension."""
+    if not suspended(stored):
+        raise ArenaError(
+            f"{stored['metadata']['name']} cannot be suspended, and runs on",
+            why="the MPIJob of this cluster's operator knows no suspension",
+            hint=f"end it with: {_delete(stored)}",
+        )
 
 
 def _out_of_queue(backend: Backend, stored: Manifest) -> str | None:
@@ -670,7 +705,31 @@ def _queue_of(backend: Backend, name: str, namespace: str) -> tuple[Queue, Manif
             else f"MPIJob {queue.api_version()} knows no suspension",
             hint=f"arena-topo delete {name} -n {namespace} ends it; submit it again later",
         )
-    stored = queue.get(namespace, name)
-    if stored is None:
-        raise NotFound(f"Not found training job {name} in namespace {namespace}")
-    return queue, stored
+    return queue, _read(queue, name, namespace)
+
+
+def _not_ours(stored: Manifest, owner: str, does: str) -> NotPossible:
+    """The error of a job that a queue alone suspends and resumes; `does` is what it decides of."""
+    name = stored["metadata"]["name"]
+    hints = {
+        KUEUE: "stop and start its Workload: kubectl kueue stop workload, resume workload;"
+        f" arena-topo why {name} says why it waits",
+        KUBE_QUEUE_NAME: f"arena-topo why {name} says why it waits; if this cluster has no"
+        f" kube-queue nobody ever starts it: {_delete(stored)}, and submit it without --queue",
+    }
+    return NotPossible(
+        f"{owner} decides when {name} {does}",
+        why=f"it was submitted to a queue of {owner}",
+        hint=hints.get(owner, f"ask it why: arena-topo why {name}"),
+    )
+
+
+def _anew(stored: Manifest, what: str, why: str) -> NotPossible:
+    """The error of a job with which nothing can be done but to submit it again."""
+    return NotPossible(what, why=why, hint=f"{_delete(stored)}, and submit it again")
+
+
+def _delete(stored: Manifest) -> str:
+    """The command that ends a job."""
+    meta = stored["metadata"]
+    return f"arena-topo delete {meta['name']} -n {meta['namespace']}"

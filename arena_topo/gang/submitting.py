@@ -47,11 +47,13 @@ def unless_there(
     `create` does the former; AlreadyExists if another has the name. What is replaced is awaited for
     at most `limit` seconds, and `tell` hears of it.
     """
-    from arena_topo.gang import again  # noqa: PLC0415 - only where a name may be taken
+    from arena_topo.gang import existing_job  # noqa: PLC0415 - only where a name may be taken
 
     if exists is Exists.REPLACE:
-        again.cleared(job, backend, namespace=namespace, api=api, limit=limit, tell=tell)
-    elif exists is Exists.OK and (found := again.same(job, backend, namespace=namespace, api=api)):
+        existing_job.make_room(job, backend, namespace=namespace, api=api, limit=limit, tell=tell)
+    elif exists is Exists.OK and (
+        found := existing_job.same(job, backend, namespace=namespace, api=api)
+    ):
         return _gone_on(found, job.name, backend, namespace, tell)
     try:
         create()
@@ -59,7 +61,7 @@ def unless_there(
         # Somebody may have submitted the same between our look and now.
         found = ()
         if exists is Exists.OK:
-            found = again.same(job, backend, namespace=namespace, api=api)
+            found = existing_job.same(job, backend, namespace=namespace, api=api)
         if not found:
             raise
         return _gone_on(found, job.name, backend, namespace, tell)
@@ -74,12 +76,12 @@ def _gone_on(
     tell: Callable[[str], None],
 ) -> There:
     """The same job that is there, started where whoever submitted it was stopped before that."""
-    from arena_topo.gang import again, starting, submission  # noqa: PLC0415 - reads the solver
+    from arena_topo.gang import existing_job, protocol, submission  # noqa: PLC0415 - heavy
 
-    if not again.left_before_start(name, backend, namespace):
+    if not existing_job.left_before_start(name, backend, namespace):
         return There(objects=found)
     tell(f"{name} was left before its start; it is started now")
-    with starting.left_behind(name, namespace):
+    with protocol.left_behind(name, namespace):
         outcome = submission.resume(backend, name, namespace, tell=tell)
     if not outcome.resumed:
         tell(f"{name} has to wait: {outcome.decision.refused}")

@@ -16,7 +16,6 @@ from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
-from arena_topo.gang import restarting
 from arena_topo.jobs import view
 from arena_topo.jobs.staying import Staying
 
@@ -70,7 +69,7 @@ def resume(
 
     def start(name: str) -> None:
         try:
-            if restarting.runs(backend, name, namespace):
+            if submission.runs(backend, name, namespace):
                 say(f"{name} runs already")
                 if brief:
                     show(_changed(name, "", brief=True))
@@ -132,11 +131,13 @@ def _started(
     name: str, namespace: str, backend: Backend, start: Callable[[Staying], Outcome], done: str
 ) -> None:
     """Start a job and say where it runs; NotNow where it has to wait."""
+    from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
+
     stays = Staying(name, "is to start")
     with detaching(backend, name, namespace, there=lambda: stays.heard), stays:
         stays.begin()
         outcome = start(stays)
-    restarting.check(outcome, name, namespace)
+    submission.check(outcome, name, namespace)
     show(done)
     status = backend.job(name, namespace)
     if status.forecast is not None and status.forecast.workers:

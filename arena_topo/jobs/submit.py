@@ -356,13 +356,13 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
 
 def _taken(job: MPIJob, exists: Exists, backend: Backend, plan: Plan) -> str | None:
     """What would become of the job that has the name; None if there is none."""
-    from arena_topo.gang import again  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.gang import existing_job  # noqa: PLC0415 - the verbs load what they need
 
     if exists is Exists.REPLACE:
         if backend.stored(plan)[0] is None:
             return None
         return f"The job {job.name} that is there would be deleted, and this one take its place."
-    if not again.same(job, backend, namespace=plan.namespace, api=plan.api):
+    if not existing_job.same(job, backend, namespace=plan.namespace, api=plan.api):
         return None
     return f"The Job {job.name} is there already, with the very same request: nothing would change."
 

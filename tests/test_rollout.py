@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from arena_topo.engines.kubernetes.queued import written
-from arena_topo.gang import gathering
-from arena_topo.gang.gathering import Fate, Patience, standing
+from arena_topo.gang import rollout
+from arena_topo.gang.rollout import Fate, StallTimer, status_of
 from arena_topo.manifests import GATE, MAP, PROPOSED
 
 NOW = 1_900_000_000.0
@@ -18,7 +18,7 @@ JOB = {
 }
 
 
-def why(found: gathering.Standing) -> str:
+def why(found: rollout.GangStatus) -> str:
     """What is in the way of a gang."""
     return str(found.broken or found.progress)
 
@@ -88,12 +88,12 @@ def told(index: int, reason: str, message: str = "", **more: Any) -> dict[str, A
     return {"involvedObject": about, "reason": reason, "message": message, "type": kind}
 
 
-def seen(*pods: dict[str, Any], events: Any = (), since: float = NOW - 5) -> gathering.Standing:
-    return standing(JOB, pods, events, now=NOW, since=since)
+def seen(*pods: dict[str, Any], events: Any = (), since: float = NOW - 5) -> rollout.GangStatus:
+    return status_of(JOB, pods, events, now=NOW, since=since)
 
 
 def pulls(*pods: dict[str, Any], events: Any = ()) -> bool:
-    return gathering.pulls(pods, events, now=NOW)
+    return rollout.pulls(pods, events, now=NOW)
 
 
 def test_all_workers_that_run_have_started() -> None:
@@ -197,7 +197,7 @@ def test_events_of_an_earlier_try_and_of_workers_that_came_in_the_end_do_not_cou
     normal = {**warning(refused), "type": "Normal"}
     assert seen(running(0), events=[normal]).fate is Fate.GATHERING
     # Events are written to the second.
-    found = standing(JOB, [], [warning(refused, NOW)], now=NOW + 1, since=NOW + 0.9)
+    found = status_of(JOB, [], [warning(refused, NOW)], now=NOW + 1, since=NOW + 0.9)
     assert found.fate is Fate.BROKEN
 
 
@@ -224,15 +224,15 @@ def test_an_event_about_something_else_of_a_workers_name_is_not_the_workers() ->
 
 
 def test_patience_ends_when_nothing_has_moved_for_so_long() -> None:
-    patience = Patience(limit=10.0)
+    patience = StallTimer(limit=10.0)
     still = seen(running(0))
-    assert not patience.lost(still, pulling=False, now=0.0)
-    assert not patience.lost(still, pulling=False, now=9.9)
-    assert patience.lost(still, pulling=False, now=10.0)
+    assert not patience.expired(still, pulling=False, now=0.0)
+    assert not patience.expired(still, pulling=False, now=9.9)
+    assert patience.expired(still, pulling=False, now=10.0)
 
 
 def test_every_step_of_a_gang_starts_it_anew() -> None:
-    patience = Patience(limit=10.0)
+    patience = StallTimer(limit=10.0)
     steps = [
         seen(),
         seen(worker(0, gates=(GATE,))),
@@ -243,23 +243,23 @@ def test_every_step_of_a_gang_starts_it_anew() -> None:
         seen(running(0), worker(1)),
     ]
     for index, step in enumerate(steps):
-        assert not patience.lost(step, pulling=False, now=9.0 * index), index
+        assert not patience.expired(step, pulling=False, now=9.0 * index), index
 
 
 def test_a_pull_that_goes_on_is_progress_and_one_that_is_tried_again_is_not() -> None:
-    patience = Patience(limit=10.0)
+    patience = StallTimer(limit=10.0)
     pod = worker(0, node="n", waits=("ContainerCreating", ""))
     events = [told(0, "Scheduled"), told(0, "Pulling")]
     assert pulls(pod, events=events)
     for now in range(0, 100, 9):
-        assert not patience.lost(seen(pod), pulling=True, now=float(now))
+        assert not patience.expired(seen(pod), pulling=True, now=float(now))
     # Between two tries kubelets say one word, after each the other.
-    patience = Patience(limit=10.0)
+    patience = StallTimer(limit=10.0)
     lost = []
     for now, word in enumerate(["ErrImagePull", "ImagePullBackOff"] * 10):
         pod = worker(0, node="n", waits=(word, "dial tcp: i/o timeout"))
         assert not pulls(pod, events=events)
-        lost.append(patience.lost(seen(pod), pulling=False, now=float(now)))
+        lost.append(patience.expired(seen(pod), pulling=False, now=float(now)))
     assert lost.index(True) == 10
 
 
@@ -318,13 +318,13 @@ def test_a_launcher_that_waits_for_its_workers_pulls_nothing() -> None:
 
 
 def test_a_volume_that_is_not_there_ends_patience_and_is_told() -> None:
-    patience = Patience(limit=10.0)
+    patience = StallTimer(limit=10.0)
     pod = worker(0, node="n", waits=("ContainerCreating", ""))
     lost = []
     for now in range(12):
         stands = seen(pod, running(1), running(2), events=[SCHEDULED, MOUNT])
         going = pulls(pod, running(1), running(2), events=[SCHEDULED, MOUNT])
-        lost.append(patience.lost(stands, pulling=going, now=float(now)))
+        lost.append(patience.expired(stands, pulling=going, now=float(now)))
     assert lost.index(True) == 10
     assert stands.fate is Fate.BOUND
     assert why(stands) == (
@@ -368,7 +368,7 @@ def test_workers_at_the_gate_are_sent_where_the_record_says() -> None:
         worker(1, gates=(GATE,), ends=True),
         launcher(phase="Pending"),
     ]
-    found = gathering.worker_places(JOB, pods)
+    found = rollout.worker_places(JOB, pods)
     assert [pod["metadata"]["name"] for pod, _ in found] == ["j-worker-2", "j-worker-0"]
     notes = found[0][1]["metadata"]["annotations"]
     assert notes["topology.kubernetes.io/gpu-group"] == "4,5"
@@ -379,18 +379,18 @@ def test_workers_at_the_gate_are_sent_where_the_record_says() -> None:
 @pytest.mark.parametrize("record", [None, "", "nonsense", "node-0/0;node-0/0", "node-0/0"])
 def test_a_record_that_does_not_speak_of_a_worker_leaves_it_at_its_gate(record: str | None) -> None:
     job = {**JOB, "metadata": {"name": "j", "annotations": {MAP: record} if record else {}}}
-    assert gathering.worker_places(job, [worker(2, gates=(GATE,))]) == []
+    assert rollout.worker_places(job, [worker(2, gates=(GATE,))]) == []
 
 
 def test_a_worker_without_a_number_stays_at_its_gate() -> None:
     pod = worker(0, gates=(GATE,))
     pod["metadata"] |= {"labels": {}, "name": "stranger"}
-    assert gathering.worker_places(JOB, [pod]) == []
+    assert rollout.worker_places(JOB, [pod]) == []
 
 
 def test_a_record_that_nobody_has_compared_with_others_yet_sends_no_worker_anywhere() -> None:
     at_gate = [worker(index, gates=(GATE,)) for index in range(3)]
-    assert len(gathering.worker_places(JOB, at_gate)) == 3
+    assert len(rollout.worker_places(JOB, at_gate)) == 3
     notes = {**JOB["metadata"]["annotations"], PROPOSED: "true"}
     proposed = {**JOB, "metadata": {**JOB["metadata"], "annotations": notes}}
-    assert gathering.worker_places(proposed, at_gate) == []
+    assert rollout.worker_places(proposed, at_gate) == []

@@ -237,45 +237,63 @@ class Starter:
         then it is solved again, and waits as long as pods of its last run are there. An operator
         that sees it resumed before it has seen it suspended would keep them where they are.
         """
-        if decision is None and self.haunted(stored):
-            return self.haunting(stored)
-        if decision is None or decision.placement is None:
-            found = self._renewed(job, stored, None)
-            if found is None:
-                return self.elsewhere(stored, decision)
-            stored, decision = found
-        for attempt in range(_ROUNDS):
+        if decision is None and self.has_old_pods(stored):
+            return self.waiting_for_old_pods(stored)
+        return self._brought(job, stored, decision, gated=False)
+
+    def admitted(self, job: MPIJob, stored: Manifest) -> Outcome:
+        """Record a placement for a gang that its queue has started, and that waits at its gates.
+
+        It is placed on the nodes that its queue chose for it, anew each time that it is started.
+        """
+        return self._brought(job, stored, None, gated=True)
+
+    def _brought(
+        self, job: MPIJob, stored: Manifest, decision: Decision | None, *, gated: bool
+    ) -> Outcome:
+        """Record, look, yield, and start a job by its record; `gated`: its queue has resumed it."""
+        for _ in self._rounds(job.name, f"it waits, suspended: arena-topo resume {job.name}"):
+            if decision is None:
+                found = self._recorded(job, stored, gated=gated)
+                if found is None:
+                    return self.lost_race(stored)
+                stored, decision = found
             if decision.placement is None:
                 return Outcome(stored=stored, decision=decision, resumed=False)
-            snapshot = self._looked(stored)
-            known = self._as_known(job, stored, decision, snapshot)
+            known = self._as_known(job, stored, decision, self._looked(stored))
             if known is not None:
-                done = self._resumed(stored, known, told=decision)
+                done = self._started(stored, known, told=decision, gated=gated)
                 if done is not None:
                     return done
-                again = self._again(stored)
-                if again is None or self._anothers(again, stored):
-                    return self.elsewhere(stored, decision)
-                stored = again
-            found = self._renewed(job, stored, snapshot)
-            if found is None:
-                return self.elsewhere(stored, decision)
-            stored, decision = found
-            # Those who yielded together would only meet again.
-            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
+                now = self._current(stored)
+                if now is None or self._anothers(now, stored):
+                    return self.lost_race(stored, decision)
+                stored = now
+            decision = None
+        raise AssertionError("the last round raises")
+
+    def _rounds(self, name: str, hint: str) -> Iterator[None]:
+        """The tries of a starter, with a pause before each but the first; ClusterError after all.
+
+        Those who yielded together would only meet again.
+        """
+        yield
+        for attempt in range(1, _ROUNDS):
+            self.pause(random.uniform(0, _PAUSE * min(attempt, 10)))  # noqa: S311  no secret
+            yield
         raise ClusterError(
-            f"the GPUs for {job.name} were taken {_ROUNDS} times in a row",
+            f"the GPUs for {name} were taken {_ROUNDS} times in a row",
             why="others submit faster than this program can look",
-            hint=f"it waits, suspended: arena-topo resume {job.name}",
+            hint=hint,
         )
 
     @staticmethod
-    def haunting(stored: Manifest) -> Outcome:
+    def waiting_for_old_pods(stored: Manifest) -> Outcome:
         """A job that waits for the end of its own pods."""
         nothing = Decision(cluster=Cluster(nodes=()), refused=because(CauseCode.OLD_PODS))
         return Outcome(stored=stored, decision=nothing, resumed=False)
 
-    def haunted(self, stored: Manifest) -> bool:
+    def has_old_pods(self, stored: Manifest) -> bool:
         """Whether pods of a job's last run are there; False where they may not be listed."""
         try:
             return any(not pod_over(pod) for pod in self.queue.pods(stored))
@@ -327,30 +345,36 @@ class Starter:
         found = replace(found, cluster=cluster, placement=replace(found.placement, proof=proof))
         return found if _fits(job, found, cluster) else None
 
-    def _renewed(
-        self, job: MPIJob, stored: Manifest, snapshot: Snapshot | None
+    def _recorded(
+        self, job: MPIJob, stored: Manifest, *, gated: bool
     ) -> tuple[Manifest, Decision] | None:
-        """Solve again and record what comes out; None if the job is no longer ours to start."""
+        """Solve and record what comes out; None if the job is no longer ours to start."""
         for _ in range(_ROUNDS):
-            view = snapshot or self.queue.read()
+            view = self.queue.read()
             mine = queued(stored, {})
-            if mine is None or not mine.suspended or mine.state == "held":
+            if mine is None or mine.suspended is gated or (mine.state == "held" and not gated):
                 return None
-            mine = view.job(*mine.key) or mine
-            decision = self.decide(job, mine, view)
-            if decision.placement is None:
-                patch = patches.waiting(stored, pinning.unplaced(stored), decision.refused)
+            decision = self.decide(job, view.job(*mine.key) or mine, view)
+            if decision.placement is not None:
+                record = patches.recording_in_place if gated else patches.recording
+                patch = record(stored, decision.forecast, at=self._stamp())
             else:
-                at = self._stamp()
-                patch = patches.recording(stored, decision.forecast, at=at)
+                patch = self._waiting(stored, decision.refused, gated=gated)
             changed = self.queue.change(stored, patch)
             if changed is not None:
                 return changed, decision
-            again = self._again(stored)
-            if again is None or self._anothers(again, stored):
+            now = self._current(stored)
+            if now is None or self._anothers(now, stored):
                 return None
-            stored, snapshot = again, None
+            stored = now
         return None
+
+    @staticmethod
+    def _waiting(stored: Manifest, cause: Cause | None, *, gated: bool) -> patches.Patch:
+        """The patch that takes the record off a job."""
+        if gated:
+            return patches.clearing(stored, cause)
+        return patches.waiting(stored, pinning.unplaced(stored), cause)
 
     def _anothers(self, found: Manifest, ours: Manifest) -> bool:
         """Whether another starter has just recorded a placement on the same job.
@@ -366,151 +390,103 @@ class Starter:
             and not fairness.abandoned(mine, self.queue.now())
         )
 
-    def _again(self, stored: Manifest) -> Manifest | None:
+    def _current(self, stored: Manifest) -> Manifest | None:
         """The job as it is now; None if it is gone or another one has its name."""
         meta = stored["metadata"]
         found = self.queue.get(meta["namespace"], meta["name"])
         return found if found is not None and found["metadata"]["uid"] == meta["uid"] else None
 
-    def _resumed(self, stored: Manifest, decision: Decision, *, told: Decision) -> Outcome | None:
-        """Resume a job by its record; None if the record was not its own any more.
+    def _started(
+        self, stored: Manifest, decision: Decision, *, told: Decision, gated: bool
+    ) -> Outcome | None:
+        """Start a job by its record; None if the record was not its own any more.
 
-        The record says what was `told` before the decision.
+        The record says what was `told` before the decision. Where a quota or a policy is against
+        this very job it waits: they would be the next time.
         """
         placement, binding = decision.placement, decision.binding
         assert placement is not None
         assert binding is not None
         placed = pinned(stored, placement, binding, decision.cluster)
-        meta = stored["metadata"]
         claims = claims_of(placed, placement, binding, decision.cluster)
-        held = self.queue.claims(stored) if claims else ()
-        quotas = self.queue.quotas(meta["namespace"])
-        short = quota.shortfall(placed, quotas, claims=claims, held=held)
-        if short is None and claims:
-            try:
+        # The pods at their gates are counted already.
+        short = None if gated else self._shortfall(stored, placed, claims)
+        anew = None if decision is told else decision.forecast
+        try:
+            if short is None and claims:
                 self.queue.renew(stored, claims)
-            except (ClusterError, AlreadyExists) as error:
-                short = quota.refusal(f"{error.message}{f': {error.why}' if error.why else ''}")
-        if short is None:
-            try:
-                anew = None if decision is told else decision.forecast
-                changed = self.queue.change(stored, patches.resuming(stored, placed, anew))
-            except ClusterError as error:
-                if error.status != INVALID:
-                    raise
-                # A policy or a rule is against this very job, and would be the next time.
-                short = in_words(error.message)
-            else:
+        except (ClusterError, AlreadyExists) as error:
+            short = quota.refusal(": ".join(filter(None, (error.message, error.why))))
+        try:
+            if short is None:
+                changed = self.queue.change(
+                    stored,
+                    patches.confirming(stored, anew)
+                    if gated
+                    else patches.resuming(stored, placed, anew),
+                )
                 done = Outcome(stored=changed or stored, decision=decision, resumed=True)
                 return None if changed is None else done
-        bare = pinning.unplaced(stored)
-        patch = patches.waiting(stored, bare, short)
-        back = self.queue.change(stored, patch)
+        except ClusterError as error:
+            if error.status != INVALID:
+                raise
+            short = in_words(error.message)
+        back = self.queue.change(stored, self._waiting(stored, short, gated=gated))
         refused = replace(decision, placement=None, binding=None, refused=short)
         return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
 
-    def unguarded(
+    def _shortfall(
+        self, stored: Manifest, placed: Manifest, claims: Sequence[Manifest]
+    ) -> Cause | None:
+        """What the quotas of its namespace leave too little of for a job, its claims included."""
+        held = self.queue.claims(stored) if claims else ()
+        quotas = self.queue.quotas(stored["metadata"]["namespace"])
+        return quota.shortfall(placed, quotas, claims=claims, held=held)
+
+    def submit_unsuspendable(
         self, job: MPIJob, mine: QueuedJob, build: Callable[[Decision], Plan]
     ) -> tuple[Plan, Outcome]:
         """Create a gang where no operator suspends jobs: it runs before others can be looked at.
 
         The best that can be had there: whoever comes later takes the gang away and tries again.
         """
-        for attempt in range(_ROUNDS):
+        for _ in self._rounds(job.name, "submit it again later: this operator lets no job wait"):
             view = self.queue.read()
             decision = self.decide(job, mine, view)
             plan = build(decision)
             stored = self.queue.create(plan, plan.objects[0])
+            done = plan, Outcome(stored=stored, decision=decision, resumed=True)
             if decision.placement is None or not view.everything:
-                return plan, Outcome(stored=stored, decision=decision, resumed=True)
+                return done
             with left_behind(job.name, mine.namespace):
                 seen = self._looked(stored)
             # Its own pods may be there by now.
             if seen is not None and _fits(
                 job, decision, seen.cluster(without={_key(stored)}, pods=False)
             ):
-                return plan, Outcome(stored=stored, decision=decision, resumed=True)
+                return done
             self.queue.remove(stored)
-            left = self._again(stored)
+            left = self._current(stored)
             if left is not None and "deletionTimestamp" not in left["metadata"]:
                 raise ClusterError(
                     f"{job.name} runs on GPUs that another gang has, and could not be deleted",
                     hint=f"delete it at once: arena-topo delete {job.name}",
                 )
-            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
-        raise ClusterError(
-            f"the GPUs for {job.name} were taken {_ROUNDS} times in a row",
-            why="others submit faster than this program can look, and this operator cannot let"
-            " jobs wait",
-            hint="submit it again later",
-        )
+        raise AssertionError("the last round raises")
 
-    def admitted(self, job: MPIJob, stored: Manifest) -> Outcome:
-        """Record a placement for a gang that its queue has started, and that waits at its gates.
-
-        It is placed on the nodes that its queue chose for it, anew each time that it is started.
-        """
-        for attempt in range(_ROUNDS):
-            view = self.queue.read()
-            mine = queued(stored, {})
-            if mine is None or mine.suspended:
-                return self.elsewhere(stored, None)
-            decision = self.decide(job, view.job(*mine.key) or mine, view)
-            if decision.placement is None:
-                patch = patches.clearing(stored, decision.refused)
-            else:
-                at = self._stamp()
-                patch = patches.recording_in_place(stored, decision.forecast, at=at)
-            changed = self.queue.change(stored, patch)
-            if changed is not None:
-                if decision.placement is None:
-                    return Outcome(stored=changed, decision=decision, resumed=False)
-                known = self._as_known(job, changed, decision, self._looked(changed))
-                if known is not None:
-                    done = self._confirmed(changed, known, told=decision)
-                    if done is not None:
-                        return done
-            again = self._again(stored)
-            if again is None or (changed is None and self._anothers(again, stored)):
-                return self.elsewhere(stored, decision)
-            stored = again
-            self.pause(random.uniform(0, _PAUSE * min(attempt + 1, 10)))  # noqa: S311  no secret
-        raise ClusterError(f"the GPUs for {job.name} were taken {_ROUNDS} times in a row")
-
-    def _confirmed(self, stored: Manifest, decision: Decision, *, told: Decision) -> Outcome | None:
-        """Let a record count that conflicts with no older one; None if it is another's by now.
-
-        The record says what was `told` before the decision.
-        """
-        placement, binding = decision.placement, decision.binding
-        assert placement is not None
-        assert binding is not None
-        placed = pinned(stored, placement, binding, decision.cluster)
-        claims = claims_of(placed, placement, binding, decision.cluster)
-        if claims:
-            self.queue.renew(stored, claims)
-        anew = None if decision is told else decision.forecast
-        changed = self.queue.change(stored, patches.confirming(stored, anew))
-        if changed is None:
-            return None
-        return Outcome(stored=changed, decision=decision, resumed=True)
-
-    def elsewhere(self, stored: Manifest, decision: Decision | None) -> Outcome:
+    def lost_race(self, stored: Manifest, decision: Decision | None = None) -> Outcome:
         """What somebody else made of a job meanwhile."""
-        found = self._again(stored)
+        found = self._current(stored)
         if found is None:
             name = stored["metadata"]["name"]
             raise JobDeleted(f"the job {name} was deleted while it was being started")
-        running = not suspended(found)
-        state = (found["metadata"].get("annotations") or {}).get(STATE)
-        refused = None if running else because(CauseCode.ANOTHER_STARTER, state=str(state))
-        nothing = Cluster(nodes=())
-        base = decision or Decision(cluster=nothing)
-        return Outcome(
-            stored=found,
-            decision=base if running else replace(base, placement=None, refused=refused),
-            resumed=running,
-        )
+        decision = decision or Decision(cluster=Cluster(nodes=()))
+        if not suspended(found):
+            return Outcome(stored=found, decision=decision, resumed=True)
+        state = str((found["metadata"].get("annotations") or {}).get(STATE))
+        cause = because(CauseCode.ANOTHER_STARTER, state=state)
+        refused = replace(decision, placement=None, refused=cause)
+        return Outcome(stored=found, decision=refused, resumed=False)
 
     def withdraw(self, jobs: Sequence[QueuedJob], now: float) -> tuple[QueuedJob, ...]:
         """Take the records off jobs that nobody came to resume; those that were freed.

@@ -1,0 +1,439 @@
+"""The rollout of a resumed gang: watched until all its workers came together, else rolled back.
+
+A gang that cannot complete holds GPUs for nothing, so it is suspended whole and started again.
+What the pods say is judged by pure functions (`status_of`, `pulls`, `StallTimer`), by which the
+controller goes as well; `wait_until_placed` and `roll_back` act on it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from arena_topo.clusters import quota
+from arena_topo.clusters.queues import suspender
+from arena_topo.engines.kubernetes.mpijob import (
+    is_about_pod,
+    is_launcher,
+    subject,
+    when,
+    worker_index,
+)
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, moment, queued
+from arena_topo.errors import AccessDenied, ClusterError, TimedOut
+from arena_topo.gang.protocol import Outcome, Starter
+from arena_topo.job import MPIJob
+from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, patches, pinning
+from arena_topo.manifests.annotations import asked, parse_map
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.queue import Queue
+
+Object = Mapping[str, Any]
+Tell = Callable[[str], None]
+
+UNSCHEDULABLE = 15.0
+"""Seconds that the scheduler may call a worker unschedulable: it tries again after events, and its
+longest back-off is 10 s (kubernetes, pkg/scheduler: podMaxBackoffDuration)."""
+
+_SETTLE = 5.0
+"""Seconds after its last worker was bound in which a gang is still watched: registries refuse
+images within a second or two."""
+
+_GONE = 30.0
+"""Seconds to wait for the pods of a gang that was rolled back: kubelets give them 30 s to end."""
+
+_PATIENCE = 60.0
+"""Seconds that a server may be in trouble before a gang that comes together is left alone."""
+
+_LOOK = 0.25
+"""Seconds between two looks at a gang that comes together."""
+
+_KEPT = 3600.0
+"""Seconds that an API server keeps events (kube-apiserver, --event-ttl)."""
+
+_REFUSED_IMAGE = re.compile(
+    r"\b(401|403|404)\b|unauthorized|denied|forbidden|not found|does not exist|manifest unknown",
+    re.IGNORECASE,
+)
+"""What registries say when asking again is no use."""
+
+_NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_IMAGE = frozenset({"Pulling", "Pulled", "Failed", "BackOff", "ErrImageNeverPull"})
+"""Reasons of events by which a kubelet tells of an image (kubernetes, pkg/kubelet/events)."""
+_STUCK = frozenset(
+    {
+        "FailedMount",
+        "FailedAttachVolume",
+        "FailedCreatePodSandBox",
+        "FailedPrepareDynamicResources",
+    }
+)
+"""Why a kubelet has not come to the image of a pod yet (the same file)."""
+_CREATION = re.compile(
+    r"forbidden|denied|exceeded quota|violates PodSecurity|invalid", re.IGNORECASE
+)
+
+
+class Fate(Enum):
+    """How a gang stands after it was resumed."""
+
+    GATHERING = "gathering"
+    BOUND = "bound"
+    """Every worker has its node."""
+    STARTED = "started"
+    """Every worker runs."""
+    BROKEN = "broken"
+    """It cannot complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangStatus:
+    """What the pods of a resumed gang say.
+
+    `signs` changes with every progress, `progress` tells a person of it. `broken` is why a gang
+    cannot complete, of one that is BROKEN.
+    """
+
+    fate: Fate
+    signs: tuple[object, ...]
+    progress: str = ""
+    broken: Cause | None = None
+    running: int = 0
+
+
+# ---------------------------------------------------------------- what pods and events say
+
+
+def status_of(
+    mpijob: Object,
+    pods: Iterable[Object],
+    events: Iterable[Object],
+    *,
+    now: float,
+    since: float,
+) -> GangStatus:
+    """How a gang stands that was resumed at `since`; `now` is the server's time (Unix seconds).
+
+    `events` are those about the job and its pods, oldest first; those from before the gang was
+    resumed tell of an earlier try.
+    """
+    wanted = _wanted(mpijob)
+    workers = [
+        pod
+        for pod in pods
+        if not is_launcher(pod)
+        and not pod["metadata"].get("deletionTimestamp")
+        and (index := worker_index(pod)) is not None
+        and index < wanted
+    ]
+    told = tuple(events)
+    signs = tuple(sorted(map(_sign, workers)))
+    broken = next((cause for pod in workers if (cause := _broken(pod, now))), None)
+    if broken is None and len(workers) < wanted:
+        broken = _refused(mpijob, told, since)
+    bound = sum(bool(pod["spec"].get("nodeName")) for pod in workers)
+    running = sum(_phase(pod) in {"Running", "Succeeded"} for pod in workers)
+    if broken is not None:
+        return GangStatus(fate=Fate.BROKEN, signs=signs, broken=broken)
+    if bound < wanted:
+        progress = f"{bound} of {wanted} workers have their node"
+        if len(workers) < wanted:
+            progress = f"{len(workers)} of {wanted} workers exist"
+        return GangStatus(fate=Fate.GATHERING, signs=signs, progress=progress)
+    if running < wanted:
+        progress = _stuck(workers, told) or f"{running} of {wanted} workers run"
+        return GangStatus(fate=Fate.BOUND, signs=signs, progress=progress, running=running)
+    return GangStatus(fate=Fate.STARTED, signs=signs)
+
+
+def _wanted(mpijob: Object) -> int:
+    return int(mpijob["spec"]["mpiReplicaSpecs"]["Worker"].get("replicas", 1))
+
+
+def gated(pods: Iterable[Object]) -> list[Object]:
+    """The workers that wait at the gate for somebody to say where they go."""
+    return [
+        pod
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp")
+        and any(one.get("name") == GATE for one in pod["spec"].get("schedulingGates") or ())
+    ]
+
+
+def born(pod: Object) -> float:
+    """When a pod was created (Unix seconds)."""
+    return moment(pod["metadata"].get("creationTimestamp")) or 0.0
+
+
+def pulls(pods: Iterable[Object], events: Iterable[Object], *, now: float) -> bool:
+    """Whether some worker has its node and fetches its image, which may take long.
+
+    `events` are those about the job and its pods, oldest first; `now` is the server's time (Unix
+    seconds). Kubelets have one word for a pod that pulls and for one that lacks a volume or its
+    network; the events tell them apart. Without any, as for who may not read them, and of a pod
+    whose events have expired, that word is taken for a pull.
+    """
+    told = tuple(events)
+    return any(_pulls(pod, told, now) for pod in pods if not is_launcher(pod))
+
+
+def _pulls(pod: Object, events: tuple[Object, ...], now: float) -> bool:
+    creating = any(reason in {"ContainerCreating", "PodInitializing"} for reason, _ in _waits(pod))
+    if not creating or not pod["spec"].get("nodeName"):
+        return False
+    mine = [str(one.get("reason")) for one in events if is_about_pod(one, pod)]
+    if mine:
+        newest = next((reason for reason in reversed(mine) if reason in _IMAGE), None)
+        return newest == "Pulling"
+    return not events or now - born(pod) >= _KEPT
+
+
+def _stuck(pods: Iterable[Object], events: tuple[Object, ...]) -> str | None:
+    """What keeps a worker from its image, in the kubelet's words, where that is its last word."""
+    for pod in pods:
+        mine = [
+            one for one in events if one.get("reason") in _STUCK | _IMAGE and is_about_pod(one, pod)
+        ]
+        last = mine[-1] if mine and _phase(pod) == "Pending" else {}
+        if last.get("reason") in _STUCK and last.get("type") == "Warning":
+            said = " ".join(str(last.get("message") or "").split())
+            return f"{pod['metadata']['name']}: {last['reason']}: {said}".removesuffix(": ")
+    return None
+
+
+def _phase(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def _sign(pod: Object) -> tuple[str, str, bool, bool, tuple[str, ...]]:
+    return (
+        pod["metadata"]["name"],
+        _phase(pod),
+        bool(pod["spec"].get("nodeName")),
+        bool(pod["spec"].get("schedulingGates")),
+        # Between two tries to fetch an image kubelets change from one of these words to the other.
+        tuple("image" if reason in _NO_IMAGE else reason for reason, _ in _waits(pod)),
+    )
+
+
+def _waits(pod: Object) -> list[tuple[str, str]]:
+    status = pod.get("status") or {}
+    return [
+        (str(waiting.get("reason")), str(waiting.get("message") or ""))
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for one in status.get(kind) or ()
+        if (waiting := (one.get("state") or {}).get("waiting")) is not None
+    ]
+
+
+def _broken(pod: Object, now: float) -> Cause | None:
+    """What keeps a worker from ever starting where it is."""
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    if _phase(pod) == "Failed":
+        words = (name, status.get("reason") or "it failed", status.get("message"))
+        return in_words(": ".join(filter(None, words)))
+    for reason, message in _waits(pod):
+        if reason in _AT_ONCE or (reason in _NO_IMAGE and _REFUSED_IMAGE.search(message)):
+            text = f"{reason}: {message}" if message else reason
+            return because(CauseCode.IMAGE, pod=name, text=text)
+    for one in status.get("conditions") or ():
+        said = one.get("type"), one.get("status"), one.get("reason")
+        since = moment(one.get("lastTransitionTime")) or now
+        if said == ("PodScheduled", "False", "Unschedulable") and now - since >= UNSCHEDULABLE:
+            return in_words(f"{name}: {one.get('message') or 'Unschedulable'}")
+    return None
+
+
+def _refused(mpijob: Object, events: Iterable[Object], since: float) -> Cause | None:
+    """Why the operator could not create a worker, by its newest event of the job since then."""
+    uid = mpijob["metadata"].get("uid")
+    messages = [
+        str(one.get("message") or "")
+        for one in events
+        # Events know whole seconds.
+        if one.get("type") == "Warning"
+        and subject(one).get("uid") == uid
+        and when(one) >= math.floor(since)
+    ]
+    found = [one for one in messages if _CREATION.search(one)]
+    return quota.refusal(found[-1]) if found else None
+
+
+@dataclass(slots=True, kw_only=True)
+class StallTimer:
+    """How long a gang may stand still: `limit` seconds since it last got on."""
+
+    limit: float
+    since: float | None = None
+    signs: tuple[object, ...] = ()
+
+    def expired(self, seen: GangStatus, *, pulling: bool, now: float) -> bool:
+        """Whether nothing has moved for too long; an image that is being fetched is progress."""
+        if self.since is None or seen.signs != self.signs or pulling:
+            self.since, self.signs = now, seen.signs
+        return now - self.since >= self.limit
+
+
+def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object, Manifest]]:
+    """The patches that gated workers need to go where the record of their job sends them."""
+    notes = mpijob["metadata"].get("annotations") or {}
+    if PROPOSED in notes or not notes.get(MAP):
+        return []
+    try:
+        workers = parse_map(notes[MAP])
+    except ValueError:
+        return []
+    seen = pinning.visible(workers, shared=asked(mpijob).get("podShape") == "shared")
+    found = []
+    for pod in gated(pods):
+        index = worker_index(pod)
+        if index is not None and index < len(workers):
+            _, node, gpus = workers[index]
+            found.append((pod, pinning.worker_patch(dict(pod), node, gpus, seen[index])))
+    return found
+
+
+# ---------------------------------------------------------------- watching, rolling back
+
+
+def wait_until_placed(
+    starter: Starter,
+    job: MPIJob,
+    outcome: Outcome,
+    *,
+    until: Fate,
+    tell: Tell,
+    sees: Tell = lambda _: None,
+    end: float | None = None,
+) -> Outcome:
+    """Watch a resumed gang until all its workers have their nodes, or run; else roll it back.
+
+    A gang that is rolled back is solved and started again, at most three times in all; then it
+    waits with the reason. `sees` hears at every look what there is still to wait for.
+    """
+    queue = starter.queue
+    while outcome.resumed:
+        try:
+            trouble = _trouble(queue, job, outcome.stored, until=until, sees=sees, end=end)
+        except (AccessDenied, ClusterError) as unseen:
+            note = f"{unseen.message}: nobody sees whether all workers come together"
+            return replace(outcome, notes=(*outcome.notes, note))
+        except TimedOut as late:
+            raise TimedOut(
+                f"whether all workers of {job.name} come together was not seen in time",
+                why=late.message,
+                hint=f"the job goes on; see arena-topo get {job.name}",
+            ) from late
+        if trouble is None:
+            going = _comes_together(queue, outcome.stored)
+            return outcome if going else starter.lost_race(outcome.stored, outcome.decision)
+        owner = suspender(outcome.stored)
+        if owner is not None:
+            note = f"{trouble}; {owner} decides whether it goes on"
+            return replace(outcome, notes=(*outcome.notes, note))
+        outcome = _rolled_back(starter, job, outcome, trouble, tell)
+    return outcome
+
+
+def _rolled_back(
+    starter: Starter, job: MPIJob, outcome: Outcome, trouble: Cause, tell: Tell
+) -> Outcome:
+    """Suspend a gang that cannot complete, whole, and start it again unless it was tried enough."""
+    tries = patches.tries_of(outcome.stored) + 1
+    back = roll_back(starter.queue, outcome.stored, trouble, tries)
+    if back is None:
+        return starter.lost_race(outcome.stored, outcome.decision)
+    tell(f"{trouble}: the gang was taken back whole (try {tries} of {MOST_TRIES})")
+    wait_for_old_pods(starter, back)
+    if tries >= MOST_TRIES:
+        refused = replace(outcome.decision, placement=None, binding=None, refused=trouble)
+        return replace(outcome, stored=back, decision=refused, resumed=False)
+    return starter.start(job, back, None)
+
+
+def roll_back(queue: Queue, stored: Manifest, cause: Cause, tries: int) -> Manifest | None:
+    """Suspend a gang whole, which waits for its turn again; None if it has changed meanwhile."""
+    patch = patches.taking_back(stored, pinning.unplaced(stored), cause, tries)
+    return queue.change(stored, patch)
+
+
+def wait_for_old_pods(starter: Starter, stored: Manifest) -> None:
+    """Wait until the pods of a gang have let go of their GPUs, within reason."""
+    end = time.monotonic() + _GONE
+    while time.monotonic() < end and starter.has_old_pods(stored):
+        time.sleep(_LOOK)
+
+
+def _trouble(
+    queue: Queue,
+    job: MPIJob,
+    stored: Manifest,
+    *,
+    until: Fate,
+    sees: Tell,
+    end: float | None = None,
+) -> Cause | None:
+    """Why a gang cannot come together; None once it has, or there is no more to wait for.
+
+    Workers at their gates are sent on their way. `end` is when nobody looks any longer.
+    """
+    since, timer = queue.now(), StallTimer(limit=float(job.gang_timeout))
+    bound_at, delay, answered = None, _LOOK / 5, time.monotonic()
+    while True:
+        try:
+            if not _comes_together(queue, stored):
+                return None
+            pods = queue.pods(stored)
+        except ClusterError as error:
+            # A gang left alone at its gates would hold GPUs for nothing.
+            if isinstance(error, AccessDenied) or time.monotonic() - answered > _PATIENCE:
+                raise
+            time.sleep(_LOOK)
+            continue
+        answered = time.monotonic()
+        for pod, patch in worker_places(stored, pods):
+            queue.bind(pod, patch)
+        unsettled = len(pods) <= _wanted(stored) or pulls(pods, (), now=queue.now())
+        events = queue.events(stored) if unsettled else []
+        seen = status_of(stored, pods, events, now=queue.now(), since=since)
+        now = time.monotonic()
+        sees(seen.progress)
+        if (end is not None and now > end) or seen.fate is Fate.STARTED:
+            return None
+        if seen.broken is not None:
+            return seen.broken
+        if seen.fate is Fate.BOUND:
+            bound_at = bound_at or now
+            # Once a worker runs, its image can be had; that of the others is the same.
+            if until is Fate.BOUND and (seen.running or now - bound_at > _SETTLE):
+                return None
+        if timer.expired(seen, pulling=pulls(pods, events, now=queue.now()), now=now):
+            return because(CauseCode.STALLED, limit=str(job.gang_timeout), text=seen.progress)
+        time.sleep(delay)
+        delay = min(2.0, delay * 1.5)
+
+
+def _comes_together(queue: Queue, stored: Manifest) -> bool:
+    """Whether a job is still on its way as it was resumed: not over, gone, or stopped by others.
+
+    The workers of a job that has ended are gone as well, and it must not be rolled back for that.
+    """
+    meta = stored["metadata"]
+    found = queue.get(meta["namespace"], meta["name"])
+    if found is None or found["metadata"]["uid"] != meta["uid"]:
+        return False
+    mine, before = queued(found, {}), queued(stored, {})
+    return (
+        mine is not None
+        and before is not None
+        and not mine.suspended
+        and (mine.record, mine.recorded) == (before.record, before.recorded)
+    )
