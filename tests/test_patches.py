@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from arena_topo.manifests import (
     FORECAST,
     FORMAT,
     MAP,
-    PROPOSED,
     RECORDED,
     REQUEST,
     STATE,
@@ -47,7 +45,6 @@ BINDING = bind(
     JOB, PLACEMENT, CLUSTER, ApiVersion.V2BETA1, Mechanisms(patches=True, admission=False)
 )
 PLACED = forecast_of(PLACEMENT, CLUSTER, BINDING)
-LESS = replace(PLACED, workers=((0, "node-0", ()), (1, "node-0", ())), bus_bandwidth=9.0)
 
 Object = dict[str, Any]
 
@@ -202,27 +199,6 @@ def test_resuming_is_one_step_with_the_template_and_the_record_tested() -> None:
     assert suspend(after) is False
     assert after["spec"]["mpiReplicaSpecs"] == pinned()["spec"]["mpiReplicaSpecs"]
     assert notes(after) == notes(placed())
-
-
-@pytest.mark.parametrize("move", ["resume", "confirm"])
-def test_a_record_that_says_less_is_written_in_the_step_that_goes_by_it(move: str) -> None:
-    """It keeps its time, so that it is the same record."""
-    stored = placed() if move == "resume" else running()
-    if move == "resume":
-        patch = patches.resuming(stored, pinned(), LESS)
-    else:
-        stored = json_patch(stored, patches.recording_in_place(stored, PLACED, at=NOON))
-        patch = patches.confirming(stored, LESS)
-    after = json_patch(stored, patch)
-    assert notes(after)[MAP] == "node-0/;node-0/"
-    assert json.loads(notes(after)[FORECAST])["busBandwidthGBps"] == 9.0
-    assert notes(after)[RECORDED] == NOON
-    assert PROPOSED not in notes(after)
-    assert notes(after)[STATE] == "placed"
-    assert suspend(after) is False
-    other_map(stored)
-    with pytest.raises(Refused):
-        json_patch(stored, patch)
 
 
 def test_a_gang_that_is_taken_back_is_as_it_was_before_it_was_placed() -> None:

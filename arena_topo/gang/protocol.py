@@ -5,9 +5,6 @@
     yield     whatever conflicts there is older: solve again, record again, look again
     resume    one patch that tests the record, and starts what it says
 
-Where GPUs are only counted, two records that name the same ones do not conflict as long as there
-are enough: the later author keeps its place, and resumes its job without the names.
-
 Of two conflicting records the later author always sees the earlier one and the earlier never the
 later one, so exactly one of them yields, without a clock or a lock. Whoever stops between two of
 these requests leaves a suspended job that others may take over.
@@ -18,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -50,7 +47,7 @@ from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.hcas import chosen_hcas
-from arena_topo.solver import Placement, Proof, Unplaceable, Verdict
+from arena_topo.solver import Placement, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 
 if TYPE_CHECKING:
@@ -260,9 +257,8 @@ class Starter:
                 stored, decision = found
             if decision.placement is None:
                 return Outcome(stored=stored, decision=decision, resumed=False)
-            known = self._as_known(job, stored, decision, self._looked(stored))
-            if known is not None:
-                done = self._started(stored, known, told=decision, gated=gated)
+            if self._stands(job, stored, decision, self._looked(stored)):
+                done = self._started(stored, decision, gated=gated)
                 if done is not None:
                     return done
                 now = self._current(stored)
@@ -314,36 +310,14 @@ class Starter:
             raise
         return seen if seen.everything else None
 
-    def _as_known(
+    def _stands(
         self, job: MPIJob, stored: Manifest, decision: Decision, snapshot: Snapshot | None
-    ) -> Decision | None:
-        """A decision that conflicts with no older record, without what these have made untrue.
-
-        None if it conflicts. Others that use GPUs of its nodes, nobody says which, leave it enough
-        of them; but it can neither name its own any more nor count on as much bandwidth.
-        """
-        if snapshot is None:
-            return None
+    ) -> bool:
+        """Whether a recorded decision conflicts with no older record, and says what is so."""
+        if snapshot is None or queued(stored, {}) is None:
+            return False
         cluster = snapshot.cluster(without={_key(stored)})
-        mine = queued(stored, {})
-        if mine is None or not _fits(job, decision, cluster):
-            return None
-        if not _outdated(decision, cluster):
-            return decision
-        assert decision.placement is not None
-        names = decision.placement.nodes
-        there = replace(cluster, nodes=tuple(one for one in cluster.nodes if one.name in names))
-        try:
-            found = self._bound(job, mine, there)
-        except ArenaError:
-            return None
-        if found.placement is None or _seats(found.placement) != _seats(decision.placement):
-            return None
-        # Nobody has asked whether another node would be better by now.
-        bound = max(decision.placement.proof.bound, found.placement.proof.bound)
-        proof = Proof(optimal=False, bound=bound)
-        found = replace(found, cluster=cluster, placement=replace(found.placement, proof=proof))
-        return found if _fits(job, found, cluster) else None
+        return _fits(job, decision, cluster) and not _outdated(decision, cluster)
 
     def _recorded(
         self, job: MPIJob, stored: Manifest, *, gated: bool
@@ -396,13 +370,10 @@ class Starter:
         found = self.queue.get(meta["namespace"], meta["name"])
         return found if found is not None and found["metadata"]["uid"] == meta["uid"] else None
 
-    def _started(
-        self, stored: Manifest, decision: Decision, *, told: Decision, gated: bool
-    ) -> Outcome | None:
+    def _started(self, stored: Manifest, decision: Decision, *, gated: bool) -> Outcome | None:
         """Start a job by its record; None if the record was not its own any more.
 
-        The record says what was `told` before the decision. Where a quota or a policy is against
-        this very job it waits: they would be the next time.
+        Where a quota or a policy is against this very job it waits: they would be the next time.
         """
         placement, binding = decision.placement, decision.binding
         assert placement is not None
@@ -411,7 +382,6 @@ class Starter:
         claims = claims_of(placed, placement, binding, decision.cluster)
         # The pods at their gates are counted already.
         short = None if gated else self._shortfall(stored, placed, claims)
-        anew = None if decision is told else decision.forecast
         try:
             if short is None and claims:
                 self.queue.renew(stored, claims)
@@ -419,12 +389,9 @@ class Starter:
             short = quota.refusal(": ".join(filter(None, (error.message, error.why))))
         try:
             if short is None:
-                changed = self.queue.change(
-                    stored,
-                    patches.confirming(stored, anew)
-                    if gated
-                    else patches.resuming(stored, placed, anew),
-                )
+                resumed = patches.resuming(stored, placed)
+                patch = patches.confirming(stored) if gated else resumed
+                changed = self.queue.change(stored, patch)
                 done = Outcome(stored=changed or stored, decision=decision, resumed=True)
                 return None if changed is None else done
         except ClusterError as error:
@@ -593,11 +560,6 @@ def _outdated(decision: Decision, cluster: Cluster) -> bool:
         and (node.name in named or node.free_count < before.get(node.name, 0))
         for node in cluster.nodes
     )
-
-
-def _seats(placement: Placement) -> Counter[NodeName]:
-    """How many workers each node gets."""
-    return Counter(one.node for one in placement.assignments)
 
 
 def _has_room(node: Node, job: MPIJob, workers: int) -> bool:

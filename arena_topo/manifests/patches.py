@@ -82,23 +82,18 @@ def recording_in_place(stored: Mapping[str, Any], forecast: Forecast, *, at: str
     return _patch(stored, forecast=forecast, at=at, notes={PROPOSED: "true"})
 
 
-def confirming(stored: Mapping[str, Any], anew: Forecast | None = None) -> Patch:
-    """Let the workers of a job go where its record says; `anew` as of `resuming`."""
-    at = _annotations(stored).get(RECORDED)
-    return _patch(stored, forecast=anew, at=at, notes={PROPOSED: None})
+def confirming(stored: Mapping[str, Any]) -> Patch:
+    """Let the workers of a job go where its record says."""
+    return _patch(stored, notes={PROPOSED: None})
 
 
-def resuming(stored: Mapping[str, Any], placed: Manifest, anew: Forecast | None = None) -> Patch:
+def resuming(stored: Mapping[str, Any], placed: Manifest) -> Patch:
     """Start a job as its record says: template, state and suspension in one step.
 
-    `placed` is the stored job with its workers pinned. `anew` is what the record says from then on,
-    of as many GPUs of the same nodes: less than before.
+    `placed` is the stored job with its workers pinned.
     """
-    at = _annotations(stored).get(RECORDED)
     notes = {INCOMPLETE: None}
-    return _patch(
-        stored, suspended=True, to=placed, forecast=anew, at=at, notes=notes, suspend=False
-    )
+    return _patch(stored, suspended=True, to=placed, notes=notes, suspend=False)
 
 
 def completed(stored: Mapping[str, Any]) -> Patch:
