@@ -40,7 +40,7 @@ from arena_topo.engines.waiting import Ending, Goal
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.gang import comparison, submission, submitting
 from arena_topo.gang.comparison import Proposal
-from arena_topo.gang.starting import Outcome
+from arena_topo.gang.protocol import Outcome
 from arena_topo.gang.submission import Submitted
 from arena_topo.gang.submitting import Exists
 from arena_topo.job import MPIJob

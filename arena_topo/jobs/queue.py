@@ -21,7 +21,7 @@ from arena_topo.jobs.staying import Staying
 
 if TYPE_CHECKING:
     from arena_topo.engines import Backend
-    from arena_topo.gang.starting import Outcome
+    from arena_topo.gang.protocol import Outcome
 
 
 _WaitFlag = Annotated[

@@ -148,7 +148,8 @@ def recorded(mpijob: Manifest) -> Forecast | None:
         value: Any = said.get(key)
         if kind is float and type(value) is int and abs(value) < 1 << 53:
             value = float(value)
-        if type(value) is kind and (kind is not float or math.isfinite(value)):
+        finite = not isinstance(value, float) or math.isfinite(value)
+        if type(value) is kind and finite:
             whole[name] = value
     return Forecast(state=notes[STATE], workers=workers, **whole)
 

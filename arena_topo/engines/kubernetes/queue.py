@@ -2,7 +2,7 @@
 
 Nothing is locked. Whoever records a placement lists the MPIJobs of all namespaces at exactly the
 revision of that write; of two conflicting writes the later sees the earlier, never the other way
-round, so exactly one of their authors yields (`gang.starting`).
+round, so exactly one of their authors yields (`gang.protocol`).
 """
 
 from __future__ import annotations
