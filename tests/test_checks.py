@@ -253,7 +253,7 @@ def restricted(api: FakeApi) -> None:
             silent_controller,
             "controller",
             "warn",
-            "it has not been heard of for 10 min: nobody starts jobs that wait",
+            "it has not been heard of for 10 min: jobs that wait are not started",
             f"kubectl get pods -n {SYSTEM}",
         ),
         (old_view, "controller", "warn", "cluster-view is 3 h old", "kubectl logs"),
@@ -276,7 +276,7 @@ def restricted(api: FakeApi) -> None:
             old_links,
             "topology",
             "warn",
-            "nobody has looked at node n1 for 15 min or more",
+            "no agent has looked at node n1 for 15 min or more",
             f"kubectl get pods -n {SYSTEM} -o wide",
         ),
         (
@@ -337,7 +337,7 @@ def test_where_all_gpus_are_shared_no_links_are_said_to_be_published(check, api)
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(5, "so is node n5"), (6, "so are 2 more nodes: n5, n6")]
+    ("count", "said"), [(5, "the same of node n5"), (6, "the same of 2 nodes (n5, n6)")]
 )
 def test_of_many_nodes_that_are_set_up_by_halves_the_last_are_named_together(
     check, api, count, said

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from arena_topo.admin.nodes import Use, standings
@@ -42,6 +43,7 @@ _SHOWN = 4
 _UNKNOWN_CALLER = 401
 
 _INSTALL = "arena-topo install --image IMAGE | kubectl apply -f -"
+_DIFF = "arena-topo install --image IMAGE --diff"
 
 
 class Outcome(StrEnum):
@@ -79,6 +81,22 @@ class Report:
         return all(one.outcome is not Outcome.FAIL for one in self.findings)
 
 
+_Judged = tuple[Outcome, str, str | None]
+"""What was found of a check: how grave it is, in words, and what to do."""
+
+
+def _ok(found: str) -> _Judged:
+    return Outcome.OK, found, None
+
+
+def _warn(found: str, fix: str | None) -> _Judged:
+    return Outcome.WARN, found, fix
+
+
+def _fail(found: str, fix: str | None) -> _Judged:
+    return Outcome.FAIL, found, fix
+
+
 class _Check:
     """The checks of one cluster; what several of them look at is read once."""
 
@@ -86,19 +104,17 @@ class _Check:
         self.admin = admin
         self.namespace = namespace
         self.served: tuple[str, ...] = ()
-        self.controlled: bool | None = None
-        self._mechanisms: Mechanisms | None = None
-        self._cluster: Cluster | None = None
+        self.controlled = False
 
+    @cached_property
     def cluster(self) -> Cluster:
-        if self._cluster is None:
-            self._cluster = self.admin.backend.cluster()
-        return self._cluster
+        """The nodes, and what is in use of them."""
+        return self.admin.backend.cluster()
 
+    @cached_property
     def mechanisms(self) -> Mechanisms:
-        if self._mechanisms is None:
-            self._mechanisms = self.admin.backend.mechanisms(self.namespace)
-        return self._mechanisms
+        """What binds workers to their GPUs here."""
+        return self.admin.backend.mechanisms(self.namespace)
 
     # The operator
 
@@ -107,75 +123,67 @@ class _Check:
         """Whether no version that is served knows suspension."""
         return bool(self.served) and not {*self.served} & {*having(lambda one: one.suspends)}
 
-    def mpijobs(self) -> Iterator[Finding]:
+    def mpijobs(self) -> Iterator[_Judged]:
         self.served = self.admin.served()
-        name = "mpijobs"
         if not self.served:
             yield _fail(
-                name,
                 "this cluster serves no MPIJob",
                 "install the MPI operator: https://github.com/kubeflow/mpi-operator/releases",
             )
         elif self.unsuspended:
             yield _warn(
-                name,
                 f"{', '.join(self.served)}, which cannot be suspended: jobs cannot wait, and are"
                 " pinned by their template alone",
                 f"install an operator of {BEST}",
             )
         else:
-            yield _ok(name, ", ".join(self.served))
+            yield _ok(", ".join(self.served))
 
-    def operator(self) -> Iterator[Finding]:
-        name = "operator"
-        running = []
-        for one in self.admin.operators():
-            metadata = one["metadata"]
-            there = (one.get("status") or {}).get("availableReplicas") or 0
-            version = (metadata.get("labels") or {}).get("app.kubernetes.io/version")
-            what = f"{metadata.get('namespace', '')}/{metadata['name']}: {_image(one['image'])}"
-            running.append((f"{what} ({version})" if version else what, int(there)))
-        if not running:
+    def operator(self) -> Iterator[_Judged]:
+        operators = self.admin.operators()
+        if not operators:
             yield _warn(
-                name,
                 "no Deployment runs an image called mpi-operator or training-operator",
                 "is it called otherwise? a job without pods a minute after submit says the same",
             )
-        for what, there in running:
-            if there:
-                yield _ok(name, what)
+        for one in operators:
+            metadata = one["metadata"]
+            name, space = metadata["name"], metadata.get("namespace", "")
+            version = (metadata.get("labels") or {}).get("app.kubernetes.io/version")
+            what = f"{space}/{name}: {_image(one['image'])}"
+            what += f" ({version})" if version else ""
+            if (one.get("status") or {}).get("availableReplicas"):
+                yield _ok(what)
             else:
-                where = what.partition(":")[0]
-                space, _, deployment = where.partition("/")
                 yield _fail(
-                    name,
                     f"{what} has no pod that is available: jobs get no pods",
-                    f"kubectl describe deployment {deployment} -n {space}",
+                    f"kubectl describe deployment {name} -n {space}",
                 )
+
+    def suspension(self) -> Iterator[_Judged]:
+        if self.served and not self.unsuspended and not self.mechanisms.suspends:
+            yield _warn(
+                "the operator does not suspend jobs: they cannot wait, nor be taken back whole",
+                "install mpi-operator 0.4 or later",
+            )
 
     # What places workers
 
-    def placement(self) -> Iterator[Finding]:
-        name = "placement policy"
-        found = self.mechanisms()
+    def placement(self) -> Iterator[_Judged]:
+        found = self.mechanisms
         stored = _format(self.admin, PLACEMENT_POLICY)
         if stored is not None and stored != MAP_FORMAT:
             yield _warn(
-                name,
                 f"installed for maps of format {stored or 'unknown'}; this version writes"
                 f" {MAP_FORMAT}, so that workers wait at their gates",
                 _INSTALL,
             )
         elif found.admission:
             known = f" (map format {stored})" if stored else ""
-            yield _ok(name, f"gives workers their nodes in namespace {self.namespace}{known}")
+            yield _ok(f"gives workers their nodes in namespace {self.namespace}{known}")
         elif found.admission is None:
-            yield Finding(
-                name=name,
-                outcome=Outcome.UNKNOWN,
-                found="; ".join(found.notes) or "it could not be asked",
-                fix=f"an administrator can tell: {_INSTALL.partition(' |')[0]} --diff",
-            )
+            doubt = "; ".join(found.notes) or "it could not be asked"
+            yield Outcome.UNKNOWN, doubt, f"an administrator can tell: {_DIFF}"
         else:
             without = (
                 "the submitter, or the controller, lifts the gate of each worker"
@@ -183,151 +191,109 @@ class _Check:
                 else "workers are pinned by their template alone: exact with one worker per node"
             )
             if stored:
-                fix = f"{_INSTALL.partition(' |')[0]} --diff"
-                yield _warn(name, f"installed, but without effect: {without}", fix)
+                yield _warn(f"installed, but without effect: {without}", _DIFF)
             else:
-                yield _warn(name, f"not installed: {without}", _INSTALL)
+                yield _warn(f"not installed: {without}", _INSTALL)
 
-    def claims(self) -> Iterator[Finding]:
-        found = self.mechanisms()
+    def claims(self) -> Iterator[_Judged]:
+        found = self.mechanisms
+        drivers = ", ".join(sorted(found.classes))
         if not found.classes:
             return
-        name, drivers = "claims policy", ", ".join(sorted(found.classes))
         if found.claims:
-            yield _ok(name, f"gives each worker its own GPUs of {drivers}")
+            yield _ok(f"gives each worker its own GPUs of {drivers}")
         elif found.claims is None:
-            yield Finding(
-                name=name,
-                outcome=Outcome.UNKNOWN,
-                found="; ".join(found.notes) or "it could not be asked",
-                fix=f"kubectl get mutatingadmissionpolicy {CLAIMS_POLICY}",
-            )
+            doubt = "; ".join(found.notes) or "it could not be asked"
+            yield Outcome.UNKNOWN, doubt, f"kubectl get mutatingadmissionpolicy {CLAIMS_POLICY}"
         else:
             yield _warn(
-                name,
                 f"not effective: no worker gets the GPUs of {drivers} that are chosen for it, so"
                 " that no job is placed on them by claims",
                 _INSTALL,
             )
 
-    def suspension(self) -> Iterator[Finding]:
-        if not self.served or self.unsuspended or self.mechanisms().suspends:
-            return
-        yield _warn(
-            "suspension",
-            "the operator does not suspend jobs: they cannot wait, nor be taken back whole",
-            "install mpi-operator 0.4 or later",
-        )
-
-    def gang(self) -> Iterator[Finding]:
-        name, found = "gang scheduler", self.admin.gangs()
+    def gang(self) -> Iterator[_Judged]:
+        found = self.admin.gangs()
         served = found.get(SCHEDULING, ())
         written = next((one for one in POD_GROUPS if one in served), None)
         if served and written is None:
             yield _warn(
-                name,
                 f"{GANG_GROUPS[SCHEDULING]} serves PodGroups as {', '.join(served)}, arena-topo"
                 f" writes {' and '.join(POD_GROUPS)}: --gang-scheduling does nothing here",
                 None,
             )
         elif found:
             names = {one: f"{one}/{written}" if one == SCHEDULING else one for one in found}
-            yield _ok(name, ", ".join(f"{GANG_GROUPS[one]} ({names[one]})" for one in found))
+            yield _ok(", ".join(f"{GANG_GROUPS[one]} ({names[one]})" for one in found))
         else:
-            yield _ok(name, "none; arena-topo itself starts gangs whole, or not at all")
+            yield _ok("none; arena-topo itself starts gangs whole, or not at all")
 
     # What is known of the nodes
 
-    def topology(self) -> Iterator[Finding]:
-        name = "topology"
-        cluster = self.cluster()
-        nodes = [node for node in cluster.nodes if node.machine.gpus]
-        if not nodes:
-            yield _fail(name, "no node has GPUs", "kubectl describe nodes | grep gpu")
-            return
-        yield from self._links(cluster)
-        yield from self._age(name)
-
-    def _links(self, cluster: Cluster) -> Iterator[Finding]:
-        name = "topology"
-        machines = [node for node in cluster.nodes if node.machine.gpus]
+    def topology(self) -> Iterator[_Judged]:
+        machines = [node for node in self.cluster.nodes if node.machine.gpus]
         nodes = [node for node in machines if node.shared is None]
-        if machines and not nodes:
-            names = [str(one.name) for one in machines]
-            have = "has" if len(names) == 1 else "have"
+        if not machines:
+            yield _fail("no node has GPUs", "kubectl describe nodes | grep gpu")
+            return
+        doubts = {
+            knowledge: [str(one.name) for one in nodes if one.machine.knowledge is knowledge]
+            for knowledge in Knowledge
+        }
+        fix = f"arena-topo topology publish NODE, or an agent on each node: {_INSTALL}"
+        if unknown := doubts[Knowledge.UNKNOWN]:
+            every = "not known, and every path counts as the slowest"
+            yield _warn(f"the links of {_some(unknown, 'node')} are {every}", fix)
+        if assumed := doubts[Knowledge.ASSUMED]:
+            product = "assumed from the GPU product and count"
+            yield _warn(f"the links of {_some(assumed, 'node')} are {product}", fix)
+        if not nodes:
+            have = "has" if len(machines) == 1 else "have"
             yield _warn(
-                name,
-                f"only {_some(names, 'node')} {have} GPUs, and they are shared or cut up: no job"
-                " is placed by topology",
+                f"only {_some([str(one.name) for one in machines], 'node')} {have} GPUs, and they"
+                " are shared or cut up: no job is placed by topology",
                 "arena-topo top node shows how each node is set up",
             )
-            return
-        fix = f"arena-topo topology publish NODE, or an agent on each node: {_INSTALL}"
-        doubts = (
-            (Knowledge.UNKNOWN, "not known, and every path counts as the slowest"),
-            (Knowledge.ASSUMED, "assumed from the GPU product and count"),
-        )
-        quiet = True
-        for knowledge, words in doubts:
-            names = [str(one.name) for one in nodes if one.machine.knowledge is knowledge]
-            if names:
-                quiet = False
-                yield _warn(name, f"the links of {_some(names, 'node')} are {words}", fix)
-        if quiet:
-            measured = [str(one.name) for one in nodes]
-            yield _ok(name, f"the links of {_some(measured, 'node')} are published")
-
-    def _age(self, name: str) -> Iterator[Finding]:
-        maps = self.admin.topologies(SYSTEM)
+        elif not unknown and not assumed:
+            names = [str(one.name) for one in nodes]
+            yield _ok(f"the links of {_some(names, 'node')} are published")
         old = []
-        for one in maps:
+        for one in self.admin.topologies(SYSTEM):
             data = one.get("data") or {}
             at = seconds(data.get("observedAt"))
             if at is not None and self.admin.now() - at > published.STALE:
                 old.append(str(data.get("nodeName") or one["metadata"]["name"]))
         if old:
             yield _warn(
-                name,
-                f"nobody has looked at {_some(old, 'node')} for {_span(published.STALE)} or more",
+                f"no agent has looked at {_some(old, 'node')} for {_span(published.STALE)} or more",
                 f"kubectl get pods -n {SYSTEM} -o wide",
             )
 
-    def nodes(self) -> Iterator[Finding]:
-        name = "topology nodes"
+    def nodes(self) -> Iterator[_Judged]:
         found = standings(self.admin.nodes())
         odd = [one for one in found if one.odd]
         for one in odd[:_SHOWN]:
-            yield _warn(
-                name,
-                f"{one.node} is {one.odd}",
-                f"arena-topo nodes topology {one.node}, or nodes default {one.node}",
-            )
-        if len(odd) > _SHOWN:
-            rest = [one.node for one in odd[_SHOWN:]]
-            are = "is node" if len(rest) == 1 else f"are {len(rest)} more nodes:"
-            yield _warn(name, f"so {are} {_few(rest)}", "arena-topo nodes list")
-        mixed = [str(one.name) for one in self.cluster().nodes if one.dedicated and one.foreign]
+            fix = f"arena-topo nodes topology {one.node}, or nodes default {one.node}"
+            yield _warn(f"{one.node} is {one.odd}", fix)
+        if rest := [one.node for one in odd[_SHOWN:]]:
+            yield _warn(f"the same of {_some(rest, 'node')}", "arena-topo nodes list")
+        mixed = [str(one.name) for one in self.cluster.nodes if one.dedicated and one.foreign]
         if mixed:
             yield _warn(
-                name,
                 f"pods that arena-topo did not place hold GPUs of {_some(mixed, 'node')}: devices"
                 " are not injected there, and the guarantee is node",
-                "kubectl get pods -A -o wide --field-selector spec.nodeName=" + mixed[0],
+                f"kubectl get pods -A -o wide --field-selector spec.nodeName={mixed[0]}",
             )
-        if odd or mixed:
-            return
-        ours = [one.node for one in found if one.use == Use.TOPOLOGY]
-        said = f"{_some(ours, 'node')} for topology jobs alone" if ours else "none"
-        yield _ok(name, said)
+        if not odd and not mixed:
+            ours = [one.node for one in found if one.use == Use.TOPOLOGY]
+            yield _ok(f"{_some(ours, 'node')} for topology jobs alone" if ours else "none")
 
     # The caller
 
-    def security(self) -> Iterator[Finding]:
-        name = "pod security"
+    def security(self) -> Iterator[_Judged]:
         space = self.admin.namespace(self.namespace)
         if space is None:
             yield _fail(
-                name,
                 f"there is no namespace {self.namespace}",
                 f"kubectl create namespace {self.namespace}, or name another with -n",
             )
@@ -336,71 +302,60 @@ class _Check:
         level = labels.get("pod-security.kubernetes.io/enforce")
         if level == "restricted":
             yield _fail(
-                name,
                 "restricted, which refuses workers: their sshd runs as root",
                 f"kubectl label namespace {self.namespace} --overwrite"
                 " pod-security.kubernetes.io/enforce=baseline",
             )
         elif level == "baseline":
-            yield _ok(name, "baseline, which allows all but --pod-shape shared and host networks")
+            yield _ok("baseline, which allows all but --pod-shape shared and host networks")
         else:
-            yield _ok(name, f"{level or 'none'} in namespace {self.namespace}")
+            yield _ok(f"{level or 'none'} in namespace {self.namespace}")
 
-    def submitting(self) -> Iterator[Finding]:
+    def submitting(self) -> Iterator[_Judged]:
         missing = [one for one in self._missing(SUBMITTER) if one.resource != _CLAIMS]
-        name, grant = "rights to submit", self._grant(SUBMITTER)
         needed = [one for one in missing if one.resource == "mpijobs"]
-        if needed:
-            yield _fail(name, f"not allowed to {_said(needed)}", grant)
         rest = [one for one in missing if one not in needed]
+        if needed:
+            yield _fail(f"not allowed to {_said(needed)}", self._grant(SUBMITTER))
         if rest:
-            yield _warn(name, f"not allowed to {_said(rest)}", grant)
+            yield _warn(f"not allowed to {_said(rest)}", self._grant(SUBMITTER))
         if not missing:
-            yield _ok(name, f"all that submit, get, logs and delete need in {self.namespace}")
+            yield _ok(f"all that submit, get, logs and delete need in {self.namespace}")
 
-    def listing(self) -> Iterator[Finding]:
-        name = "rights to list data"
+    def listing(self) -> Iterator[_Judged]:
         missing = [one for one in self._missing(SUBMITTER) if one.resource == _CLAIMS]
         if missing:
             found = f"not allowed to {_said(missing)}: data list shows nothing"
-            yield _warn(name, found, self._grant(SUBMITTER))
+            yield _warn(found, self._grant(SUBMITTER))
         else:
-            yield _ok(name, f"data list shows the claims of {self.namespace}")
+            yield _ok(f"data list shows the claims of {self.namespace}")
 
-    def attaching(self) -> Iterator[Finding]:
-        name = "rights to attach"
-        missing = self._missing(ATTACH)
-        if missing:
+    def attaching(self) -> Iterator[_Judged]:
+        if missing := self._missing(ATTACH):
             found = f"not allowed to {_said(missing)}: neither attach nor check JOB"
-            yield _warn(name, found, self._grant(ATTACH))
+            yield _warn(found, self._grant(ATTACH))
         else:
-            yield _ok(name, f"attach and check JOB run commands in the pods of {self.namespace}")
+            yield _ok(f"attach and check JOB run commands in the pods of {self.namespace}")
+
+    def placing(self) -> Iterator[_Judged]:
+        everywhere = self._missing(CLUSTER_READER)
+        # Gates are patched by the submitter only where no policy lifts them.
+        missing = everywhere or self._missing(SELF_PLACER)
+        found = f"not allowed to {_said(missing)}, and no controller is known to do it"
+        if not missing:
+            yield _ok("all that placing jobs oneself needs")
+        elif self.controlled:
+            yield _ok("the controller places your jobs")
+        elif everywhere:
+            role = f"{CLUSTER_READER} --clusterrole={CLUSTER_READER}"
+            yield _fail(found, f"kubectl create clusterrolebinding {role} --user=YOU")
+        else:
+            yield _warn(found, self._grant(SELF_PLACER))
 
     def _grant(self, role: str) -> str:
         return (
             f"kubectl create rolebinding {role} -n {self.namespace} --clusterrole={role} --user=YOU"
         )
-
-    def placing(self) -> Iterator[Finding]:
-        name = "rights to place"
-        missing = self._missing(CLUSTER_READER)
-        if not missing:
-            # Gates are patched by the submitter only where no policy lifts them.
-            missing = self._missing(SELF_PLACER)
-        if not missing:
-            yield _ok(name, "all that placing jobs oneself needs")
-        elif self.controlled:
-            yield _ok(name, "the controller places your jobs")
-        else:
-            cluster = any(one.everywhere for one in missing)
-            role = CLUSTER_READER if cluster else SELF_PLACER
-            kind = "clusterrolebinding" if cluster else "rolebinding"
-            where = "" if cluster else f" -n {self.namespace}"
-            fix = f"kubectl create {kind} {role}{where} --clusterrole={role} --user=YOU"
-            judge = _fail if cluster else _warn
-            yield judge(
-                name, f"not allowed to {_said(missing)}, and no controller is known to do it", fix
-            )
 
     def _missing(self, role: str) -> list[Right]:
         return [
@@ -411,34 +366,26 @@ class _Check:
 
     # Who starts what waits
 
-    def controller(self) -> Iterator[Finding]:
-        name = "controller"
-        lease = self.admin.lease()
-        renewed = seconds(((lease or {}).get("spec") or {}).get("renewTime"))
-        self.controlled = False
-        holder = ((lease or {}).get("spec") or {}).get("holderIdentity")
+    def controller(self) -> Iterator[_Judged]:
+        lease = (self.admin.lease() or {}).get("spec") or {}
+        renewed, holder = seconds(lease.get("renewTime")), lease.get("holderIdentity")
         if renewed is None or not holder:
             yield _warn(
-                name,
-                "none: whoever submits a job that waits starts it, with --wait or resume",
-                _INSTALL,
+                "none: whoever submits a job that waits starts it, with --wait or resume", _INSTALL
             )
             return
         age = self.admin.now() - renewed
         if age > FRESH:
             yield _warn(
-                name,
-                f"it has not been heard of for {_span(age)}: nobody starts jobs that wait",
+                f"it has not been heard of for {_span(age)}: jobs that wait are not started",
                 f"kubectl get pods -n {SYSTEM}",
             )
             return
         self.controlled = True
-        yield _ok(name, f"{holder} is at work")
-        view = self.admin.view()
-        seen = seconds(((view or {}).get("data") or {}).get("observedAt"))
-        if view is not None and seen is not None and self.admin.now() - seen > published.STALE:
+        yield _ok(f"{holder} is at work")
+        seen = seconds(((self.admin.view() or {}).get("data") or {}).get("observedAt"))
+        if seen is not None and self.admin.now() - seen > published.STALE:
             yield _warn(
-                name,
                 f"cluster-view is {_span(self.admin.now() - seen)} old",
                 f"kubectl logs -n {SYSTEM} deployment/{install.CONTROLLER}",
             )
@@ -457,7 +404,7 @@ def check(admin: Administration, namespace: str) -> Report:
     """
     version = admin.version()
     work = _Check(admin, namespace)
-    steps: Sequence[tuple[str, Callable[[], Iterable[Finding]]]] = (
+    steps: Sequence[tuple[str, Callable[[], Iterable[_Judged]]]] = (
         ("mpijobs", work.mpijobs),
         ("operator", work.operator),
         ("controller", work.controller),
@@ -473,24 +420,27 @@ def check(admin: Administration, namespace: str) -> Report:
         ("rights to attach", work.attaching),
         ("rights to place", work.placing),
     )
-    findings = [_ok("API server", version)]
+    findings = [Finding(name="API server", outcome=Outcome.OK, found=version)]
     for name, look in steps:
-        findings += _tried(name, look)
+        findings += [
+            Finding(name=name, outcome=outcome, found=found, fix=fix)
+            for outcome, found, fix in _tried(look)
+        ]
     return Report(namespace=namespace, findings=tuple(findings))
 
 
-def _tried(name: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def _tried(look: Callable[[], Iterable[_Judged]]) -> Iterator[_Judged]:
     """What a check finds; a right that is missing makes it unknown, another refusal a failure."""
     try:
         yield from look()
     except AccessDenied as error:
         if error.status == _UNKNOWN_CALLER:
             raise
-        yield Finding(name=name, outcome=Outcome.UNKNOWN, found=error.message, fix=error.hint)
+        yield Outcome.UNKNOWN, error.message, error.hint
     except (TimedOut, UsageError):
         raise
     except ArenaError as error:
-        yield _fail(name, error.message, error.hint)
+        yield _fail(error.message, error.hint)
 
 
 def _format(admin: Administration, policy: str) -> str | None:
@@ -504,28 +454,12 @@ def _format(admin: Administration, policy: str) -> str | None:
     return str((stored["metadata"].get("labels") or {}).get(FORMAT_LABEL, ""))
 
 
-def _ok(name: str, found: str) -> Finding:
-    return Finding(name=name, outcome=Outcome.OK, found=found)
-
-
-def _warn(name: str, found: str, fix: str | None) -> Finding:
-    return Finding(name=name, outcome=Outcome.WARN, found=found, fix=fix)
-
-
-def _fail(name: str, found: str, fix: str | None) -> Finding:
-    return Finding(name=name, outcome=Outcome.FAIL, found=found, fix=fix)
-
-
 def _some(names: Sequence[str], noun: str) -> str:
     """So many things, with the names of a few: `3 nodes (a, b, c)`, or the one by its name."""
     if len(names) == 1:
         return f"{noun} {names[0]}"
-    return f"{len(names)} {noun}s ({_few(names)})"
-
-
-def _few(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
+    return f"{len(names)} {noun}s ({', '.join(names[:_SHOWN])}{more})"
 
 
 def _said(rights: Sequence[Right]) -> str:
