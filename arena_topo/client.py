@@ -50,7 +50,7 @@ from arena_topo.joblogs import view as log_view
 from arena_topo.jobs import filtering, plan_picture, plan_view, view
 from arena_topo.jobs.filtering import Order
 from arena_topo.manifests.versions import ApiVersion, VersionName
-from arena_topo.nodes import documents, fabric, overview
+from arena_topo.nodes import fabric, overview, top_view
 from arena_topo.nodes.overview import Overview
 from arena_topo.reasons import view as reasons_view
 from arena_topo.reasons import viewing
@@ -539,7 +539,7 @@ def _lines(
 _SHOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
     Proposal: plan_view.value,
     Explanation: reasons_view.value,
-    Overview: documents.nodes,
+    Overview: top_view.value,
     Report: admin_view.report_value,
     Inspection: admin_view.inspection_value,
     Cluster: fabric.value,

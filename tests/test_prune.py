@@ -10,11 +10,11 @@ import prompt
 import pytest
 from worlds import planned
 
+from arena_topo.errors import NotFound
 from arena_topo.job import MPIJob
-from arena_topo.jobs import pruning
-from arena_topo.jobs.prune import Age
+from arena_topo.jobs.prune import Age, stale
 
-NOTHING = "No job need to be deleted\n"
+NOTHING = "No jobs to delete.\n"
 
 
 arena = prompt.in_each_world
@@ -48,11 +48,11 @@ def test_the_age_of_a_job_counts_from_its_creation_not_from_its_end(arena):
     (job,) = arena.world.backend.jobs(None)
     then = job.created + 3600
     backend = arena.world.backend
-    assert [one.name for one in pruning.stale(backend, None, since=3600, now=then)] == ["old"]
-    assert pruning.stale(backend, None, since=3601, now=then) == ()
+    assert [one.name for one in stale(backend, None, since=3600, now=then)] == ["old"]
+    assert stale(backend, None, since=3601, now=then) == ()
 
 
-def test_a_young_job_stays_and_that_is_said_in_arenas_words(arena):
+def test_a_young_job_stays_and_that_is_said(arena):
     arena.finished("young")
     assert arena("prune", "-s", "7d", "-y") == (0, NOTHING, "")
     assert names(arena) == ["young"]
@@ -70,12 +70,12 @@ def test_a_dry_run_shows_the_jobs_deletes_none_and_asks_nobody(arena):
 def test_a_job_that_took_the_name_since_the_look_survives(arena):
     arena.finished("again")
     backend = arena.world.backend
-    doomed = pruning.stale(backend, None, since=0, now=time.time() + 1)
+    doomed = stale(backend, None, since=0, now=time.time() + 1)
     job = MPIJob(name="again", command="sleep 60", image="local")
     backend.delete("again", "default")
     backend.apply(planned(backend, job))
-    ((found, error),) = pruning.deleted(backend, doomed)
-    assert (found.name, pruning.gone(error)) == ("again", True)
+    with pytest.raises(NotFound):
+        backend.delete("again", "default", uid=doomed[0].uid)
     assert names(arena) == ["again"]
 
 
@@ -113,7 +113,7 @@ def test_one_job_that_cannot_be_deleted_does_not_save_the_others(one_arena):
     one_arena.world.api.fail("DELETE .*/mpijobs/two", status=500, times=9)
     code, out, err = one_arena("prune", "-s=0s", "-y", "-o=name")
     assert (code, out) == (1, "mpijob.kubeflow.org/one\nmpijob.kubeflow.org/three\n")
-    assert err.startswith("error: Failed to delete mpijob two, err: ")
+    assert err.startswith("error: cannot delete the job two: ")
     assert names(one_arena) == ["two"]
 
 

@@ -207,7 +207,7 @@ def test_old_jobs_are_pruned_where_the_environment_agrees(arena, monkeypatch):
     with pytest.raises(Failed, match="ARENA_TOPO_YES"):
         arena.sdk.checked("prune", "--since=0s")
     monkeypatch.setenv("ARENA_TOPO_YES", "true")
-    assert arena.sdk.checked("prune", "--since=100h", "-A") == "No job need to be deleted\n"
+    assert arena.sdk.checked("prune", "--since=100h", "-A") == "No jobs to delete.\n"
     out = arena.sdk.checked("prune", "--since=0s")
     assert out.startswith("Delete mpijob old with Age ")
     assert arena.sdk.get("old") is None

@@ -25,7 +25,8 @@ from kube_objects import config_map, group, job, node, pod, resource_slice, uuid
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.metrics import GpuSample
 from arena_topo.engines.occupancy import Mode
-from arena_topo.jobs import filtering, topjob
+from arena_topo.jobs import filtering
+from arena_topo.jobs import top as topjob
 from arena_topo.manifests import Forecast
 from arena_topo.nodes import top_view
 

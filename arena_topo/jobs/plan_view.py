@@ -244,41 +244,43 @@ def _compared(
     cluster: Cluster,
     width: int | None,
 ) -> list[str]:
-    """A table of what choices give the same pods, and where they put them.
+    """What choices give the same pods and where they put them; on a narrow screen no ratios."""
+    cells = [("", *_SPEED, "", "")]
+    for name, one in rows:
+        rate = None if one is None else one.bandwidth
+        if one is None or rate is None:
+            cells.append((name, "", "", "", "does not fit"))
+        else:
+            ratio = f"{rate.point / ours:5.2f}x"
+            cells.append((name, *_speed(rate), ratio, _place(one, cluster)))
+    lines = _aligned(cells)
+    if width is not None and max(map(len, lines)) > width:
+        lines = _aligned([(name, gbps, span, place) for name, gbps, span, _ratio, place in cells])
+    return _folded(lines, cells, width)
 
-    A narrow screen goes without the ratios.
-    """
-    ranges = [
-        "" if one is None or one.bandwidth is None else _range(one.bandwidth) for _name, one in rows
+
+_SPEED = (f"{'GB/S':>5} ", "RANGE")
+
+
+def _speed(found: Estimate | None) -> tuple[str, str]:
+    """A bandwidth with its mark of doubt, and its range."""
+    if found is None:
+        return f"{NOTHING:>5} ", ""
+    gbps = f"{estimates.amount(found.point):>5}{_doubt(found) or ' '}"
+    return gbps, estimates.span(found.low, found.high)
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    return align("  " + "\t".join(row) for row in cells).splitlines()
+
+
+def _folded(lines: Sequence[str], cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Lines of a table, the last cell of each wrapped below itself."""
+    starts = [len(line) - len(row[-1]) for line, row in zip(lines, cells, strict=True)]
+    return [
+        fold(line, width, indent=" " * start).rstrip()
+        for line, start in zip(lines, starts, strict=True)
     ]
-    wide = max(len(RANGE), *map(len, ranges))
-
-    def lines(*, ratios: bool) -> list[tuple[str, str]]:
-        cells = [(f"  {'':<{_NAMES}}  {'GB/S':>5}   {RANGE}", "")]
-        for (name, one), between in zip(rows, ranges, strict=True):
-            rate = None if one is None else one.bandwidth
-            if one is None or rate is None:
-                cells.append((f"  {name:<{_NAMES}}  ", "does not fit"))
-                continue
-            head = f"{estimates.amount(rate.point):>5}{_doubt(rate) or ' '}  {between:<{wide}}"
-            if ratios:
-                head += f"  {rate.point / ours:5.2f}x"
-            cells.append((f"  {name:<{_NAMES}}  {head}  ", _place(one, cluster)))
-        return cells
-
-    cells = lines(ratios=True)
-    if width is not None and any(len(head + place) > width for head, place in cells):
-        cells = lines(ratios=False)
-    return [fold(head + place, width, indent=" " * len(head)).rstrip() for head, place in cells]
-
-
-def _range(found: Estimate) -> str:
-    return estimates.span(found.low, found.high)
-
-
-RANGE = "RANGE"
-_NAMES = 19
-"""Columns of the longest name of a choice."""
 
 
 def _place(one: Placement | Baseline, cluster: Cluster) -> str:
@@ -313,20 +315,15 @@ def _rows(proposal: Proposal, cluster: Cluster, width: int | None) -> str:
     """The best placement and the next best, a row each."""
     if not proposal.rows:
         return ""
-    ranges = ["" if one.bandwidth is None else _range(one.bandwidth) for one in proposal.rows]
-    wide = max(len(RANGE), *map(len, ranges))
-    lines = [
-        f"The best {len(ranges)} on different nodes:",
-        f"        GB/S   {RANGE:<{wide}}  NODES",
-    ]
-    for row, (one, between) in enumerate(zip(proposal.rows, ranges, strict=True), 1):
+    cells = [("", *_SPEED, "NODES")]
+    for row, one in enumerate(proposal.rows, 1):
         rate, least = one.bandwidth, _counted(proposal, one)
-        gbps = "N/A " if rate is None else f"{estimates.amount(rate.point)}{_doubt(rate) or ' '}"
-        head = f"  {row:>3}  {gbps:>6}  {between:<{wide}}  "
         said = f"{'; '.join(_seats(one))}: {meets(one.tier, cluster)}"
         if least is not None and least != rate:
             said += f", {estimates.amount(least.point)} at worst"
-        lines.append(fold(head + said, width, indent=" " * len(head)))
+        cells.append((f"{row:>3}", *_speed(rate), said))
+    lines = [f"The best {len(proposal.rows)} on different nodes:"]
+    lines += _folded(_aligned(cells), cells, width)
     return "".join(f"{line}\n" for line in lines)
 
 

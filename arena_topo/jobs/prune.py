@@ -16,11 +16,11 @@ from arena_topo.cli import remembering
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, EverywhereFlag, Output
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, complain, say, show, spread
-from arena_topo.engines import JobStatus
-from arena_topo.errors import ArenaError, UsageError
+from arena_topo.engines import Backend, JobStatus
+from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import Duration
-from arena_topo.jobs import view
+from arena_topo.jobs import filtering, view
 from arena_topo.numbers import whole
 
 _YES = "ARENA_TOPO_YES"
@@ -85,37 +85,48 @@ def prune(
             why="standard input or standard error is not a terminal",
             hint=f"look first, with --dry-run; then add --yes, or set {_YES}=true",
         )
-    from arena_topo.jobs import pruning  # noqa: PLC0415 - the verbs load what they need
-
     backend = engine(everywhere)
     namespace = None if all_namespaces else namespace_of(everywhere, backend)
     now = time.time()
     names = output_format is Output.NAME or everywhere.quiet
-    doomed = pruning.stale(backend, namespace, since=since, now=now)
+    doomed = stale(backend, namespace, since=since, now=now)
     if not doomed:
         if not names:
-            show("No job need to be deleted\n")
+            show("No jobs to delete.\n")
         return
     if asks and not _agreed(doomed, now, namespaces=all_namespaces):
         say("Nothing was deleted.")
         raise typer.Exit(1)
     code = 0
-    tellers = ((one, None) for one in doomed) if dry_run else pruning.deleted(backend, doomed)
-    for one, error in tellers:
-        if pruning.gone(error):
+    for one in doomed:
+        try:
+            if not dry_run:
+                backend.delete(one.name, one.namespace, uid=one.uid)
+                remembering.gone(backend, one.namespace, one.name)
+        except NotFound:
             say(f"{one.name} in namespace {one.namespace} is gone, or is another job by now")
-        elif error is not None:
-            what = f"Failed to delete {view.TRAINER} {one.name}, err: {error.message}"
+        except ArenaError as error:
+            what = f"cannot delete the job {one.name}: {error.message}"
             complain(ArenaError(what, why=error.why, hint=error.hint))
             code = 1
-        elif names:
-            show(f"{view.RESOURCE}/{one.name}\n")
         else:
-            show(_line(one, now, dry_run=dry_run, namespaces=all_namespaces))
-        if error is None and not dry_run:
-            remembering.gone(backend, one.namespace, one.name)
+            line = _line(one, now, dry_run=dry_run, namespaces=all_namespaces)
+            show(f"{view.RESOURCE}/{one.name}\n" if names else line)
     if code:
         raise typer.Exit(code)
+
+
+def stale(
+    backend: Backend, namespace: str | None, *, since: float, now: float
+) -> tuple[JobStatus, ...]:
+    """The jobs that are over and at least `since` seconds old, oldest first.
+
+    As in arena (v0.15.5, pkg/training/prune.go) the age counts from the creation of a job, not from
+    its end. Unlike there, a job that waits is not history.
+    """
+    jobs = filtering.found(backend, namespace)
+    old = [one for one in jobs if one.phase.over and now - one.created >= since]
+    return tuple(sorted(old, key=lambda one: (one.created, one.namespace, one.name)))
 
 
 def _line(one: JobStatus, now: float, *, dry_run: bool, namespaces: bool) -> str:

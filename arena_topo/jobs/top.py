@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from arena_topo import layout
 from arena_topo.cli.arguments import (
     PANEL,
     EverywhereFlag,
@@ -20,11 +22,15 @@ from arena_topo.cli.opening import missing, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
-from arena_topo.engines import Backend
+from arena_topo.engines import Backend, JobStatus, Phase, measured
 from arena_topo.errors import NotFound
+from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
+from arena_topo.jobs import filtering, view
+from arena_topo.topology import natural
 
 if TYPE_CHECKING:
+    from arena_topo.engines.metrics import GpuSample
     from arena_topo.reasons.viewing import SeenJob
 from arena_topo.cli.renewing import RefreshFlag, arenas, once, opened, renew
 
@@ -62,21 +68,17 @@ def top_job(
             return _job(backend, name, namespace, instance, heard)
         if kind is Kind.OTHER:
             return ()
-        from arena_topo.jobs import filtering  # noqa: PLC0415 - only here
-
-        measured = output_format is not Output.WIDE
+        documents = output_format is not Output.WIDE
         within = None if all_namespaces else namespace
-        return filtering.jobs(backend, within, metrics=measured, tell=heard)
+        return filtering.jobs(backend, within, metrics=documents, tell=heard)
 
     def screen(seen: tuple[SeenJob, ...], _width: int | None) -> str:
-        from arena_topo.jobs import topjob  # noqa: PLC0415 - only here
-
         now = time.time()
         if name:
             [one] = seen
-            return topjob.job(one.status, now=now, instance=instance, samples=one.samples)
+            return job(one.status, now=now, instance=instance, samples=one.samples)
         statuses = [one.status for one in seen]
-        return topjob.jobs(statuses, now=now, namespaces=all_namespaces)
+        return jobs(statuses, now=now, namespaces=all_namespaces)
 
     first = look()
     forecasts = [one.status.forecast for one in first]
@@ -114,8 +116,61 @@ def _job(
     return (SeenJob(status=status, samples=measuring.of_job(backend, status, tell=heard)),)
 
 
-def _jobs_value(seen: tuple[SeenJob, ...]) -> list[dict[str, Any]]:
-    from arena_topo.jobs import view  # noqa: PLC0415 - only for programs
+def jobs(statuses: Sequence[JobStatus], *, now: float, namespaces: bool = False) -> str:
+    """Arena's table (pkg/training/top_job.go): a line for each job, in the order given.
 
+    Below it stands how many GPUs those that run ask for and have. AGE is how long the job has
+    lasted (arena's word for it); `now` is Unix seconds; `namespaces` adds a first column.
+    """
+    columns = [
+        (name, (lambda one: str(one.allocated_gpus)) if name == "GPU(Allocated)" else cell)
+        for name, cell in view.job_columns("AGE", now, namespaces=namespaces)
+    ]
+    running = [one for one in statuses if one.phase is Phase.RUNNING]
+    counted = (
+        f"{sum(one.allocated_gpus for one in running)}/{sum(one.request_gpus for one in running)}"
+    )
+    total = f"Total Allocated/Requested GPUs of Training Jobs: {counted}"
+    return layout.align([*layout.tabulated(columns, statuses), "", total])
+
+
+def job(
+    status: JobStatus,
+    *,
+    now: float,
+    instance: str = "",
+    samples: Iterable[GpuSample] = (),
+) -> str:
+    """One job: its head as in `get`, then each pod, or only `instance`, with its GPUs.
+
+    Without samples what a GPU does is N/A, and its index too where nobody knows it.
+    """
+    header = (
+        *("NAME", "STATUS", "GPU(Request)", "NODE", "GPU(DeviceIndex)", "GPU(DutyCycle)"),
+        "GPU_MEMORY(Used/Total)",
+    )
+    # The last group of arena's dashes is shorter than the word above it.
+    lines = [
+        "  " + "\t".join(header),
+        "  " + "\t".join([*("-" * len(word) for word in header[:-1]), "-" * 15]),
+    ]
+    told = tuple(samples)
+    for one in sorted(status.instances, key=lambda some: natural(some.name)):
+        if instance not in {"", one.name}:
+            continue
+        row = [
+            one.name,
+            one_line(one.status),
+            str(one.gpus),
+            one_line(view.place_of(one, one.node_ip)),
+        ]
+        for at, cells in enumerate(measured.cells(status, one, told)):
+            lines.append("  " + "\t".join([*(row if at == 0 else [""] * len(row)), *cells]))
+    total_line = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
+    head = view.head(replace(status, model_name="", model_version="", model_source=""), now)
+    return head + layout.align(["", "Instances:", *lines, "", "GPUs:", total_line])
+
+
+def _jobs_value(seen: tuple[SeenJob, ...]) -> list[dict[str, Any]]:
     now = time.time()
     return [view.seen(one, now=now) for one in seen]

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.engines import Event, Instance, JobStatus, Phase, slots_of
 from arena_topo.escaping import one_line
-from arena_topo.layout import NOTHING, align, clock, duration, fold, number, table, truth
+from arena_topo.layout import (
+    NOTHING,
+    Column,
+    align,
+    clock,
+    duration,
+    fold,
+    number,
+    table,
+    tabulated,
+    truth,
+)
 from arena_topo.manifests import Binding, Forecast, Guarantee, estimates
 
 if TYPE_CHECKING:
@@ -101,19 +112,15 @@ def head(status: JobStatus, now: float) -> str:
 
 
 def _instances(status: JobStatus, now: float) -> str:
-    rows = [
-        (
-            one.name,
-            one.status,
-            duration(age_of(one, now)),
-            truth(one.chief),
-            str(one.gpus),
-            place_of(one, one.node),
-        )
-        for one in in_order(status.instances)
+    columns: list[Column[Instance]] = [
+        ("NAME", lambda one: one.name),
+        ("STATUS", lambda one: one.status),
+        ("AGE", lambda one: duration(age_of(one, now))),
+        ("IS_CHIEF", lambda one: truth(one.chief)),
+        ("GPU(Requested)", lambda one: str(one.gpus)),
+        ("NODE", lambda one: place_of(one, one.node)),
     ]
-    header = ("NAME", "STATUS", "AGE", "IS_CHIEF", "GPU(Requested)", "NODE")
-    return align(["Instances:", *table(header, rows, indent="  ")])
+    return align(["Instances:", *tabulated(columns, in_order(status.instances), indent="  ")])
 
 
 def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:
@@ -383,7 +390,8 @@ def jobs(
 ) -> str:
     """Arena's list of jobs, in the order given; with `namespaces` a first column names them.
 
-    Without `headers` the first line is a job; `wide` adds the columns of `placed_columns`.
+    Without `headers` the first line is a job; `wide` adds run time, `WORKERSxGPUS`, nodes, GB/s
+    and the reason why a job does not run.
     """
     lines = job_lines(statuses, now=now, namespaces=namespaces, wide=wide)
     aligned = align(lines if headers else lines[1:])
@@ -395,51 +403,56 @@ def job_lines(
     statuses: Iterable[JobStatus], *, now: float, namespaces: bool = False, wide: bool = False
 ) -> Sequence[str]:
     """The header of that list and a line for each job, to be aligned."""
-    header = ("NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE")
-    rows = []
-    for one in statuses:
-        counted = one.phase in {Phase.PENDING, Phase.RUNNING}
-        row = (
-            one.name,
-            one.phase.value,
-            TRAINER.upper(),
-            duration(lasted(one, now)),
-            str(one.request_gpus),
-            str(one.allocated_gpus) if counted else NOTHING,
-            place_of(one.chief, one.chief.node_ip) if one.chief else NOTHING,
-            *(placed_columns(one, now) if wide else ()),
-        )
-        rows.append((one.namespace, *row) if namespaces else row)
-    names = (*(["NAMESPACE"] if namespaces else []), *header, *(_WIDE if wide else ()))
-    return table(names, rows)
+    columns = [*job_columns("DURATION", now, namespaces=namespaces), *(_wide(now) if wide else [])]
+    return tabulated(columns, statuses)
 
 
-_WIDE = ("RUNTIME", "WORKERS", "NODES", "GB/S", "REASON")
+def job_columns(age: str, now: float, *, namespaces: bool) -> list[Column[JobStatus]]:
+    """Arena's columns of a list of jobs; `age` is its word for how long a job has lasted."""
+    space: list[Column[JobStatus]] = [("NAMESPACE", lambda one: one.namespace)]
+    return [
+        *(space if namespaces else []),
+        ("NAME", lambda one: one.name),
+        ("STATUS", lambda one: one.phase.value),
+        ("TRAINER", lambda _one: TRAINER.upper()),
+        (age, lambda one: duration(lasted(one, now))),
+        ("GPU(Requested)", lambda one: str(one.request_gpus)),
+        ("GPU(Allocated)", _allocated),
+        ("NODE", lambda one: place_of(one.chief, one.chief.node_ip) if one.chief else NOTHING),
+    ]
+
+
+def _allocated(one: JobStatus) -> str:
+    return NOTHING if one.phase not in {Phase.PENDING, Phase.RUNNING} else str(one.allocated_gpus)
+
+
+def _wide(now: float) -> list[Column[JobStatus]]:
+    return [
+        ("RUNTIME", lambda one: NOTHING if (ran := run_time(one, now)) is None else duration(ran)),
+        ("WORKERS", _shape),
+        ("NODES", _nodes),
+        ("GB/S", _usable),
+        ("REASON", lambda one: "" if trouble(one) is None else one.reason or ""),
+    ]
+
+
+def _usable(status: JobStatus) -> str:
+    usable = status.forecast.usable if status.forecast is not None else None
+    return NOTHING if usable is None else estimates.amount(usable)
+
 
 _MOST_NODES = 3
 """Nodes of a job that a line names before it counts the others."""
 
 
-def placed_columns(status: JobStatus, now: float) -> tuple[str, ...]:
-    """What `list -o wide` adds: run time, `WORKERSxGPUS`, nodes, GB/s, why it does not run."""
-    ran = run_time(status, now)
-    forecast = status.forecast
-    rows = sorted(forecast.workers) if forecast is not None else ()
-    names = list(dict.fromkeys(node for _index, node, _gpus in rows))
-    names = names or list(
-        dict.fromkeys(one.node for one in _workers(status) if one.node and not one.pending)
-    )
-    more = len(names) - _MOST_NODES
-    shown = ",".join(names[:_MOST_NODES]) + (f",+{more}" if more > 0 else "")
-    usable = forecast.usable if forecast is not None else None
-    waits = status.phase not in {Phase.RUNNING, Phase.SUCCEEDED}
-    return (
-        NOTHING if ran is None else duration(ran),
-        _shape(status),
-        shown or NOTHING,
-        NOTHING if usable is None else estimates.amount(usable),
-        (status.reason or "") if waits else "",
-    )
+def _nodes(status: JobStatus) -> str:
+    placed = sorted(status.forecast.workers) if status.forecast is not None else ()
+    names = [node for _index, node, _gpus in placed] or [
+        one.node for one in _workers(status) if one.node and not one.pending
+    ]
+    several = list(dict.fromkeys(names))
+    more = len(several) - _MOST_NODES
+    return ",".join(several[:_MOST_NODES]) + (f",+{more}" if more > 0 else "") or NOTHING
 
 
 def _workers(status: JobStatus) -> list[Instance]:

@@ -152,6 +152,6 @@ def _nodes_value(sight: Overview, what: Nodes) -> dict[str, Any]:
         from arena_topo.nodes import fragmentation_view as shown  # noqa: PLC0415 - only for --frag
 
         return shown.value(fragmentation.look(found.cluster), emulated=found.cluster.emulated)
-    from arena_topo.nodes import documents  # noqa: PLC0415 - only for programs
+    from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
-    return documents.nodes(sight)
+    return top_view.value(sight)

@@ -18,6 +18,7 @@ from arena_topo.topology import Knowledge, count, gpu_set, natural
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
+    from arena_topo.nodes.overview import Overview
 
 Samples = Mapping[str, Mapping[int, "GpuSample"]]
 """What was measured, by node and by GPU."""
@@ -379,6 +380,12 @@ def _gib(value: float | None) -> str:
 
 
 # ---------------------------------------------------------------- documents
+
+
+def value(found: Overview) -> dict[str, Any]:
+    """Nodes and their GPUs, in arena's classes."""
+    emulated = found.found.cluster.emulated
+    return nodes_value(found.found.nodes, by_node(found.samples), emulated=emulated)
 
 
 def nodes_value(
