@@ -8,7 +8,6 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-import yaml
 from proxy import Proxy, Trouble
 from worlds import WORLDS, living_world
 
@@ -377,26 +376,6 @@ def test_replace_takes_a_finished_job_too(line):
     first = line.uid()
     assert line.submit("--exists=replace").code == 0
     assert line.uid() != first
-
-
-# ---------------------------------------------------------------- looked at only
-
-
-def test_a_dry_run_says_what_would_become_of_the_job_that_is_there(line):
-    line.submit("--workers=2")
-    first = line.uid()
-    for dry in ("client", "server"):
-        same = line.submit(f"--dry-run={dry}", "--exists=ok", "--workers=2")
-        assert same.code == 0
-        assert "The Job demo is there already, with the very same request: nothing" in same.err
-        assert next(yaml.safe_load_all(same.out))["metadata"]["name"] == "demo"
-        other = line.submit(f"--dry-run={dry}", "--exists=ok", "--workers=3")
-        assert (other.code, other.out) == (1, "")
-        assert "--workers is 2 there, 3 here" in other.err
-        instead = line.submit(f"--dry-run={dry}", "--exists=replace", "--workers=3")
-        assert instead.code == 0
-        assert "The job demo that is there would be deleted, and this one take" in instead.err
-    assert line.uid() == first
 
 
 # ---------------------------------------------------------------- generated names

@@ -197,9 +197,9 @@ class _Check:
 
     def claims(self) -> Iterator[_Judged]:
         found = self.mechanisms
-        drivers = ", ".join(sorted(found.classes))
         if not found.classes:
             return
+        drivers = ", ".join(sorted(found.classes))
         if found.claims:
             yield _ok(f"gives each worker its own GPUs of {drivers}")
         elif found.claims is None:

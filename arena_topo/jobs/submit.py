@@ -6,7 +6,6 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,6 +111,7 @@ class Submission:
             help="If the name is taken: fail; ok accepts an identical job; replace deletes the job"
             " first.",
             panel=PANEL,
+            excludes=("--dry-run",),
         ),
     ] = Exists.FAIL
     wait: Annotated[
@@ -336,35 +336,16 @@ def _announce(name: str, text: Callable[[], str]) -> None:
 
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
     plan, backend = _planned(job, offline, everywhere)
-    taken = None
-    if backend is not None and how.exists is not Exists.FAIL:
-        taken = _taken(job, how.exists, backend, plan)
     if how.dry_run is DryRun.SERVER:
         if backend is None:
             raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
-        with suppress(AlreadyExists) if taken else nullcontext():
-            for warning in backend.validate(plan):
-                warn(warning)
+        for warning in backend.validate(plan):
+            warn(warning)
     show(_printed(plan.objects, how.output_format or Output.YAML))
-    if taken:
-        say(taken)
     say(
         "Nothing was created. If you apply this yourself, another submission may take the same"
         " GPUs."
     )
-
-
-def _taken(job: MPIJob, exists: Exists, backend: Backend, plan: Plan) -> str | None:
-    """What would become of the job that has the name; None if there is none."""
-    from arena_topo.gang import existing_job  # noqa: PLC0415 - the verbs load what they need
-
-    if exists is Exists.REPLACE:
-        if backend.stored(plan)[0] is None:
-            return None
-        return f"The job {job.name} that is there would be deleted, and this one take its place."
-    if not existing_job.same(job, backend, namespace=plan.namespace, api=plan.api):
-        return None
-    return f"The Job {job.name} is there already, with the very same request: nothing would change."
 
 
 def _sketched(command: Callable[..., None]) -> Callable[..., None]:
