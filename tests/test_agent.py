@@ -290,14 +290,12 @@ def test_shares_parts_and_numbers_are_the_gpu_that_they_are_of(world):
     world.hold(
         a_pod("share", "GPU-aa::2", resource="nvidia.com/gpu.shared"),
         a_pod("part", "MIG-1234", resource="nvidia.com/mig-3g.20gb"),
-        a_pod("old-part", "MIG-GPU-bb/1/0", resource="nvidia.com/mig-3g.20gb"),
         a_pod("counted", "2", resource="aliyun.com/gpu"),
         a_pod("card", "1", resource="rdma/hca"),
     )
     world.agent().once()
     assert world.allocations == {
         "default/counted": [2],
-        "default/old-part": [1],
         "default/part": [3],
         "default/share": [0],
     }
@@ -313,7 +311,7 @@ def test_a_gpu_that_nobody_knows_is_said_once(world):
     assert told == ["devices: no GPU of this machine is GPU-zz of default/train"]
     world.hold(a_pod("train", "GPU-aa"))
     running.once()
-    assert world.heard() == ["devices: well again"]
+    assert world.heard() == ["devices: recovered"]
 
 
 def a_slice(api: FakeApi, **uuids: str) -> None:
@@ -407,7 +405,7 @@ def test_a_kubelet_that_stops_answering_takes_its_allocations_with_it(world):
     world.kubelet.code = None
     running.once()
     assert world.allocations == {"default/train": [0]}
-    assert world.heard()[0] == "kubelet: well again"
+    assert world.heard()[0] == "kubelet: recovered"
 
 
 # ---------------------------------------------------------------- health
@@ -521,7 +519,7 @@ class NVML:
         answers = {
             "nvmlDeviceGetCount": lambda: len(self.uuids),
             "nvmlDeviceGetHandleByIndex": lambda index: index,
-            "nvmlDeviceGetUUID": lambda gpu: self.uuids[gpu].encode(),
+            "nvmlDeviceGetUUID": lambda gpu: self.uuids[gpu],
             "nvmlEventSetCreate": lambda: "events",
             "nvmlEventSetFree": lambda _events: None,
             "nvmlDeviceRegisterEvents": lambda gpu, _kind, _set: self.listened.add(gpu),
@@ -637,15 +635,15 @@ def test_an_outage_of_the_api_server_is_survived_and_said_once(world):
     world.api.fail("PUT", reset=True, times=3)
     running = Running(world.agent(), interval=0.01)
     until(lambda: world.api.find("ConfigMap", NAME, SYSTEM))
-    until(lambda: "report: well again" in world.said)
+    until(lambda: "report: recovered" in world.said)
     world.hold(a_pod("train", "GPU-aa"))
     until(lambda: world.data.get("allocations") == '{"default/train":[0]}')
     running.stop()
     reports = [line for line in world.heard() if line.startswith("report: ")]
     assert reports[0].startswith("report: the server is currently unable")
-    assert reports[1] == "report: well again"
+    assert reports[1] == "report: recovered"
     assert "whether it took the request is not known" in reports[2]
-    assert reports[3:] == ["report: well again"]
+    assert reports[3:] == ["report: recovered"]
 
 
 @pytest.mark.usefixtures("hasty")

@@ -38,10 +38,10 @@ def test_pods_with_devices_are_told_with_the_ids_of_their_plugins(node):
             namespace="team-a",
             name="train",
             devices=(
-                Device(resource="nvidia.com/gpu", names=("GPU-a",)),
-                Device(resource="nvidia.com/gpu", names=("GPU-d",)),
-                Device(resource="rdma/hca", names=("mlx5_0",)),
-                Device(resource="nvidia.com/gpu", names=("GPU-b",)),
+                Device(resource="nvidia.com/gpu", name="GPU-a"),
+                Device(resource="nvidia.com/gpu", name="GPU-d"),
+                Device(resource="rdma/hca", name="mlx5_0"),
+                Device(resource="nvidia.com/gpu", name="GPU-b"),
             ),
         ),
     )
@@ -50,31 +50,17 @@ def test_pods_with_devices_are_told_with_the_ids_of_their_plugins(node):
 def test_claimed_devices_are_told_with_driver_pool_and_name(node):
     node.pods = [pod("train", container(claims=(claim("gpu.nvidia.com", "node-1", "gpu-3"),)))]
     (holder,) = PodResources(node.socket).holders()
-    assert holder.devices == (Device(resource="gpu.nvidia.com", names=("gpu-3",), pool="node-1"),)
-
-
-def test_an_old_kubelet_tells_only_the_cdi_name_of_a_claimed_device(node):
-    cdi = text(4, text(1, text(1, "nvidia.com/gpu=GPU-a")))
-    # Field 1 was the name of the class, and is passed over.
-    old = text(1, "class") + text(2, "claim") + cdi
-    node.pods = [pod("train", container(claims=(old,)))]
-    (holder,) = PodResources(node.socket).holders()
-    assert holder.devices == (Device(resource="", names=("GPU-a",)),)
+    assert holder.devices == (Device(resource="gpu.nvidia.com", name="gpu-3", pool="node-1"),)
 
 
 def test_healthy_devices_are_those_that_are_allocatable(node):
     node.devices = [plugin("nvidia.com/gpu", "GPU-a", "GPU-b"), plugin("rdma/hca", "mlx5_0")]
     found = PodResources(node.socket).allocatable()
-    assert [(one.resource, one.names) for one in found] == [
-        ("nvidia.com/gpu", ("GPU-a",)),
-        ("nvidia.com/gpu", ("GPU-b",)),
-        ("rdma/hca", ("mlx5_0",)),
+    assert [(one.resource, one.name) for one in found] == [
+        ("nvidia.com/gpu", "GPU-a"),
+        ("nvidia.com/gpu", "GPU-b"),
+        ("rdma/hca", "mlx5_0"),
     ]
-
-
-def test_a_kubelet_that_is_too_old_to_tell_what_is_healthy_is_no_error(node):
-    node.devices = None
-    assert PodResources(node.socket).allocatable() is None
 
 
 def test_a_node_with_more_pods_than_fit_in_grpcs_usual_message_is_read_whole(node):

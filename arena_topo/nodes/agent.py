@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 import threading
 import time
 from collections import defaultdict
@@ -28,6 +27,7 @@ from arena_topo.errors import ArenaError, UnreadableTopology, UsageError
 from arena_topo.names import is_subdomain
 from arena_topo.nodes.health import Sight, Watch
 from arena_topo.nodes.kubelet import SOCKET, Device, Holder, PodResources
+from arena_topo.numbers import whole
 from arena_topo.topology import (
     GPU_RESOURCES,
     GPUSet,
@@ -178,7 +178,7 @@ class Agent:
                 if at is not None:
                     found[name].add(at)
                 elif device.resource in {*GPU_RESOURCES, *self._names.drivers}:
-                    strange.append(f"{' '.join(device.names[:1])} of {name}")
+                    strange.append(f"{device.name} of {name}")
         self._troubles.note("claims", self._names.trouble)
         self._troubles.note(
             "devices", f"no GPU of this machine is {', '.join(strange)}" if strange else None
@@ -237,7 +237,7 @@ class _Troubles:
             if trouble != before:
                 self._say(f"{source}: {trouble}")
         elif before is not None:
-            self._say(f"{source}: well again")
+            self._say(f"{source}: recovered")
 
 
 def _text(error: ArenaError) -> str:
@@ -271,8 +271,8 @@ class _Eyes:
         """What is seen, and the machine that it is seen on."""
         sight = self._sight()
         known = self._machine
-        whole = known is not None and len(sight.uuids) == len(known.gpus)
-        if known is None or not _fits(known, sight) or (self._remembered and whole):
+        complete = known is not None and len(sight.uuids) == len(known.gpus)
+        if known is None or not _fits(known, sight) or (self._remembered and complete):
             # Only NVML says all of it, so what was remembered is not kept for longer than it must.
             known = self._machine = machines.publishing(self._node).machine
             self._remembered = False
@@ -328,25 +328,21 @@ def _remembered(recorded: Object) -> Machine | None:
 def _of_plugin(device: Device, machine: Machine, sight: Sight) -> int | None:
     """The GPU that is, or contains, what a device plugin calls so; None for other devices.
 
-    NVIDIA's plugin knows a GPU by its UUID, a share of one as `UUID::3`, and a part by a UUID of
-    its own, before driver 470 as `MIG-GPU-.../1/0`; some plugins count.
+    NVIDIA's plugin knows a GPU by its UUID, a share of it as `UUID::3`, and a part by a UUID of its
+    own; some plugins count.
     """
-    for name in device.names:
-        at = _of_uuid(name.partition("::")[0], machine, sight)
-        if at is not None:
-            return at
-        counted = re.fullmatch(r"[0-9]{1,4}", name) and device.resource in GPU_RESOURCES
-        if counted and int(name) < len(machine.gpus):
-            return int(name)
-    return None
+    at = _of_uuid(device.name.partition("::")[0], machine, sight)
+    if at is None and device.resource in GPU_RESOURCES:
+        counted = whole(device.name)
+        return counted if counted is not None and counted < len(machine.gpus) else None
+    return at
 
 
 def _of_uuid(uuid: str | None, machine: Machine, sight: Sight) -> int | None:
     if uuid is None:
         return None
-    old = re.fullmatch(r"MIG-(GPU-[^/]+)/.*", uuid)
-    whole = old[1] if old else sight.parts.get(uuid, uuid)
-    return next((gpu.index for gpu in machine.gpus if gpu.uuid == whole), None)
+    own = sight.parts.get(uuid, uuid)
+    return next((gpu.index for gpu in machine.gpus if gpu.uuid == own), None)
 
 
 class _Claimable:
@@ -366,13 +362,13 @@ class _Claimable:
 
     def uuid(self, device: Device) -> str | None:
         """The UUID of the GPU that is, or contains, the device; None for others."""
-        names = [(device.resource, device.pool, name) for name in device.names]
-        if not any(name in self._uuids for name in names) and self._due():
+        name = (device.resource, device.pool, device.name)
+        if name not in self._uuids and self._due():
             try:
                 self._uuids, self.trouble = dict(self._published()), None
             except ArenaError as error:
                 self.trouble = _text(error)
-        return next((self._uuids[name] for name in names if name in self._uuids), None)
+        return self._uuids.get(name)
 
     def _due(self) -> bool:
         now = time.monotonic()

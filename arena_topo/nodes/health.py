@@ -83,7 +83,7 @@ class Watch:
                 if event.eventType == nvml.nvmlEventTypeXidCriticalError and (
                     xid not in APPLICATION_ERRORS
                 ):
-                    self._ill[_text(nvml.nvmlDeviceGetUUID(event.device))] = f"Xid {xid}"
+                    self._ill[str(nvml.nvmlDeviceGetUUID(event.device))] = f"Xid {xid}"
         return self._ill != before
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Watch:
                 # So that one that comes back is seen at once.
                 self._looks = 0
                 continue
-            uuids[index] = _text(nvml.nvmlDeviceGetUUID(handle))
+            uuids[index] = str(nvml.nvmlDeviceGetUUID(handle))
             parts |= dict.fromkeys(self._migs(handle), uuids[index])
         self._ill = {uuid: why for uuid, why in self._ill.items() if uuid in uuids.values()}
         return Sight(uuids=uuids, ill=dict(self._ill), parts=parts)
@@ -153,7 +153,7 @@ class Watch:
             for at in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
                 with contextlib.suppress(nvml.NVMLError):
                     part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, at)
-                    found.append(_text(nvml.nvmlDeviceGetUUID(part)))
+                    found.append(str(nvml.nvmlDeviceGetUUID(part)))
         return found
 
 
@@ -201,8 +201,3 @@ def _smi() -> Sight:
         said = (done.stderr + done.stdout).strip().partition("\n")[0]
         raise ArenaError("nvidia-smi lists no GPUs", why=said or None)
     return Sight(uuids=uuids, parts=parts)
-
-
-def _text(answer: str | bytes) -> str:
-    # Bindings before 11.515 answered in bytes.
-    return answer.decode() if isinstance(answer, bytes) else answer

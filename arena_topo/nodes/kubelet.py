@@ -10,8 +10,7 @@ of `k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (kubernetes 1.36, commit 
     ContainerResources             name = 1, devices = 2, dynamic_resources = 5
     ContainerDevices               resource_name = 1, device_ids = 2
     DynamicResource                claim_name = 2, claim_namespace = 3, claim_resources = 4
-    ClaimResource                  cdi_devices = 1, driver_name = 2, pool_name = 3, device_name = 4
-    CDIDevice                      name = 1
+    ClaimResource                  driver_name = 2, pool_name = 3, device_name = 4
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ _HINT = "the agent mounts the kubelet's pod-resources folder; --pod-resources na
 class Device:
     """A device as its owner calls it.
 
-    `resource` is what pods ask a device plugin for, or the driver of a claimed device; `names` are
-    what it may be known by, best first; `pool` is set for claimed devices only.
+    `resource` is what pods ask a device plugin for, or the driver of a claimed device; `pool` is
+    set for claimed devices only.
     """
 
     resource: str
-    names: tuple[str, ...]
+    name: str
     pool: str = ""
 
 
@@ -80,12 +79,9 @@ class PodResources:
             raise self._odd(error) from error
         return tuple(one for one in found if one.devices)
 
-    def allocatable(self) -> tuple[Device, ...] | None:
-        """The healthy devices of device plugins; None where the kubelet does not tell."""
-        try:
-            answer = self._ask("GetAllocatableResources")
-        except _NotServed:
-            return None
+    def allocatable(self) -> tuple[Device, ...]:
+        """The healthy devices of device plugins."""
+        answer = self._ask("GetAllocatableResources")
         try:
             return tuple(device for one in _fields(answer)[1] for device in _plugin_devices(one))
         except ValueError as error:
@@ -120,14 +116,8 @@ class PodResources:
                 raise _failure(grpc, error, self.socket) from error
 
 
-class _NotServed(ArenaError):
-    """The kubelet does not know the question."""
-
-
 def _failure(grpc: Any, error: Any, socket: str) -> ArenaError:
     code, said = error.code(), str(error.details() or "")
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return _NotServed(f"the kubelet behind {socket} does not serve {_SERVICE}", why=said)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TimedOut(f"the kubelet behind {socket} did not answer in time", why=said or None)
     return ArenaError(
@@ -160,15 +150,12 @@ def _plugin_devices(data: bytes) -> Iterator[Device]:
     said = _fields(data)
     resource = _text(said[1])
     for name in said[2]:
-        yield Device(resource=resource, names=(name.decode(),))
+        yield Device(resource=resource, name=name.decode())
 
 
 def _claimed(data: bytes) -> Device:
     said = _fields(data)
-    # `vendor.com/class=device`: older kubelets say nothing else.
-    spoken = [_text(_fields(one)[1]).rpartition("=")[2] for one in said[1]]
-    names = [name for name in (_text(said[4]), *spoken) if name]
-    return Device(resource=_text(said[2]), names=tuple(dict.fromkeys(names)), pool=_text(said[3]))
+    return Device(resource=_text(said[2]), name=_text(said[4]), pool=_text(said[3]))
 
 
 def _text(values: list[bytes]) -> str:
