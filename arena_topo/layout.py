@@ -189,6 +189,23 @@ def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
     )
 
 
+def folded(screen: str, width: int | None) -> str:
+    """A screen in which each line wider than `width` columns goes on below, indented by two more.
+
+    Words longer than a line stay whole, and without a width so do all lines.
+    """
+    if width is None or max(map(len, screen.split("\n"))) <= width:
+        return screen
+    return "\n".join(
+        line if len(line) <= width else fold(line, width, indent=f"{_start(line)}  ")
+        for line in screen.split("\n")
+    )
+
+
+def _start(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
 _YAML_KEYS = {
     "modelName": "modelname",
     "modelVersion": "modelversion",

@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Wire
+from arena_topo.layout import folded
 from arena_topo.nodes import fragmentation
 from arena_topo.nodes import fragmentation_view as screen
 from arena_topo.nodes.fragmentation import Alike, Gang, Kind, look
@@ -450,7 +451,7 @@ def broken_thousand() -> Cluster:
 
 
 def test_a_thousand_nodes_of_many_sorts_fit_on_a_screen():
-    text = screen.screen(look(broken_thousand()), width=80)
+    text = folded(screen.screen(look(broken_thousand())), 80)
     assert text == (HERE / "screens" / "top-node-frag-1000.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 80
 

@@ -506,13 +506,16 @@ def test_a_refusal_names_its_reasons_in_one_line_and_oddities_of_the_cluster_as_
     )
 
 
-def test_sentences_are_wrapped_where_a_width_is_known_and_tables_are_not():
+def test_lines_go_on_below_where_a_screen_is_too_narrow_and_are_whole_elsewhere():
     binding = Binding(name="template", guarantee=Guarantee.NODE, why="because " * 20 + "of it")
-    long = replace(PLACED, workers=((0, "n" * 90, (0, 1)),))
-    shown = view.placement(long, "demo", slots=2, binding=binding, width=60).splitlines()
-    assert max(map(len, shown[4:])) <= 60
-    whole = view.placement(long, "demo", slots=2, binding=binding).splitlines()
-    assert max(map(len, whole[4:])) > 150
+    whole = view.placement(PLACED, "demo", slots=2, binding=binding)
+    assert max(map(len, whole.splitlines())) > 150
+    assert layout.folded(whole, None) == whole
+    narrow = layout.folded(whole, 60)
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert narrow.split() == whole.split()
+    assert "\n  Why not a stronger guarantee: because" in narrow
+    assert "\n    because because" in narrow
 
 
 def test_a_reason_that_stands_in_the_placement_is_not_told_again():

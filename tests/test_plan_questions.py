@@ -12,6 +12,7 @@ from arena_topo.errors import UsageError
 from arena_topo.gang import comparison, elsewhere
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.jobs import plan_view as screen_of
+from arena_topo.layout import folded
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.solver import Request, Verdict, band, place
 from arena_topo.solver.classes import Index
@@ -277,7 +278,7 @@ def test_no_line_is_longer_than_the_screen_is_wide(width, asked):
     world = cluster(*(node(f"a-rather-long-name-of-a-node-{at}", HGX) for at in range(12)))
     if "on" in asked:
         asked = {"on": placement_map(proposed(world, workers=5, gpus=8).plan.placement)}
-    text = screen_of.text(proposed(world, workers=5, gpus=8, **asked), width=width, folded=width)
+    text = folded(screen_of.text(proposed(world, workers=5, gpus=8, **asked), width=width), width)
     assert max(map(len, text.splitlines())) <= width
 
 

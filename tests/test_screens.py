@@ -20,6 +20,7 @@ from prompt import prepared
 from arena_topo.cli import live
 from arena_topo.topology import presets, published
 
+ROOT = Path(__file__).parents[1]
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 TERMINAL = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
 SPINNERS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -149,7 +150,8 @@ def test_a_terminal_that_changes_its_size_is_drawn_anew(running):
     watch = Running(["get", "demo", "-w"], running.env, columns=100, rows=60)
     watch.until("GPU(Requested)  NODE")
     watch.resize(44, 50)
-    watch.until(lambda screen: "GP…" in screen.text)
+    watch.until(lambda screen: "IS_CHIEF
+" in screen.visible)
     watch.resize(120, 40)
     watch.until(lambda screen: "NODE\n" in screen.visible)
     watch.program.sendintr()
@@ -348,6 +350,40 @@ def test_a_list_is_cut_at_the_edge_of_a_narrow_terminal_and_whole_in_a_pipe(clus
 
 
 SUBMIT = ["submit", "mpi", "--name=demo", "--image=i", "--workers=4", "--gpus=2", "--wait"]
+
+
+STATE = f"--state={ROOT}/docs/pictures/dgx-1.yaml"
+WRITE_GOLDENS = bool(os.environ.get("ARENA_TOPO_WRITE_GOLDENS"))
+NARROW = {
+    "plan": f"plan mpi --gpus=1 --workers=4 --gputopology --pod-shape=fused {STATE}",
+    "top-node": f"top node {STATE}",
+    "top-node-details": f"top node -d {STATE}",
+    "top-node-frag": f"top node --frag {STATE}",
+    "topology-show": f"topology show {STATE}",
+    "get": "get demo",
+    "list-wide": "list -o wide",
+    "why": "why demo",
+}
+
+
+def test_at_60_columns_lines_go_on_below_with_all_that_is_in_them(running):
+    seen = {name: narrow(line.split(), running) for name, line in NARROW.items()}
+    for name, text in seen.items():
+        golden = ROOT / "tests" / "screens" / f"60-{name}.txt"
+        if WRITE_GOLDENS:
+            golden.write_text(text, encoding="utf-8")
+        assert max(map(len, text.splitlines())) <= 60
+        assert text == golden.read_text(encoding="utf-8"), name
+
+
+def narrow(words, running):
+    """A screen of 60 columns; times and durations are always the same."""
+    one = Running(words, {**running.env, "TZ": "UTC"}, columns=60, rows=200)
+    assert one.end() == 0
+    dates = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    text = re.sub(dates, "2026-01-01 00:00:00", one.screen.text)
+    text = re.sub(r"\b\d+s *", lambda found: "0s".ljust(len(found[0])), text)
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def test_waiting_for_a_job_leaves_nothing_on_the_terminal_but_how_it_went(cluster):

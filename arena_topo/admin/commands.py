@@ -215,7 +215,8 @@ def check(
     found = checks.check(admin, namespace)
     if output_format is Output.WIDE:
         wide = columns() if sys.stdout is not None and sys.stdout.isatty() else None
-        display(shown.report(found, width=wide))
+        # Commands in it are copied.
+        display(shown.report(found, width=wide), whole=True)
     else:
         show(document(shown.report_value(found), output_format))
     if not found.passed:

@@ -31,10 +31,11 @@ from typing import (
 
 import typer
 
-from arena_topo.cli.terminal import laid_out, tinted
+from arena_topo.cli.terminal import laid_out, tinted, wrapped
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import MOST_HOURS, Flag, check, flags_of, hints_of, spelling
+from arena_topo.layout import folded
 from arena_topo.notes import Alert, shortened
 
 if TYPE_CHECKING:
@@ -109,9 +110,14 @@ def show(text: str) -> None:
     _hand_over(escaped(text))
 
 
-def display(screen: str) -> None:
-    """Hand over what is laid out for people, in colours where stdout takes them."""
-    _hand_over(tinted(escaped(screen), sys.stdout))
+def display(screen: str, *, whole: bool = False) -> None:
+    """Hand over what is laid out for people, in colours where stdout takes them.
+
+    Lines wider than a terminal go on below, unless they are to stay `whole`.
+    """
+    text = escaped(screen)
+    text = text if whole else folded(text, wrapped(sys.stdout))
+    _hand_over(tinted(text, sys.stdout))
 
 
 def _hand_over(text: str) -> None:

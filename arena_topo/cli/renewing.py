@@ -62,7 +62,7 @@ def renew(
         return f"{screen(seen, None)}{'-' * 25} {layout.clock(now)} {'-' * 37}\n"
 
     def draw(seen: Any, _now: float, width: int | None) -> str:
-        return screen(seen, width)
+        return layout.folded(screen(seen, width), width)
 
     watch(
         again,

@@ -46,16 +46,8 @@ def _screen(seen: SeenJob, parts: Parts, now: float, width: int | None) -> str:
         gpus=parts.gpus,
         samples=seen.samples,
         events=seen.events,
-        width=width,
     )
     return "\n".join([text, *command.blocks(seen.drift, seen.explanation, width=width)])
-
-
-def _value(seen: SeenJob, now: float) -> dict[str, Any]:
-    """The job for programs."""
-    from arena_topo.jobs import view  # noqa: PLC0415 - only for programs
-
-    return view.seen(seen, now=now)
 
 
 def _trouble(seen: SeenJob) -> str | None:
@@ -99,7 +91,7 @@ def get(
     if output_format is Output.NAME:
         show(f"{view.RESOURCE}/{seen.status.name}\n")
     elif output_format is not Output.WIDE:
-        value = _value(seen, now)
+        value = view.seen(seen, now=now)
         yaml = output_format is Output.YAML
         show(layout.to_yaml(layout.for_yaml(value)) if yaml else layout.to_json(value))
     else:
@@ -168,8 +160,8 @@ def _watch(
 
     def draw(seen: SeenJob, now: float, width: int | None) -> str:
         trouble = _trouble(seen)
-        below = "" if trouble is None else f"\n{layout.fold(trouble, width)}\n"
-        return _screen(seen, parts, now, width) + below
+        below = "" if trouble is None else f"\n{trouble}\n"
+        return layout.folded(_screen(seen, parts, now, width) + below, width)
 
     def changes(before: SeenJob | None, seen: SeenJob, now: float) -> str:
         if before is not None and _signs(before, output_format) == _signs(seen, output_format):
@@ -214,5 +206,5 @@ def _change(seen: SeenJob, now: float, output_format: Output) -> str:
     if output_format is Output.NAME:
         return f"{view.RESOURCE}/{seen.status.name}\n"
     if output_format is Output.YAML:
-        return "---\n" + layout.to_yaml(layout.for_yaml(_value(seen, now)))
-    return json.dumps(_value(seen, now), ensure_ascii=False) + "\n"
+        return "---\n" + layout.to_yaml(layout.for_yaml(view.seen(seen, now=now)))
+    return json.dumps(view.seen(seen, now=now), ensure_ascii=False) + "\n"

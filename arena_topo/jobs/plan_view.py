@@ -16,7 +16,7 @@ from arena_topo.escaping import one_line
 from arena_topo.gang.comparison import Counted, Proposal
 from arena_topo.job import MPIJob
 from arena_topo.jobs.view import confirmed, guarantee, worker_value, workers
-from arena_topo.layout import NOTHING, align, fold, number
+from arena_topo.layout import NOTHING, align, number
 from arena_topo.manifests import Forecast, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
@@ -41,13 +41,10 @@ _SMALLEST_RING = 2
 """GPUs of which every order is the same ring."""
 
 
-def text(
-    proposal: Proposal, *, unicode: bool = True, width: int = 100, folded: int | None = None
-) -> str:
+def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
     """A proposed placement for a person; empty where there is none.
 
-    Drawings and lists of names keep to `width` columns, sentences to `folded` (None: they are
-    whole); the table of workers is always whole.
+    Drawings and lists of names keep to `width` columns.
     """
     plan, cluster = proposal.plan, proposal.cluster
     if plan is None or plan.forecast is None or plan.placement is None or cluster is None:
@@ -56,9 +53,9 @@ def text(
         _headline(proposal, plan.job, plan.forecast),
         _workers(plan.job, plan.forecast, rings=not proposal.named),
         *_machines(taken(plan.forecast, plan.job.gpus), cluster, unicode=unicode, width=width),
-        _bandwidths(proposal, plan.placement, cluster, folded),
-        _rows(proposal, cluster, folded),
-        _holding(proposal, plan.forecast, folded),
+        _bandwidths(proposal, plan.placement, cluster),
+        _rows(proposal, cluster),
+        _holding(proposal, plan.forecast),
     ]
     return "\n".join(block for block in blocks if block)
 
@@ -159,7 +156,7 @@ def _machines(
 # ---------------------------------------------------------------- bandwidths
 
 
-def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: int | None) -> str:
+def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster) -> str:
     """What the pods get and what limits it, and what other choices would give them."""
     binding = proposal.plan.binding if proposal.plan is not None else None
     placement = found if binding is None else valued_as(found, cluster, binding)
@@ -168,8 +165,8 @@ def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: i
         return "Bus bandwidth: none, as one GPU talks to nobody\n"
     proof = f", {proved(placement)}" if placement is found else ""
     lines = ["Bus bandwidth of an all-reduce:"]
-    for label, words in _facts(placement, ours, cluster, proof):
-        lines.append(fold(f"  {label:<12}{words}", width, indent=" " * 14))
+    facts = _facts(placement, ours, cluster, proof)
+    lines += [f"  {label:<12}{words}" for label, words in facts]
     comparison = proposal.comparison
     if comparison is None:
         return "".join(f"{line}\n" for line in lines)
@@ -182,11 +179,11 @@ def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster, width: i
         ("first fit by index" if with_it else "without: first fit", comparison.first_fit),
         ("spread over nodes" if with_it else "without: spread", comparison.spread),
     ]
-    lines += ["", *_compared(rows, placement.bandwidth.point, cluster, width)]
+    lines += ["", *_compared(rows, placement.bandwidth.point, cluster)]
     rates = [one.bandwidth for _name, one in rows if one is not None and one.bandwidth is not None]
     assumed = dict.fromkeys(note for rate in (ours, *rates) for note in rate.assumed)
     if assumed:
-        lines.append(fold(f"  * assumed: {'; '.join(assumed)}", width, indent="    "))
+        lines.append(f"  * assumed: {'; '.join(assumed)}")
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -239,24 +236,18 @@ def _cards(placement: Placement, cluster: Cluster) -> str:
 
 
 def _compared(
-    rows: Sequence[tuple[str, Placement | Baseline | None]],
-    ours: float,
-    cluster: Cluster,
-    width: int | None,
+    rows: Sequence[tuple[str, Placement | Baseline | None]], ours: float, cluster: Cluster
 ) -> list[str]:
-    """What choices give the same pods and where they put them; on a narrow screen no ratios."""
+    """What choices give the same pods, and where they put them."""
     cells = [("", *_SPEED, "", "")]
     for name, one in rows:
         rate = None if one is None else one.bandwidth
         if one is None or rate is None:
             cells.append((name, "", "", "", "does not fit"))
         else:
-            ratio = f"{rate.point / ours:5.2f}x"
+            ratio = f"{rate.point / ours:.2f}x"
             cells.append((name, *_speed(rate), ratio, _place(one, cluster)))
-    lines = _aligned(cells)
-    if width is not None and max(map(len, lines)) > width:
-        lines = _aligned([(name, gbps, span, place) for name, gbps, span, _ratio, place in cells])
-    return _folded(lines, cells, width)
+    return _aligned(cells)
 
 
 _SPEED = (f"{'GB/S':>5} ", "RANGE")
@@ -271,16 +262,7 @@ def _speed(found: Estimate | None) -> tuple[str, str]:
 
 
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    return align("  " + "\t".join(row) for row in cells).splitlines()
-
-
-def _folded(lines: Sequence[str], cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Lines of a table, the last cell of each wrapped below itself."""
-    starts = [len(line) - len(row[-1]) for line, row in zip(lines, cells, strict=True)]
-    return [
-        fold(line, width, indent=" " * start).rstrip()
-        for line, start in zip(lines, starts, strict=True)
-    ]
+    return [line.rstrip() for line in align("  " + "\t".join(row) for row in cells).splitlines()]
 
 
 def _place(one: Placement | Baseline, cluster: Cluster) -> str:
@@ -311,7 +293,7 @@ def meets(tier: str, cluster: Cluster) -> str:
     return "unknown network" if cluster.guessed(tier) else "one network"
 
 
-def _rows(proposal: Proposal, cluster: Cluster, width: int | None) -> str:
+def _rows(proposal: Proposal, cluster: Cluster) -> str:
     """The best placement and the next best, a row each."""
     if not proposal.rows:
         return ""
@@ -323,7 +305,7 @@ def _rows(proposal: Proposal, cluster: Cluster, width: int | None) -> str:
             said += f", {estimates.amount(least.point)} at worst"
         cells.append((f"{row:>3}", *_speed(rate), said))
     lines = [f"The best {len(proposal.rows)} on different nodes:"]
-    lines += _folded(_aligned(cells), cells, width)
+    lines += _aligned(cells)
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -354,7 +336,7 @@ def proved(placement: Placement) -> str:
     return f"at most {most} GB/s is possible"
 
 
-def _holding(proposal: Proposal, forecast: Forecast, width: int | None) -> str:
+def _holding(proposal: Proposal, forecast: Forecast) -> str:
     """How firmly the plan holds, and what would do better."""
     lines = []
     if forecast.guarantee is not None:
@@ -368,7 +350,7 @@ def _holding(proposal: Proposal, forecast: Forecast, width: int | None) -> str:
     lines += [f"Advice: {one_line(one)}" for one in proposal.advice]
     if forecast.emulated:
         lines.append(EMULATED)
-    return "".join(f"{fold(line, width)}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 # ---------------------------------------------------------------- for programs

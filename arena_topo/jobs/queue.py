@@ -18,6 +18,7 @@ from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.jobs import view
 from arena_topo.jobs.staying import Staying
+from arena_topo.layout import folded
 
 if TYPE_CHECKING:
     from arena_topo.engines import Backend
@@ -142,9 +143,7 @@ def _started(
     status = backend.job(name, namespace)
     if status.forecast is not None and status.forecast.workers:
         slots = max(1, status.request_gpus // len(status.forecast.workers))
-        table = view.placement(
-            status.forecast, name, slots=slots, binding=None, width=wrapped(sys.stderr)
-        )
-        say(table.rstrip("\n"))
+        table = view.placement(status.forecast, name, slots=slots)
+        say(folded(table.rstrip("\n"), wrapped(sys.stderr)))
     for note in outcome.notes:
         say(f"note: {one_line(note)}")

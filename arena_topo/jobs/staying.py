@@ -91,9 +91,8 @@ def summarise(done: Submitted, *, waits: bool) -> None:
 def _placement(
     forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None
 ) -> None:
-    width = wrapped(sys.stderr)
-    table = view.placement(forecast, name, slots=slots, binding=binding, width=width)
-    say(table.rstrip("\n"))
+    table = view.placement(forecast, name, slots=slots, binding=binding)
+    say(layout.folded(table.rstrip("\n"), wrapped(sys.stderr)))
 
 
 def _fold(line: str, *, indent: str = "  ") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from arena_topo.cli.options import (
     tell,
     warn,
 )
-from arena_topo.cli.terminal import columns, draws, wrapped
+from arena_topo.cli.terminal import columns, draws
 from arena_topo.engines import Backend, JobStatus, opening
 from arena_topo.errors import AlreadyExists, UsageError
 from arena_topo.flag import Flag
@@ -437,13 +436,7 @@ def plan_mpi(
     elif output_format is not Output.WIDE:
         show(document(plans.value(proposal), output_format))
     elif proposal.plan is not None and proposal.plan.placement is not None:
-        screen = plans.text(
-            proposal,
-            unicode=draws(plain=plain),
-            width=columns(),
-            folded=wrapped(sys.stdout),
-        )
-        display(screen)
+        display(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
     if proposal.refused is not None:
         raise proposal.refused
     if proposal.verdict is None:

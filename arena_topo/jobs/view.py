@@ -15,7 +15,6 @@ from arena_topo.layout import (
     align,
     clock,
     duration,
-    fold,
     number,
     table,
     tabulated,
@@ -56,25 +55,17 @@ def job(
     gpus: bool = False,
     samples: Sequence[GpuSample] = (),
     events: Sequence[Event] | None = None,
-    width: int | None = None,
 ) -> str:
     """One job in arena's wide layout, with its placement after its instances.
 
-    With `gpus` also what its GPUs do, as `samples` say. Sentences are wrapped at `width` columns,
-    tables never.
+    With `gpus` also what its GPUs do, as `samples` say.
     """
     blocks = [head(status, now), _instances(status, now)]
     if status.forecast is not None and status.forecast.workers:
-        blocks.append(
-            placement(
-                status.forecast,
-                status.name,
-                slots=slots_of(status.forecast, status),
-                width=width,
-            )
-        )
+        slots = slots_of(status.forecast, status)
+        blocks.append(placement(status.forecast, status.name, slots=slots))
     elif status.forecast is not None:
-        blocks.append(_unplaced(status.forecast, status.reason, width))
+        blocks.append(_unplaced(status.forecast, status.reason))
     if gpus and status.phase is not Phase.SUCCEEDED and status.request_gpus > 0:
         blocks.append(_gpus(status, samples))
     if status.tensorboard:
@@ -189,17 +180,10 @@ def workers(forecast: Forecast, name: str, *, slots: int) -> list[str]:
     return table(("RANKS", "NODE", "GPUS", "WORKER"), rows, indent="  ")
 
 
-def placement(
-    forecast: Forecast,
-    name: str,
-    *,
-    slots: int,
-    binding: Binding | None = None,
-    width: int | None = None,
-) -> str:
+def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None) -> str:
     """Which rank runs where, what bandwidth that allows, and how firmly it holds.
 
-    `slots` is the number of ranks of each worker. Sentences are wrapped at `width` columns.
+    `slots` is the number of ranks of each worker.
     """
     lines: list[str] = []
     if forecast.usable is not None:
@@ -210,8 +194,7 @@ def placement(
         lines.append(f"  Why not a stronger guarantee: {one_line(binding.why)}")
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
-    folded = [fold(line, width, indent="    ") for line in lines]
-    return align(["Placement:", *workers(forecast, name, slots=slots), *folded])
+    return align(["Placement:", *workers(forecast, name, slots=slots), *lines])
 
 
 def guarantee(forecast: Forecast) -> str:
@@ -231,13 +214,13 @@ def confirmed(forecast: Forecast | None) -> bool | None:
     return None if forecast is None or forecast.guarantee is None else forecast.confirmed
 
 
-def _unplaced(forecast: Forecast, reason: str | None, width: int | None) -> str:
+def _unplaced(forecast: Forecast, reason: str | None) -> str:
     """What stands in the place of a placement that there is not."""
     why = forecast.reason or reason
     lines = ["Placement:", f"  none yet: {one_line(why)}" if why else "  none"]
     if forecast.emulated:
         lines.append(f"  {EMULATED}")
-    return align(fold(line, width, indent="    ") for line in lines)
+    return align(lines)
 
 
 def explained(status: JobStatus) -> bool:

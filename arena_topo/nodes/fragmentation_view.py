@@ -1,7 +1,6 @@
 """What the free GPUs are good for, in a screen: a sentence, the gangs that fit, the nodes at fault.
 
-Sentences are wrapped at `width` columns; tables stay within 80 as long as names of nodes are short,
-since nodes that are alike share a line.
+Nodes that are alike share a line.
 """
 
 from __future__ import annotations
@@ -22,20 +21,22 @@ _NAMES = 2
 
 _SET_NAMES = {2: "PAIRS", 4: "QUADS", 8: "EIGHTS", 16: "SIXTEENS"}
 
-_LEGEND = (
-    "WHOLE: gangs that fit at once, on as few nodes and as fast as on the empty cluster (EMPTY)."
-    " COUNTED: by numbers of free GPUs alone. BEST NOW: what one gang of any shape gets."
-    " PAIRS, QUADS, EIGHTS: sets of GPUs of one node at full speed, free / taken apart."
-)
+_LEGEND = """\
+WHOLE: gangs that fit at once, as fast and compact as on the empty cluster
+EMPTY: the same number on the empty cluster
+COUNTED: gangs that fit by numbers of free GPUs alone
+BEST NOW: what one gang of any shape gets
+PAIRS, QUADS, EIGHTS: sets of GPUs of one node at full speed, free / taken apart
+"""
 
 
-def screen(found: Fragmentation, *, width: int | None = None) -> str:
+def screen(found: Fragmentation) -> str:
     """Everything about a cluster, kind by kind."""
-    blocks = [_kind(one, width, alone=len(found.kinds) == 1) for one in found.kinds]
+    blocks = [_kind(one, alone=len(found.kinds) == 1) for one in found.kinds]
     if not blocks:
         blocks = ["No node has GPUs that a gang could get.\n"]
     else:
-        blocks.append(f"{layout.fold(_LEGEND, width, indent='')}\n")
+        blocks.append(_LEGEND)
     if found.shared_nodes:
         share, cut = ("shares", "cuts") if found.shared_nodes == 1 else ("share", "cut")
         blocks.append(
@@ -60,26 +61,20 @@ def verdict(kind: Kind) -> str:
     return f"{said}; one fits {kind.release}" if kind.release else said
 
 
-def _kind(kind: Kind, width: int | None, *, alone: bool) -> str:
+def _kind(kind: Kind, *, alone: bool) -> str:
     named = kind.model is not None or not alone
     model = f"{kind.model or f'unknown model, {kind.resource}'}: " if named else ""
-    lines = [layout.fold(f"{model}{verdict(kind)}.", width)]
+    lines = [f"{model}{verdict(kind)}."]
     if kind.stranded:
         one = kind.stranded == 1
         lines.append(
-            layout.fold(
-                f"{_many(kind.stranded, 'GPU')} {'is' if one else 'are'} stranded: free, but the"
-                f" neighbours that {'it is' if one else 'they are'} joined to best are not.",
-                width,
-            )
+            f"{_many(kind.stranded, 'GPU')} {'is' if one else 'are'} stranded: free, but the"
+            f" neighbours that {'it is' if one else 'they are'} joined to best are not."
         )
     if kind.away:
         lines.append(
-            layout.fold(
-                f"{_many(kind.away, 'more GPU')} {'is' if kind.away == 1 else 'are'} idle on nodes"
-                " where no job can start.",
-                width,
-            )
+            f"{_many(kind.away, 'more GPU')} {'is' if kind.away == 1 else 'are'} idle on nodes"
+            " where no job can start."
         )
     if kind.assumed:
         lines.append("The speed of these NVLinks is assumed.")

@@ -107,7 +107,7 @@ def top_node(
 
     def screen(sight: Overview, width: int | None) -> str:
         moving = refresh and width is not None
-        return _nodes_screen(sight, what, named=bool(names), width=width, brief=moving)
+        return _nodes_screen(sight, what, named=bool(names), brief=moving)
 
     heard = once(set())
     first = look()
@@ -126,9 +126,7 @@ def top_node(
         remembering.nodes(backend, first.found.cluster)
 
 
-def _nodes_screen(
-    sight: Overview, what: Nodes, *, named: bool, width: int | None, brief: bool
-) -> str:
+def _nodes_screen(sight: Overview, what: Nodes, *, named: bool, brief: bool) -> str:
     """The nodes for people; `brief` details leave out what does not change."""
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
@@ -137,7 +135,7 @@ def _nodes_screen(
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
         from arena_topo.nodes import fragmentation_view as shown  # noqa: PLC0415 - only for --frag
 
-        text = shown.screen(fragmentation.look(found.cluster), width=width)
+        text = shown.screen(fragmentation.look(found.cluster))
         return text + (f"{tables.EMULATED}\n" if found.cluster.emulated else "")
     if not what.details:
         return top_view.nodes(found.nodes, named=named)

@@ -310,7 +310,7 @@ def _end(*_signal: object) -> None:
 
 def _show_machine(machine: Machine, *, plain: bool, output_format: Output) -> None:
     if output_format is Output.WIDE:
-        show(_drawn(State(machine=machine), plain=plain))
+        display(_drawn(State(machine=machine), plain=plain))
     elif output_format is Output.SVG:
         show(_picture(State(machine=machine)))
     elif output_format is Output.GRAPHML:
@@ -336,7 +336,7 @@ def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Outp
             return
         below = [f"  {note}\n" for note in notes]
         parts = (_drawn(state, plain=plain), fabric.measured(node.machine), *below)
-        show("".join((*parts, _emulated(cluster))))
+        display("".join((*parts, _emulated(cluster))))
 
 
 def _picture(state: State, notes: Sequence[str] = ()) -> str:
@@ -366,7 +366,7 @@ def _show_fabric(cluster: Cluster, *, plain: bool, output_format: Output) -> Non
         show(network.svg(cluster))
     elif output_format is Output.WIDE:
         drawn = network.text(cluster, unicode=draws(plain=plain), width=columns())
-        show(drawn + _emulated(cluster))
+        display(drawn + _emulated(cluster))
     else:
         show(document(fabric.value(cluster), output_format))
 
