@@ -150,8 +150,7 @@ def test_a_terminal_that_changes_its_size_is_drawn_anew(running):
     watch = Running(["get", "demo", "-w"], running.env, columns=100, rows=60)
     watch.until("GPU(Requested)  NODE")
     watch.resize(44, 50)
-    watch.until(lambda screen: "IS_CHIEF
-" in screen.visible)
+    watch.until(lambda screen: "IS_CHIEF\n" in screen.visible)
     watch.resize(120, 40)
     watch.until(lambda screen: "NODE\n" in screen.visible)
     watch.program.sendintr()
