@@ -658,7 +658,7 @@ def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
     again = replace(CHIEF, run=1)
     namesake = replace(WORKER, uid="p9")
     side = replace(WORKER, container="side")
-    saving = Saving(tmp_path / "a/b", pods=[CHIEF.pod, WORKER.pod])
+    saving = Saving(tmp_path / "a/b")
     saving.write([line(1, b"\xff\x00\x1b[31m\r"), line(2, "half", ends=False), line(2, "!")])
     saving.write([line(3, "again", again), line(4, "w", WORKER), line(4, "n", namesake)])
     saving.write([line(4, "r", replace(namesake, run=1))])
@@ -691,38 +691,24 @@ def test_saved_lines_start_with_their_times_where_they_are_wanted(tmp_path: Path
     assert saved == b"%b ab\n%b c\n" % (stamped(1), stamped(2))
 
 
-def test_a_file_that_is_there_is_never_written_over(tmp_path: Path) -> None:
-    (tmp_path / "train-worker-0.log").write_text("mine")
-    with pytest.raises(UsageError, match=r"train-worker-0\.log is there already"):
-        Saving(tmp_path, pods=[CHIEF.pod, WORKER.pod])
-    told: list[str] = []
-    saving = Saving(tmp_path, pods=[CHIEF.pod], tell=told.append)
-    saving.write([line(1, "joined later", WORKER)])
-    assert (tmp_path / "train-worker-0.log").read_text() == "mine"
-    assert (tmp_path / "train-worker-0.p2.log").read_text() == "joined later\n"
-    for name in ("train-launcher-abc.log", "train-launcher-abc.p1.log"):
-        (tmp_path / name).write_text("mine")
-    saving = Saving(tmp_path, tell=told.append)
-    saving.write([line(2, "once more", WORKER), line(2)])
-    assert (tmp_path / "train-worker-0.p2.log").read_text() == "joined later\n"
-    assert saving.error is not None
-    assert told == [f"not all of the log is saved in {tmp_path}/train-worker-0.p2.log: File exists"]
-
-
-@pytest.mark.parametrize("pod", ["train-worker-0", "a.b", "x" * 250, ".odd/one"])
-@pytest.mark.parametrize("other", [{"run": 2}, {"container": "side"}, {"uid": "p9", "run": 1}])
-def test_any_file_that_is_there_of_a_pod_is_told_before_anything_is_read(
-    tmp_path: Path, pod: str, other: dict[str, Any]
-) -> None:
-    first = Source(pod=pod, container="mpi")
-    saving = Saving(tmp_path)
-    saving.write([line(1, "a", first), line(1, "b", replace(first, **other))])
-    next(one for one in tmp_path.iterdir() if one.read_bytes() == b"a\n").unlink()
-    [left] = tmp_path.iterdir()
+def test_a_folder_in_which_something_is_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UsageError) as wrong:
-        Saving(tmp_path, pods=["another", pod])
-    assert wrong.value.message == f"{left} is there already"
-    Saving(tmp_path, pods=["train-worker", "train-worker-01", "b", "a.b2", "2"])
+        Saving(tmp_path)
+    assert wrong.value.message == f"{tmp_path} is not empty"
+    assert wrong.value.why == "mine.txt is there, and no file is written over"
+
+
+def test_a_file_that_somebody_puts_there_meanwhile_is_never_written_over(tmp_path: Path) -> None:
+    told: list[str] = []
+    saving = Saving(tmp_path, tell=told.append)
+    elsewhere = tmp_path.parent / "elsewhere"
+    (tmp_path / f"{CHIEF.pod}.log").write_text("mine")
+    (tmp_path / f"{WORKER.pod}.log").symlink_to(elsewhere)
+    saving.write([line(1), line(2, "", WORKER)])
+    assert (tmp_path / f"{CHIEF.pod}.log").read_text() == "mine"
+    assert not elsewhere.exists()
+    assert told == [f"not all of the log is saved in {tmp_path}/{CHIEF.pod}.log: File exists"]
 
 
 def test_pods_with_odd_names_are_saved_in_the_folder(tmp_path: Path) -> None:
@@ -738,19 +724,6 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(tmp_path: 
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="the logs cannot be saved in"):
         Saving(tmp_path / "file")
-
-
-def test_a_link_that_leads_nowhere_is_a_file_that_is_there(tmp_path: Path) -> None:
-    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "saved"
-    folder.mkdir()
-    (folder / f"{WORKER.pod}.log").symlink_to(elsewhere)
-    with pytest.raises(UsageError, match="is there already"):
-        Saving(folder, pods=[WORKER.pod])
-    saving = Saving(folder)
-    saving.write([line(1, "joined later", WORKER)])
-    assert saving.error is None
-    assert not elsewhere.exists()
-    assert (folder / f"{WORKER.pod}.{WORKER.uid}.log").read_text() == "joined later\n"
 
 
 # ---------------------------------------------------------------- damage

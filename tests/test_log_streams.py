@@ -257,11 +257,11 @@ def test_a_run_before_that_nobody_has_is_not_found(
     before = LogOptions(previous=True)
     with pytest.raises(NotFound, match="has no earlier run"):
         list(backend.log(job, LAUNCHER, before))
-    with (
-        backend.follow(job, before) as following,
-        pytest.raises(NotFound, match="has no earlier run"),
-    ):
-        Reader(following).until_done()
+    with backend.follow(job, before) as following:
+        reader = Reader(following)
+        reader.until_done()
+    [*_, refused] = [one for one in reader.items if isinstance(one, Notice)]
+    assert "has no earlier run" in str(refused.error)
 
 
 def test_the_init_container_that_runs_is_read_before_the_main_one(
@@ -295,16 +295,17 @@ def test_the_init_container_that_runs_is_read_before_the_main_one(
     ]
 
 
-def test_logs_that_may_not_be_read_are_an_error_if_that_is_all_of_them(
+def test_logs_that_may_not_be_read_are_refused_each_with_its_error(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):
     job = running(backend, operator, "one", workers=3)
     api.deny("get pods/log default")
-    with (
-        backend.follow(job, FOLLOW) as following,
-        pytest.raises(AccessDenied, match="not allowed to get pods/log"),
-    ):
-        Reader(following).until_done()
+    with backend.follow(job, FOLLOW) as following:
+        reader = Reader(following)
+        reader.until(lambda: len(reader.items) == 4)
+    refused = [one for one in reader.items if isinstance(one, Notice)]
+    assert {one.turn for one in refused} == {Turn.REFUSED}
+    assert all(isinstance(one.error, AccessDenied) for one in refused)
 
 
 def test_one_log_that_cannot_be_read_does_not_stop_the_others(

@@ -22,7 +22,7 @@ from arena_topo.engines.kubernetes import following as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.kubernetes.streaming import Lines, Place
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
-from arena_topo.errors import ArenaError, ClusterError, NotFound, UsageError
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.joblogs import follow as logs
 from arena_topo.joblogs import notices, window
 from arena_topo.joblogs.follow import AGAIN, Asked, FollowState
@@ -237,6 +237,17 @@ def test_a_worker_that_runs_and_says_nothing_is_no_trouble(
     assert (shown.texts, shown.notes(), shown.error) == (["hello"], [], None)
 
 
+def test_logs_none_of_which_may_be_read_are_an_error(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator, "unread", workers=2)
+    api.deny("get pods/log default")
+    for asked in (ALL, replace(ALL, options=FOLLOW, keep=False)):
+        shown = Shown(backend, asked)
+        assert isinstance(shown.error, AccessDenied)
+        assert shown.texts == []
+
+
 # What is known of what could not be read.
 
 LOST = ClusterError("the connection broke")
@@ -367,7 +378,7 @@ def test_what_was_kept_is_not_saved_over_files_that_are_there(
     taken = tmp_path / "saved" / f"{LAUNCHER}.log"
     taken.write_text("mine")
     asked = Asked(save=str(tmp_path / "saved"))
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="is not empty"):
         list(logs.show(backend, "demo", "default", asked, archive=archive))
     assert [one.read_text() for one in taken.parent.iterdir()] == ["mine"]
 

@@ -22,6 +22,7 @@ from arena_topo.joblogs import follow
 from arena_topo.joblogs.follow import (
     AFTER_END,
     GRACE,
+    LONGEST,
     SILENCE,
     Asked,
     End,
@@ -536,7 +537,8 @@ def test_a_connection_that_is_being_taken_up_again_is_waited_for():
     one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
     one.notice(Notice(turn=Turn.BROKEN, source=LAUNCHER), 1.0)
     over = job(Phase.SUCCEEDED, LAUNCHER)
-    assert ended(one, over, 50.0, done=False) is None
+    assert ended(one, over, LONGEST, done=False) is None
+    assert ended(one, over, 1.0 + LONGEST, done=False) is End.JOB
 
 
 def test_workers_that_outlive_their_job_do_not_keep_it_open():

@@ -122,29 +122,41 @@ class Gap:
     before: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What is kept of the logs of one job.
+class JobHead(msgspec.Struct, frozen=True, kw_only=True):
+    """`job.json`: whose logs they are, and how the job was last seen.
 
-    `first` and `last` are when its first and last line were written (Unix nanoseconds, 0: not
-    known, or no lines), `sources` all logs there are, `gaps` where lines may be missing. `complete`
-    says that the job was over and all of each log was read. `phase` (arena's word) and `exit_code`
-    are how the job was last seen; `created` is Unix seconds; `slots` the ranks of each worker, 0
-    where that is not known, `tags` what its command says of them. `deleted` says that the job was
-    not over when it was deleted. `size` is in bytes.
+    `phase` is arena's word, `created` Unix seconds; `slots` the ranks of each worker, 0 where that
+    is not known, `tags` what its command says of them. `deleted` says that the job was not over
+    when it was deleted.
     """
 
-    folder: Path
     place: str
     namespace: str
     name: str
     uid: str
-    created: float
+    created: Annotated[float, msgspec.Meta(ge=0, le=_LATEST)]
     phase: str
-    exit_code: int | None
-    slots: int
-    tags: Tagging | None = None
+    exit_code: Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)] | None
+    slots: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+    tags: str | None = None
     deleted: bool = False
+    format: int = FORMAT
+
+    @property
+    def tagging(self) -> Tagging | None:
+        """The tags that the job's command asks for, as far as they are known here."""
+        return next((one for one in Tagging if one == self.tags), None)
+
+
+class Kept(JobHead, frozen=True, kw_only=True):
+    """What is kept of the logs of one job.
+
+    `first` and `last` are when its first and last line were written (Unix nanoseconds, 0: not
+    known, or no lines), `sources` all logs there are, `gaps` where lines may be missing. `complete`
+    says that the job was over and all of each log was read. `size` is in bytes.
+    """
+
+    folder: Path
     first: int
     last: int
     sources: tuple[Source, ...]
@@ -161,7 +173,7 @@ class Keeping:
     """
 
     def __init__(
-        self, archive: Archive, folder: Path | None, about: dict[str, Any], *, whole: bool
+        self, archive: Archive, folder: Path | None, about: JobHead, *, whole: bool
     ) -> None:
         self._archive, self._about, self._whole = archive, about, whole
         self._folder = folder or Path(os.devnull)
@@ -221,7 +233,8 @@ class Keeping:
                 there = self._head()
                 # Who deletes it knows best: others see it end just then.
                 if job is not None and (deleted or there is None or not there.deleted):
-                    self._about = {**self._about, **_seen(job), "deleted": deleted}
+                    seen = {**_seen(job), "deleted": deleted}
+                    self._about = msgspec.structs.replace(self._about, **seen)
                     _replace(self._folder / _JOB, self._about)
         self._off = True
 
@@ -249,8 +262,8 @@ class Keeping:
         _make(self._folder)
         old = self._head()
         if old is not None:
-            self._about["slots"] = self._about["slots"] or old.slots
-            self._about["tags"] = self._about["tags"] or old.tags
+            known = {"slots": self._about.slots or old.slots, "tags": self._about.tags or old.tags}
+            self._about = msgspec.structs.replace(self._about, **known)
         _replace(self._folder / _JOB, self._about)
 
     def _head(self) -> JobHead | None:
@@ -533,17 +546,16 @@ class Archive:
         `slots` are the ranks of each of its workers, 0 for not known. `whole` says that its logs
         are read from their beginning: no `tail`, no `since`.
         """
-        about = {
-            "format": FORMAT,
-            "place": place,
-            "namespace": job.namespace,
-            "name": job.name,
-            "uid": job.uid,
-            "created": job.created,
-            "slots": slots,
-            "tags": tagging(job.command),
+        about = JobHead(
+            place=place,
+            namespace=job.namespace,
+            name=job.name,
+            uid=job.uid,
+            created=job.created,
+            slots=slots,
+            tags=tagging(job.command),
             **_seen(job),
-        }
+        )
         folder = None
         if self.most <= 0:
             pass
@@ -621,17 +633,8 @@ class Archive:
         gaps = [gap for log in logs for gap in log.gaps]
         over = about.deleted or about.phase in {"SUCCEEDED", "FAILED"}
         return Kept(
+            **msgspec.structs.asdict(about),
             folder=folder,
-            place=about.place,
-            namespace=about.namespace,
-            name=about.name,
-            uid=about.uid,
-            created=about.created,
-            phase=about.phase,
-            exit_code=about.exit_code,
-            slots=about.slots,
-            tags=next((one for one in Tagging if one == about.tags), None),
-            deleted=about.deleted,
             first=min((log.first for log in logs if log.first), default=0),
             last=max((log.last for log in logs), default=0),
             sources=tuple(sorted((one.source for one in logs if one.source), key=_place)),
@@ -873,22 +876,6 @@ class OtherVersion(Damaged):
     """A file of the archive is of a version that is not read."""
 
 
-class JobHead(msgspec.Struct, frozen=True, kw_only=True):
-    """`job.json`: whose logs they are, and how the job was last seen."""
-
-    format: int
-    place: str
-    namespace: str
-    name: str
-    uid: str
-    created: Annotated[float, msgspec.Meta(ge=0, le=_LATEST)]
-    phase: str
-    exit_code: Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)] | None
-    slots: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-    tags: str | None = None
-    deleted: bool = False
-
-
 class _Version(msgspec.Struct):
     format: int = 0
 
@@ -932,6 +919,6 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _replace(path: Path, value: Mapping[str, Any]) -> None:
+def _replace(path: Path, value: JobHead) -> None:
     with _replacing(path) as file:
-        file.write(json.dumps(value).encode())
+        file.write(json.dumps(msgspec.structs.asdict(value)).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -52,10 +53,8 @@ AFTER_END = 5.0
 long it may also take to learn how a pod ended whose log has."""
 
 LONGEST = 15.0
-"""The same where the log of a pod that is over, and must be read, does not come."""
-
-RECONNECT = 60.0
-"""The same where a connection is lost and may come back."""
+"""The same where the log of a pod that is over, and must be read, does not come, or a connection is
+lost and may come back."""
 
 AGAIN = 30.0
 """Seconds before one log's next break is told of: a connection that is cut every second is one."""
@@ -71,6 +70,7 @@ _MANY = 2000
 _TOLD = -1.0
 """Stands for the time since which a job is out of sight, once that was told."""
 
+_BEGINS = frozenset({Turn.JOINED, Turn.RESTARTED})
 _OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
 
 _Pod = tuple[str, str]
@@ -264,6 +264,27 @@ class JobPoller:
             self._held = held
 
 
+@dataclass(slots=True, kw_only=True)
+class _Log:
+    """What is known of the log of a pod; `error` is why it cannot be read (yet)."""
+
+    source: Source
+    open: bool = False
+    over: bool = False
+    broken: bool = False
+    """Whether it may be read again any moment."""
+    error: ArenaError | None = None
+    known: bool = False
+    """Whether people were told of the error."""
+    told: float = -math.inf
+    """When they were told last of a break."""
+
+    @property
+    def seen(self) -> bool:
+        """Whether it could be read, or it is known that it cannot."""
+        return self.open or self.over
+
+
 class FollowState:
     """What is known of the logs that are read, and of the job behind them.
 
@@ -278,15 +299,7 @@ class FollowState:
         self._failures: dict[_Pod, str] = {}
         """How launchers have ended badly."""
         self._told_of: set[_Pod] = {(one.name, one.uid) for one in job.instances if one.failure}
-        self._asked_of: _Pod | None = None
-        """The launcher of which is still to be told how it ended, as the next is there."""
-        self._names: set[str] = set()
-        self._open: dict[_Pod, Source] = {}
-        self._finished: set[_Pod] = set()
-        self._broken: dict[_Pod, IncompleteLog] = {}
-        """Logs that may be read again any moment."""
-        self._lost: dict[_Pod, IncompleteLog] = {}
-        self._said_broken: dict[_Pod, float] = {}
+        self._logs: dict[_Pod, _Log] = {}
         self._refused: list[ArenaError] = []
         self._notices = NoticeBuffer()
         self.ends = 0
@@ -304,6 +317,15 @@ class FollowState:
         self._blind: float | None = None
         self._learn_tries(job)
 
+    @property
+    def _open(self) -> list[Source]:
+        return [one.source for one in self._logs.values() if one.open]
+
+    @property
+    def _names(self) -> set[str]:
+        """The pods whose logs were read, or cannot be."""
+        return {one.source.pod for one in self._logs.values() if one.seen}
+
     def _learn_tries(self, status: JobStatus) -> None:
         for one in pod_selection.launchers(status):
             pod = one.name, one.uid
@@ -318,16 +340,17 @@ class FollowState:
         """This is how the job stands; what became of its pods is told by `told`."""
         self._learn_tries(status)
         for one in status.instances:
-            pod = one.name, one.uid
-            if one.failure is None or pod in self._told_of or not self._wanted(source_of(one)):
+            pod, source = (one.name, one.uid), source_of(one)
+            if one.failure is None or pod in self._told_of or not self._wanted(source):
                 continue
-            self._told_of.add(pod)
-            if pod == self._asked_of:
+            if pod in self.tries[:-1]:
+                self._told_of.add(pod)
                 text = f"{one.name}, the launcher's try before, {one.failure}"
-                self._notices.add(now, Note(text=text, source=source_of(one)))
+                self._notices.add(now, Note(text=text, source=source))
             elif _of_itself(one, status):
+                self._told_of.add(pod)
                 text, alike = f"{one.name} {one.failure}", f"{{}} pods: {one.failure}"
-                self._notices.add(now, Note(text=text, source=source_of(one), alike=alike))
+                self._notices.add(now, Note(text=text, source=source, alike=alike))
 
     def sight(self, blind: str | None, now: float) -> Iterator[Note]:
         """What is to be told of a job that is out of sight, and why, or in sight again (None)."""
@@ -357,47 +380,31 @@ class FollowState:
     def notice(self, notice: Notice, now: float) -> list[Note]:
         """Something happened to a log; what is to be told of it before what follows."""
         self._active = now
-        source, turn = notice.source, notice.turn
-        pod = source.pod, source.uid
-        begun: list[Note] = []
-        news, joined = self._unread(notice, now), pod in self._open
-        if turn in {Turn.JOINED, Turn.RESTARTED}:
-            begun = list(self._begun(notice))
-            self._open[pod] = source
-            self._finished.discard(pod)
-            self._names.add(source.pod)
+        source, turn, error = notice.source, notice.turn, notice.error
+        begun = list(self._begun(notice)) if turn in _BEGINS else []
+        log = self._logs.setdefault((source.pod, source.uid), _Log(source=source))
+        joined, news = log.open, True
+        if turn is Turn.BROKEN:
+            news = not log.broken and now - log.told >= AGAIN
+            log.told = now if news else log.told
+            log.broken, log.error = True, error or ClusterError("the connection is lost")
+        elif turn is not Turn.CUT:
+            log.broken, log.error = False, None
+        if turn in _BEGINS:
+            log.source, log.open, log.over = source, True, False
         elif turn in _OVER:
-            self._open.pop(pod, None)
-            self._finished.add(pod)
-            self._names.add(source.pod)
+            log.open, log.over = False, True
             self.ends += 1
             self._ended = now
-            if turn is Turn.REFUSED and notice.error is not None:
-                self._refused.append(notice.error)
+            # Where there is nothing to be read, nothing is lacking.
+            log.error = None if isinstance(error, NotFound) else error
+            log.known = turn is Turn.REFUSED and self._asked.many
+            if turn is Turn.REFUSED and error is not None:
+                self._refused.append(error)
         after = notices.after(notice, many=self._asked.many, joined=joined)
         if after is not None and news:
             self._notices.add(now, after)
         return begun
-
-    def _unread(self, notice: Notice, now: float) -> bool:
-        """Learn which logs cannot be read; whether it is news."""
-        source, error, turn = notice.source, notice.error, notice.turn
-        pod = source.pod, source.uid
-        if turn is Turn.BROKEN:
-            known = pod in self._broken
-            error = error or ClusterError("the connection is lost")
-            self._broken[pod] = IncompleteLog(source=source, error=error)
-            said = self._said_broken.get(pod)
-            if known or (said is not None and now - said < AGAIN):
-                return False
-            self._said_broken[pod] = now
-        elif turn is not Turn.CUT:
-            self._broken.pop(pod, None)
-            # Where there is nothing to be read, nothing is lacking.
-            if turn in _OVER and error is not None and not isinstance(error, NotFound):
-                told = turn is Turn.REFUSED and self._asked.many
-                self._lost[pod] = IncompleteLog(source=source, error=error, told=told)
-        return True
 
     def _begun(self, notice: Notice) -> Iterator[Note]:
         source = notice.source
@@ -412,7 +419,7 @@ class FollowState:
         elif source.chief and pod != self.tries[0] and source.pod not in self._first:
             before = self.tries[self.tries.index(pod) - 1]
             failure = self._failures.get(before)
-            self._asked_of = before if failure is None else self._asked_of
+            self._told_of |= set() if failure is None else {before}
             why = "" if failure is None else f": {before[0]} {failure}"
             text = f"{source.pod} is the launcher's next try{why}"
             yield Note(text=text, turn=notice.turn, source=source)
@@ -424,7 +431,7 @@ class FollowState:
 
     def nothing_but_errors(self) -> None:
         """Raise the first of the errors if there is no log that could be read."""
-        if self._refused and len(self._refused) >= len(self._names):
+        if self._refused and not self._open and len(self._refused) >= len(self._names):
             raise self._refused[0]
 
     # What is waited for
@@ -457,9 +464,10 @@ class FollowState:
             return pod_selection.reason(status) or ("its pod has not started" if early else None)
         if self._spoke:
             return None
-        if broken := next(iter(self._broken.values()), None):
-            why = f" ({broken.error.why})" if broken.error.why else ""
-            return f"its log cannot be read yet: {broken.error.message}{why}"
+        for log in self._logs.values():
+            if log.broken and log.error is not None:
+                why = f" ({log.error.why})" if log.error.why else ""
+                return f"its log cannot be read yet: {log.error.message}{why}"
         # The connection to the log of a silent pod is made with its first byte.
         self._silent = now if self._silent is None else self._silent
         return SILENT if now - self._silent >= SILENCE else None
@@ -482,7 +490,7 @@ class FollowState:
         `lost`: the job is not seen any more; `done`: all logs were read that the engine has seen.
         """
         quiet = now - (self._active or now)
-        if self._asked.instance is not None and self._finished and not self._open:
+        if self._asked.instance is not None and self._names and not self._open:
             self.nothing_but_errors()
             known = lost or self._pod_is_over(status)
             waited = self._ended is not None and now - self._ended >= AFTER_END
@@ -493,7 +501,8 @@ class FollowState:
             return End.LOST if over or now - self._gone >= LONGEST else None
         if status is None or not status.phase.over:
             self._over = None
-            if not self._open and not self._asked.many and status is not None:
+            alone = not self._asked.many and status is not None
+            if alone or (status is not None and self.whole(status, done=done)):
                 self.nothing_but_errors()
             return None
         self._over = now if self._over is None else self._over
@@ -501,21 +510,22 @@ class FollowState:
         patience = AFTER_END
         if self.whole(status, done=done) or (self._launcher_is_over(now) and not owed):
             patience = GRACE
-        elif self._broken:
-            patience = RECONNECT
-        elif owed:
+        elif owed or any(one.broken for one in self._logs.values()):
             patience = LONGEST
         return End.JOB if quiet >= patience else None
 
     def whole(self, status: JobStatus, *, done: bool) -> bool:
         """Whether all logs of a job that is over were read: none was passed over that is new."""
-        return done and all(
-            one.name in self._names for one in status.instances if self._wanted(source_of(one))
-        )
+        wanted = {one.name for one in status.instances if self._wanted(source_of(one))}
+        return done and wanted <= self._names
 
     def incomplete(self, status: JobStatus | None, *, done: bool) -> list[IncompleteLog]:
         """The logs that could not be read to their end, if this is the end of it."""
-        found = {**self._lost, **self._broken}
+        found = {
+            pod: IncompleteLog(source=one.source, error=one.error, told=one.known)
+            for pod, one in self._logs.items()
+            if one.error is not None
+        }
         for source in () if done or status is None else self._owed(status):
             error = ClusterError(f"nothing more came of the log of {source.pod}, which is over")
             found.setdefault((source.pod, source.uid), IncompleteLog(source=source, error=error))
@@ -528,7 +538,7 @@ class FollowState:
             for one in status.instances
             if status.phase.over
             and one.finished is not None
-            and (one.name, one.uid) not in self._finished
+            and not ((log := self._logs.get((one.name, one.uid))) and log.over)
             and self._wanted(source_of(one))
         ]
 
@@ -542,7 +552,7 @@ class FollowState:
 
     def _launcher_is_over(self, now: float) -> bool:
         """Whether only others go on, and have had their time."""
-        others = all(not one.chief for one in self._open.values())
+        others = all(not one.chief for one in self._open)
         return others and self._over is not None and now - self._over >= AFTER_END
 
 
@@ -711,13 +721,12 @@ class Shown:
                 return one
         return None
 
-    def _sinks(self, job: JobStatus | None, pods: Iterable[str]) -> _Sinks:
-        """Where the lines of pods go beside the screen; of a `job` that is there they are kept."""
+    def _sinks(self, job: JobStatus | None) -> _Sinks:
+        """Where lines go beside the screen; of a `job` that is there they are kept."""
         options, save, saving = self._asked.options, self._asked.save, None
         if save is not None:
             saving = Saving(
                 Path(save),
-                pods=pods,
                 container=options.container,
                 timestamps=options.timestamps,
                 tell=self._warn,
@@ -766,12 +775,11 @@ class Shown:
             yield list(some)
 
     def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
-        slots, tags = kept.slots or None, kept.tags
+        slots, tags = kept.slots or None, kept.tagging
         pipeline = Pipeline(self._asked, slots=slots, tagging=tags, whole=True)
         lines, known = self._lines_of(kept), list[Source]()
         self._served_of = kept
-        asks = self._asks(slots)
-        with self._sinks(None, {one.pod for one in kept.sources if asks(one)}) as sinks:
+        with self._sinks(None) as sinks:
             while batch := list(islice(lines, _MANY)):
                 sinks.write(batch)
                 for run in self._runs(batch, known):
@@ -844,7 +852,7 @@ class Shown:
         tags = tagging(job.command)
         pipeline = Pipeline(self._asked, slots=slots, total=total, tagging=tags, whole=True)
         with (
-            self._sinks(job, _names(job, wanted)) as sinks,
+            self._sinks(job) as sinks,
             self._backend.follow(job, self._asked.options, wanted) as following,
         ):
             state = FollowState(job, self._asked, wanted)
@@ -902,7 +910,7 @@ class Shown:
         state = FollowState(job, self._asked, wanted)
         with (
             poller,
-            self._sinks(job, _names(job, wanted)) as sinks,
+            self._sinks(job) as sinks,
             self._backend.follow(job, self._asked.options, wanted) as following,
         ):
             error, ends = None, 0
@@ -1021,11 +1029,6 @@ class _Sinks:
 
     def __exit__(self, *_wrong: object) -> None:
         self.close()
-
-
-def _names(job: JobStatus, wanted: Wanted) -> list[str]:
-    """The pods there are whose logs are wanted."""
-    return [one.name for one in job.instances if wanted(source_of(one))]
 
 
 def _came(following: Following, wait: float) -> tuple[Sequence[Line | Notice], ArenaError | None]:

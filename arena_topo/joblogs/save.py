@@ -1,4 +1,4 @@
-"""Logs that are read, saved to a folder: one file for each, whole, byte for byte.
+"""Logs that are read, saved to a new folder: one file for each, whole, byte for byte.
 
     POD.log                 the log of a pod
     POD.CONTAINER.log       of another of its containers
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -45,17 +45,16 @@ class _File:
 class Saving:
     """What saves the lines of logs to a folder.
 
-    `pods` are those whose logs will come for sure: UsageError, before anything is read, where one
-    has a file already, of whichever run or container, or the folder cannot be made. `container` is
-    the one that was asked for. With `timestamps` each line starts with its time. Later on the disk
-    raises nothing: `tell` hears what cannot be saved first, and `error` has it.
+    UsageError, before anything is read, where there is something in the folder already, or it
+    cannot be made. `container` is the one that was asked for. With `timestamps` each line starts
+    with its time. Later on the disk raises nothing: `tell` hears what cannot be saved first, and
+    `error` has it.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
-        pods: Iterable[str] = (),
         container: str | None = None,
         timestamps: bool = False,
         tell: Callable[[str], None] = lambda _: None,
@@ -68,17 +67,16 @@ class Saving:
         self.error: ArenaError | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            taken = self._taken(pods)
+            taken = next(folder.iterdir(), None)
         except OSError as error:
             raise UsageError(
                 f"the logs cannot be saved in {folder}", why=error.strerror or str(error)
             ) from error
-        if taken:
-            several = f"; {len(taken)} are there" if len(taken) > 1 else ""
+        if taken is not None:
             raise UsageError(
-                f"{folder / taken[0]} is there already",
-                why=f"no file is written over{several}",
-                hint="give --save another folder",
+                f"{folder} is not empty",
+                why=f"{taken.name} is there, and no file is written over",
+                hint="give --save a new folder",
             )
 
     def write(self, lines: Sequence[Line]) -> None:
@@ -142,21 +140,9 @@ class Saving:
             words.append(source.container)
         words += [str(source.run)] if source.run else []
         path = self._folder / self._name(source.pod, *words)
-        taken = any(one.path == path for one in self._files.values())
-        if taken or os.path.lexists(path):
+        if any(one.path == path for one in self._files.values()):
             path = self._folder / self._name(source.pod, *words, source.uid or "again")
         return self._files.setdefault(source, _File(path))
-
-    def _taken(self, pods: Iterable[str]) -> list[str]:
-        """The files that are there of the logs of these pods, or of such whose names are cut."""
-        bases = {self._name(one).removesuffix(_END)[:LONGEST_NAME] for one in pods}
-        found = []
-        for name in (one.name for one in self._folder.iterdir()):
-            words = name.removesuffix(_END)[:LONGEST_NAME].split(".")
-            begins = (".".join(words[: upto + 1]) for upto in range(len(words)))
-            if name.endswith(_END) and not bases.isdisjoint(begins):
-                found.append(name)
-        return sorted(found)
 
     def _name(self, pod: str, *words: str) -> str:
         """The name of a file; no two pods have the same, and none is a path."""

@@ -7,7 +7,6 @@ import shlex
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -43,9 +42,6 @@ NCCL = "What NCCL did"
 
 _QUIET = 1.0
 """Seconds without a line after which a terminal shows again what is waited for."""
-
-_ALIKE = 3
-"""Notes of one kind that are told one by one when many come at once."""
 
 
 class Expression(str):
@@ -294,7 +290,7 @@ class Wanted:
             if isinstance(value, bool):
                 words += [flag if value else f"{flag}=false"][: field != "follow"]
             elif field not in {"save", "kind"}:
-                # Files of --save would be there already.
+                # The folder of --save is not empty any more.
                 for one in value if isinstance(value, tuple) else (value,):
                     words += [flags_of(Wanted)[field].short or flag, str(one)]
         return shlex.join(words)
@@ -461,22 +457,17 @@ class _Shown:
         self._outlet.break_line()
 
     def _tell(self) -> None:
-        """Say what was noted since; of many notes of one kind, which 64 pods make, the first."""
+        """Say what was noted since."""
         notes, self._notes[:] = tuple(self._notes), ()
         if not notes:
             return
         self._waits.hide()
         self._outlet.break_line()
-        told: Counter[object] = Counter()
         for one in notes:
-            told[one.turn] += not one.warns
             if one.warns:
                 warn(one.text)
-            elif one.turn is None or told[one.turn] <= _ALIKE:
+            else:
                 say(f"note: {one_line(one.text)}")
-        for kind, count in told.items():
-            if kind is not None and count > _ALIKE:
-                say(f"note: ... and {count - _ALIKE} more: {kind}")
 
 
 class _Waits:

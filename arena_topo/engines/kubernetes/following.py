@@ -123,9 +123,6 @@ class Follow:
         self._unwanted: set[tuple[str, str]] = set()
         self._queue: queue.SimpleQueue[list[Line] | Notice | BaseException] = queue.SimpleQueue()
         self._room = threading.Semaphore(ROOM)
-        self._refusals: list[Notice] = []
-        self._heard = False
-        """Whether any log could be read at all."""
         self._error: BaseException | None = None
         self._settled = 0.0
         """When the last log came to its end."""
@@ -147,7 +144,7 @@ class Follow:
             return (
                 bool(self.looked and fresh)
                 and self._queue.empty()
-                and not (self._refusals or self._error)
+                and self._error is None
                 and all(one.settled for one in self._all())
             )
 
@@ -262,38 +259,14 @@ class Follow:
         self._kick.set()
         self.wait(lambda: self.looked >= now)
 
-    def heard(self) -> None:
-        """A log can be read: what is refused of others is no more than a notice."""
-        with self.changed:
-            self._heard = True
-            self._judge()
-
     def settle(self, one: _Log, notice: Notice | None) -> None:
         """Nothing more is done about a log."""
         with self.changed:
             one.settled, self._settled = True, time.monotonic()
-            if notice is not None and notice.turn is Turn.REFUSED:
-                one.refused = True
-                self._refusals.append(notice)
-            elif notice is not None:
+            if notice is not None:
                 self.tell(notice)
-            self._judge()
             self.changed.notify_all()
         self._kick.set()
-
-    def _judge(self) -> None:
-        """Hand on what was refused; where that is all there is, it is an error."""
-        if self._refusals and not self._heard:
-            if any(not (one.settled or one.idle) for one in self._all()):
-                return
-            error = self._refusals[0].error
-            passes = error is not None and podlog.passes(error)
-            if error and all(one.refused for one in self._all()) and (self.finite or not passes):
-                self.tell(error)
-                self._refusals = []
-        for notice in self._refusals:
-            self.tell(notice)
-        self._refusals = []
 
     # The thread that looks at the pods.
 
@@ -339,7 +312,6 @@ class Follow:
                 threading.Thread(target=one.run, daemon=True).start()
             except RuntimeError as error:
                 raise podlog.too_many(self.count, str(error)) from error
-        self._judge()
 
     def _see(self, pod: Object, *, first: bool) -> _Log | None:
         """Take note of a pod; its log, if that is another than the one that is read."""
@@ -379,9 +351,7 @@ class _Log:
         self, owner: Follow, path: str, source: Source, sight: Sight, before: _Log | None
     ) -> None:
         self.source, self.sight = source, sight
-        self.missing = self.settled = self.refused = False
-        self.idle = False
-        """Whether there is nothing to read yet."""
+        self.missing = self.settled = False
         self.whole = True
         """Whether nothing of it is cut off (`tail`, `since`)."""
         self._owner, self._api, self._options = owner, owner.api, owner.options
@@ -449,12 +419,6 @@ class _Log:
         self._superseded = True
         self._owner.wait(lambda: self.settled)
 
-    def _wait(self, until: Callable[[], bool]) -> None:
-        with self._owner.changed:
-            self.idle = not until()
-            self._owner.wait(until)
-            self.idle = False
-
     def _readable(self) -> bool:
         """Wait until there is something to read; whether there is."""
         if self._options.previous:
@@ -462,7 +426,7 @@ class _Log:
                 self._settle(Turn.REFUSED, podlog.never_before(self.source))
             return not self.settled
         if not self._owner.finite:
-            self._wait(lambda: self.missing or self.sight.readable or self.sight.final)
+            self._owner.wait(lambda: self.missing or self.sight.readable or self.sight.final)
         if self.missing:
             self._lose()
         elif not self.sight.readable:
@@ -510,7 +474,7 @@ class _Log:
         if self._owner.finite:
             self._settle(Turn.ENDED if self.sight.final else None)
             return False
-        self._wait(
+        self._owner.wait(
             lambda: self.missing or self.sight.final or self.sight.run > self.source.run,
         )
         sight = self.sight
@@ -702,7 +666,6 @@ class _Log:
         if not self._joined:
             self._joined = True
             self._tell(Turn.JOINED)
-        self._owner.heard()
 
     def _tell(self, turn: Turn, error: ArenaError | None = None) -> None:
         self._owner.tell(Notice(turn=turn, source=self.source, error=error))
