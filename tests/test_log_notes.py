@@ -467,26 +467,6 @@ def test_tags_that_were_asked_for_are_known_of_what_is_kept(still_world, tmp_pat
         assert Showing(still_world, Asked(only=only(["rank:1"])), archive).rest() == []
 
 
-def test_between_the_runs_of_what_was_kept_it_is_told_that_another_begins(still_world, tmp_path):
-    archive = Archive(tmp_path / "kept")
-    runs = [LAUNCHER, replace(LAUNCHER, run=1), AGAIN]
-    lines = [line for at, one in enumerate(runs) for line in spoken(one, f"run {at}", at=at + 1)]
-    keep(still_world, archive, lines, phase=Phase.FAILED, code=1)
-    showing = Showing(still_world, Asked(), archive)
-    heard: list[str] = []
-    for batch in showing.batches:
-        heard += [note.text for note in showing.notes]
-        showing.notes.clear()
-        heard += [one.text.decode() for one in batch]
-    assert heard[1:] == [
-        "run 0",
-        "demo-launcher was restarted: what follows is restart 1",
-        "run 1",
-        "demo-launcher-again is the launcher's next try",
-        "run 2",
-    ]
-
-
 def test_the_last_lines_of_what_was_kept_are_those_of_the_pod_not_of_each_run(
     still_world, tmp_path
 ):

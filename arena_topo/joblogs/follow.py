@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import groupby, islice
-from operator import attrgetter
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -762,28 +761,15 @@ class Shown:
         # It is one log for whoever asks, though the launcher was tried more than once.
         return last(lines, asked.options.tail)
 
-    def _runs(self, lines: Sequence[Line], known: list[Source]) -> Iterator[list[Line]]:
-        """Lines of one log, cut where another run of it begins, which `tell` hears."""
-        if self._asked.many:
-            yield list(lines)
-            return
-        for source, some in groupby(lines, key=attrgetter("source")):
-            if source not in known:
-                if known:
-                    self._tell(notices.run_of(source, known[-1]))
-                known.append(source)
-            yield list(some)
-
     def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
         slots, tags = kept.slots or None, kept.tagging
         pipeline = Pipeline(self._asked, slots=slots, tagging=tags, whole=True)
-        lines, known = self._lines_of(kept), list[Source]()
+        lines = self._lines_of(kept)
         self._served_of = kept
         with self._sinks(None) as sinks:
             while batch := list(islice(lines, _MANY)):
                 sinks.write(batch)
-                for run in self._runs(batch, known):
-                    yield pipeline.put(run, 0.0)
+                yield pipeline.put(batch, 0.0)
         yield pipeline.rest()
         if self._asked.options.previous and not sinks.lines:
             raise pod_selection.first_run(kept)

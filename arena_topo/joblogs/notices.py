@@ -81,18 +81,6 @@ def late(pods: Sequence[str]) -> Iterator[Note]:
         yield Note(text=text, warns=True)
 
 
-def run_of(source: Source, before: Source) -> Note:
-    """That what follows is of another run than what came before: of the pod, or of the launcher."""
-    if (source.pod, source.uid) == (before.pod, before.uid):
-        return restarted(source)
-    if source.pod == before.pod:
-        return Note(text=f"{source.pod} was started anew", turn=Turn.JOINED, source=source)
-    text = f"{source.pod} is the launcher's next try"
-    if not source.chief:
-        text = f"what follows is of {source.pod}"
-    return Note(text=text, turn=Turn.JOINED, source=source)
-
-
 def restarted(source: Source) -> Note:
     """That the container of a pod runs anew."""
     text = f"{source.pod} was restarted: what follows is restart {source.run}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from arena_topo.bandwidth import BETWEEN_HOSTS, Regime
+from arena_topo.joblogs.view import spans
 from arena_topo.manifests import estimates
 from arena_topo.nccl import Cause, Communicator, Connection, Host, Report, causes
 from arena_topo.nccl.comparison import Observed, Pair, Place, Planned
@@ -77,6 +78,9 @@ class Comparison:
             and all(one.foretold for one in self.findings)
         )
 
+
+MOST = 1 << 20
+"""Characters of numbers of ranks in a sentence: all of them."""
 
 _Why = tuple[str | None, str, tuple[str, ...]]
 """The cause, as far as lines tell it, what to try, and these lines."""
@@ -497,15 +501,4 @@ def _some(names: Sequence[str]) -> str:
 
 def named(ranks: Sequence[int]) -> str:
     """Ranks in words: `rank 3`, `ranks 0-3,7`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}"
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """Numbers in rising order, neighbours as a span: `0-3,7`."""
-    runs: list[list[int]] = []
-    for one in sorted(set(numbers)):
-        if runs and one == runs[-1][-1] + 1:
-            runs[-1][1:] = [one]
-        else:
-            runs.append([one])
-    return ",".join("-".join(map(str, run)) for run in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks, MOST)}"

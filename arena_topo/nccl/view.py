@@ -9,11 +9,12 @@ from typing import Any
 
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.escaping import brief, one_line
+from arena_topo.joblogs.view import spans
 from arena_topo.layout import align, fold, number, table
 from arena_topo.manifests import estimates
 from arena_topo.nccl import Communicator, Host
 from arena_topo.nccl.comparison import Observed, Pair, Place
-from arena_topo.nccl.findings import Comparison, Finding, Kind, named, spans
+from arena_topo.nccl.findings import MOST, Comparison, Finding, Kind, named
 
 MOST_COLUMNS = 16
 """Ranks up to which each has a row and a column; of more, pods do."""
@@ -91,7 +92,7 @@ def _hosts(seen: Observed) -> list[str]:
     rows = [
         (
             host.name or "?",
-            spans(ranks.get(host.name, ())) or "-",
+            spans(ranks.get(host.name, ()), MOST) or "-",
             *((",".join(sorted(nodes.get(host.name, ()))) or "-",) if nodes else ()),
             ",".join(host.networks) or "?",
             ",".join(dict.fromkeys(name for name, _ in host.bootstrap)) or "-",
@@ -134,7 +135,7 @@ def _rings(main: Communicator) -> Iterator[str]:
         yield f"Channels: {main.channels}"
     rows = list(alike.items())
     for ring, channels in rows[:MOST_ROWS]:
-        yield f"  {spans(channels)}: {way(ring)}"
+        yield f"  {spans(channels, MOST)}: {way(ring)}"
     if len(rows) > MOST_ROWS:
         yield f"  and {_many(len(rows) - MOST_ROWS, 'more ring')}"
     for one in [one for one in main.searches if one.pattern == "ring"][:1]:
