@@ -637,7 +637,7 @@ class Archive:
             folder=folder,
             first=min((log.first for log in logs if log.first), default=0),
             last=max((log.last for log in logs), default=0),
-            sources=tuple(sorted((one.source for one in logs if one.source), key=_place)),
+            sources=tuple(one.source for one in sorted(logs, key=_place) if one.source),
             gaps=tuple(gaps),
             complete=over and not gaps and not damaged and all(log.ended for log in logs),
             size=_measured(folder)[1],
@@ -664,7 +664,7 @@ class Archive:
         since = self._since(options)
         try:
             if options.previous:
-                sources = _previous(sources, kept.folder)
+                sources = _previous(sources)
             containers = _containers(sources)
             logs = [_part(kept.folder, runs, options.tail, since) for runs in containers]
             yield from heapq.merge(*logs, key=lambda line: line.at)
@@ -756,10 +756,12 @@ def _most(text: str) -> int:
     return int(size[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[size[2]]
 
 
-def _place(source: Source) -> tuple[object, ...]:
-    """Where a log stands among those of a job: the launcher first, workers by their index."""
-    worker = -1 if source.worker is None else source.worker
-    return (not source.chief, worker, source.pod, source.container, source.run, source.uid)
+def _place(log: LogFile) -> tuple[object, ...]:
+    """Where a log stands among those of a job: launchers as they were tried, workers by index."""
+    one = log.source or Source(pod="")
+    worker = -1 if one.worker is None else one.worker
+    first = log.first if one.chief else 0
+    return (not one.chief, worker, first, one.pod, one.container, one.run, one.uid)
 
 
 def _containers(sources: Sequence[Source]) -> list[list[Source]]:
@@ -770,21 +772,13 @@ def _containers(sources: Sequence[Source]) -> list[list[Source]]:
     return list(runs.values())
 
 
-def _previous(sources: Sequence[Source], folder: Path) -> list[Source]:
+def _previous(sources: Sequence[Source]) -> list[Source]:
     """The run before the last one of each container; launchers tried in turn count as one."""
-    found = []
-    tries: dict[str, list[tuple[int, list[Source]]]] = {}
-    for runs in _containers(sources):
-        if runs[0].chief:
-            files = [_skimmed(folder / f"{_log(run)}.log") for run in runs]
-            first = min((one.first for one in files if one.first), default=0)
-            tries.setdefault(runs[0].container, []).append((first, runs))
-        else:
-            found += runs[-2:-1]
-    for some in tries.values():
-        ordered = [run for _, runs in sorted(some, key=lambda one: one[0]) for run in runs]
-        found += ordered[-2:-1]
-    return found
+    runs: dict[tuple[str, ...], list[Source]] = {}
+    for one in sources:
+        key = (one.container,) if one.chief else (one.pod, one.uid, one.container)
+        runs.setdefault(key, []).append(one)
+    return [one for several in runs.values() for one in several[-2:-1]]
 
 
 def _part(folder: Path, runs: Sequence[Source], tail: int | None, since: int) -> Iterator[Line]:
