@@ -527,16 +527,19 @@ def test_a_tail_that_broke_before_its_first_line_loses_nothing_written_since(
     assert reader.texts() == ["one", "two", "three"]
 
 
-@pytest.mark.parametrize("through", ["nothing", "a proxy"])
-def test_logs_come_over_tls_as_well(tmp_path: Path, through: str):
+@pytest.mark.parametrize("through", ["nothing", "http", "https"])
+def test_logs_come_over_tls_as_well(tmp_path: Path, through: str, monkeypatch: pytest.MonkeyPatch):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
     api = FakeApi(tls=context)
-    proxy = Proxy(api.url)
+    own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    own.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    proxy = Proxy(api.url, own if through == "https" else None)
+    monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "ca.pem"))
     try:
         cluster = {"certificate-authority": str(TLS / "ca.pem")}
-        if through == "a proxy":
-            cluster["proxy-url"] = f"http://127.0.0.1:{proxy.port}"
+        if through != "nothing":
+            cluster["proxy-url"] = f"{through}://127.0.0.1:{proxy.port}"
         config = kubeconfig(
             tmp_path / "config", api.url, user={"username": "alice"}, cluster=cluster
         )
@@ -553,7 +556,7 @@ def test_logs_come_over_tls_as_well(tmp_path: Path, through: str):
             reader.until_said("again")
         assert len(reader.lines) >= 2004
         assert sum(len(line.text) for line in reader.lines) == 300_000 + 10_000 + 8
-        assert bool(proxy.asked) == (through == "a proxy")
+        assert bool(proxy.asked) == (through != "nothing")
         backend.api._pool.clear()
     finally:
         api.close()

@@ -542,7 +542,9 @@ class Connection:
 
         server, pool = self.access.server, self._pool
         if self.left <= 0:
-            raise TimedOut(f"{server} took too long", hint=self._patience())
+            late = TimedOut(f"{server} took too long", hint=self._patience())
+            late.final = True
+            raise late
         manager: Any = pool
         # There is no public way to a connection alone, apart from its class and all that it wants.
         line = manager.connection_from_url(server)._new_conn()  # noqa: SLF001

@@ -515,7 +515,8 @@ class _Log:
         finite, vain = self._owner.finite, self._tries >= _TRIES
         if error.why == os.strerror(errno.EMFILE):
             self._stop(podlog.too_many(self._owner.count, error.why))
-        if not isinstance(error, ClusterError | TimedOut | NotFound) or self._api.left <= 0:
+        late = isinstance(error, TimedOut) and self._api.left <= 0
+        if late or not isinstance(error, ClusterError | TimedOut | NotFound):
             self._stop(error)
         if podlog.too_early(error):
             # A kubelet may be behind what the API server says of it.

@@ -41,7 +41,7 @@ class Stream(io.RawIOBase):
         self._sock, self._poll = sock, select.poll()
         self._poll.register(sock, select.POLLIN)
         # A TLS connection that waits in a read of its own holds 17 KB for it meanwhile.
-        sock.setblocking(False)
+        sock.settimeout(0.0)
         self.idle: Callable[[], None] = lambda: None
         self.since: float | None = None
 
