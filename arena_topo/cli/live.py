@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import TYPE_CHECKING, TextIO
 
 from arena_topo.cli.terminal import clipped, colours, draws, tinted, window
@@ -80,8 +81,11 @@ def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> 
         vertical_overflow="visible",
         get_renderable=drawn,
     ) as shown:
-        shown.refresh()
         try:
+            # An interrupt in the middle of a drawing would have Rich write it twice.
+            first = Thread(target=shown.refresh)
+            first.start()
+            first.join()
             yield
         finally:
             over = True
