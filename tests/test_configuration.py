@@ -16,7 +16,7 @@ import yaml
 from fake_api import kubeconfig
 
 from arena_topo.cli import settings
-from arena_topo.cli.configuration_view import safe
+from arena_topo.cli.configuration import safe
 from arena_topo.cli.options import Globals, environment
 from arena_topo.flag import flags_of, spelling
 from arena_topo.job import BY_KEY, EnvVar, KeyValue, MPIJob

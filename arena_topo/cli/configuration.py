@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any
 
-from arena_topo import layout
 from arena_topo.cli import settings
-from arena_topo.cli.arguments import PANEL, Output, OutputFlag
+from arena_topo.cli.arguments import PANEL, Output, OutputFlag, document
 from arena_topo.cli.commands import variables
-from arena_topo.cli.configuration_view import (
-    HIDDEN,
-    Configuration,
-    Reached,
-    Setting,
-    configuration,
-    configuration_value,
-)
 from arena_topo.cli.options import Globals, Seconds, complain, display, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
+from arena_topo.layout import align, table
 
 DEFAULT = "default"
 """The origin of what nobody has set."""
+
+
+_SECRET = re.compile(
+    r"token|secret|passw|pass(?:_|$)|credential|api_?key|access_?key|private_?key"
+    r"|(?:^|_)(?:pat|pwd|auth|creds?|key)(?:_|$)",
+    re.IGNORECASE,
+)
+"""Names of variables whose values are nobody's business."""
+
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+"""Who logs in, and how, in a URL."""
+
+HIDDEN = "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: `values` as typed, one unless it may be repeated, and where they come from."""
+
+    name: str
+    values: tuple[str, ...]
+    origins: tuple[str, ...]
+    several: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What the settings lead to: an engine, and a cluster of the kubeconfig.
+
+    `trouble` says why none is reached.
+    """
+
+    backend: str
+    kubeconfig: tuple[str, ...] = ()
+    context: str | None = None
+    cluster: str | None = None
+    user: str | None = None
+    acting: str | None = None
+    groups: tuple[str, ...] = ()
+    namespace: str | None = None
+    server: str | None = None
+    proxy: str | None = None
+    trouble: str | None = None
 
 
 @spread
@@ -56,18 +92,10 @@ def config_view(
     listed = tuple(_settings(params, [*(above if resolved else ()), *found.layers]))
     if resolved:
         listed = tuple(_completed(listed, reached, found.profile))
-    answer = Configuration(
-        files=tuple((one.path, one.there) for one in (*found.files, found.arena)),
-        profile=found.profile,
-        settings=listed,
-        reached=reached,
-    )
     if output_format is Output.WIDE:
-        display(configuration(answer, home=settings.at_home("~")))
-    elif output_format is Output.JSON:
-        show(layout.to_json(configuration_value(answer)) + "\n")
+        display(_screen(found, listed, reached, settings.at_home("~")))
     else:
-        show(layout.to_yaml(configuration_value(answer)))
+        show(document(_value(found, listed, reached), output_format))
     problems = list({one.message: one for one in found.problems}.values())
     for one in problems[:-1]:
         complain(one)
@@ -109,13 +137,13 @@ def _completed(
         known["namespace"] = Setting(
             name="namespace", values=(reached.namespace,), origins=(f"context {reached.context}",)
         )
-    for record, table in ((Globals, ""), (MPIJob, f"{settings.SECTION}.")):
+    for record, prefix in ((Globals, ""), (MPIJob, f"{settings.SECTION}.")):
         flags = flags_of(record)
         for field in fields(record):
             flag = flags.get(field.name)
             if flag is None or flag.hidden:
                 continue
-            name = table + spelling(field.name, flag).removeprefix("--")
+            name = prefix + spelling(field.name, flag).removeprefix("--")
             yield known.pop(name) if name in known else _default(name, field.default)
     yield from known.values()
 
@@ -157,3 +185,98 @@ def _reached(everywhere: Globals) -> Reached:
         server=access.server.replace("://", login, 1) or None,
         proxy=access.proxy,
     )
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def safe(text: str) -> str:
+    """A value without what proves who somebody is: logins in URLs, values of secret variables."""
+    name, equals, _ = text.partition("=")
+    if equals and _SECRET.search(name):
+        return f"{name}={HIDDEN}"
+    return _LOGIN.sub(f"{HIDDEN}@", text)
+
+
+def _screen(
+    found: settings.Settings, listed: Sequence[Setting], reached: Reached, home: str
+) -> str:
+    """Files, settings and the cluster, each part with a head of its own; `home` is written ~."""
+
+    def short(path: str) -> str:
+        return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
+
+    blocks = [
+        align(
+            table(("FILE", "STATE"), ((short(one.path), _state(one)) for one in found.everything))
+        )
+    ]
+    name, origin = found.profile
+    if name:
+        blocks.append(align([f"Profile:\t{name} (chosen by {short(origin)})"]))
+    if listed:
+        rows = (
+            (
+                one.name,
+                ", ".join(map(safe, one.values)) or "-",
+                ", ".join(short(origin) for origin in one.origins),
+            )
+            for one in listed
+        )
+        blocks.append(align(table(("SETTING", "VALUE", "FROM"), rows)))
+    else:
+        blocks.append("No file sets anything.\n")
+    blocks.append(align([f"{key}:\t{value}" for key, value in _lines(reached, short)]))
+    return "\n".join(blocks)
+
+
+def _state(file: settings.File) -> str:
+    return {None: "broken", True: "read", False: "not there"}[file.there]
+
+
+def _lines(found: Reached, short: Callable[[str], str]) -> list[tuple[str, str]]:
+    groups = f" in {', '.join(found.groups)}" if found.groups else ""
+    lines = [
+        ("Backend", found.backend),
+        ("Kubeconfig", ", ".join(map(short, found.kubeconfig))),
+        ("Context", found.context),
+        ("Cluster", found.cluster),
+        ("User", found.user),
+        ("Acting as", found.acting and f"{found.acting}{groups}"),
+        ("Server", found.server and safe(found.server)),
+        ("Proxy", found.proxy and safe(found.proxy)),
+        ("Namespace", found.namespace),
+        ("Trouble", found.trouble),
+    ]
+    return [(key, value) for key, value in lines if value]
+
+
+def _value(found: settings.Settings, listed: Sequence[Setting], reached: Reached) -> dict[str, Any]:
+    """The same for programs."""
+    name, origin = found.profile
+    return {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Configuration",
+        "files": [{"path": one.path, "read": bool(one.there)} for one in found.everything],
+        "profile": {"name": name, "origin": origin} if name else None,
+        "settings": [_setting_value(one) for one in listed],
+        "cluster": {
+            "backend": reached.backend,
+            "kubeconfig": list(reached.kubeconfig),
+            "context": reached.context,
+            "cluster": reached.cluster,
+            "user": reached.user,
+            "as": reached.acting,
+            "asGroups": list(reached.groups),
+            "server": safe(reached.server) if reached.server else None,
+            "proxy": safe(reached.proxy) if reached.proxy else None,
+            "namespace": reached.namespace,
+            "trouble": reached.trouble,
+        },
+    }
+
+
+def _setting_value(one: Setting) -> dict[str, Any]:
+    shown = [safe(text) for text in one.values]
+    value = shown if one.several else (shown[0] if shown else None)
+    return {"name": one.name, "value": value, "origins": list(one.origins)}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -88,22 +87,11 @@ def _text(path: str, name: str) -> str:
         data = reading.handed(path, name)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{name}: cannot be read: {why}", hint=_beside(path)) from error
+        raise UsageError(f"{name}: cannot be read: {why}") from error
     try:
         return data.decode(encoding(data))
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: is not UTF-8 text", hint=_FORM) from error
-
-
-def _beside(path: str) -> str | None:
-    """A hint at the file of that folder whose name is most like this one; None where none is."""
-    folder, name = os.path.split(path)
-    try:
-        names = [one.name for one in os.scandir(folder or ".") if one.is_file()]
-    except (OSError, ValueError):
-        return None
-    near = difflib.get_close_matches(name, [one for one in names if one != name], n=1)
-    return f"did you mean {os.path.join(folder, near[0])}?" if near else None  # noqa: PTH118
 
 
 def _composed(text: str, name: str) -> Node:
@@ -526,8 +514,6 @@ class _File:
             if name.id != "scalar":
                 self._wrong(path, line, "has a key that is no text")
             key = _joined(name.value)
-            if name.tag.endswith(":merge") and name.style is None:
-                self._wrong(f"{inside}{key}", line, "merges mappings, which is not read here")
             if key in seen:
                 self._wrong(f"{inside}{key}", line, f"is there twice; first in line {seen[key]}")
             seen[key] = line

@@ -198,6 +198,11 @@ class Settings:
     problems: tuple[UsageError, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def everything(self) -> tuple[File, ...]:
+        """All files that were looked for."""
+        return (*self.files, self.arena)
+
 
 def read(
     params: Sequence[Any] = (),
