@@ -1,4 +1,4 @@
-"""Files that people name, opened in one way: a device without an end is no file."""
+"""Files that people name are opened in one way, and our own are replaced in one way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -42,6 +42,28 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         raise OSError(errno.ENODEV, "it is a device, not a file")
     with Path(path).open("rb") as file:
         yield file
+
+
+def replace_file(path: str | Path, data: bytes, *, folder: int | None = None) -> None:
+    """Write a file atomically: a reader sees what was there before, or all of the new.
+
+    It is closed to other users, and on the disk when this returns. With `folder` (a descriptor) the
+    path is in it. OSError leaves what was there before.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
 
 
 def encoding(start: bytes) -> str:

@@ -169,7 +169,7 @@ LOADS = {
     "get placed": SERVER | DECODING,
     "why placed": PLACING - {"arena_topo.clusters.observed"},
     "list": SERVER,
-    "list --backend=local": {"arena_topo.solver"},
+    "list --backend=local": DECODING | {"arena_topo.solver"},
     "logs placed": SERVER,
     "attach placed -- true": SERVER | {"websocket"},
     "suspend placed": PLACING - {"arena_topo.clusters.observed"},

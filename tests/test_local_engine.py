@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from arena_topo.engines import JobStatus, LogOptions, Options, Phase
-from arena_topo.engines.local import ledger, processes, seating
+from arena_topo.engines.local import processes, scheduler, store
 from arena_topo.engines.local.engine import LocalBackend, open_backend, search_path
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
@@ -63,7 +63,7 @@ def test_a_request_is_read_back_as_it_was_written(tmp_path):
         policy=Policy.ADAPTIVE,
         pack_above=0.25,
     )
-    written = ledger.Submission(
+    written = store.Submission(
         uid="00000000-0000-4000-8000-000000000001",
         name="demo",
         namespace="default",
@@ -73,18 +73,18 @@ def test_a_request_is_read_back_as_it_was_written(tmp_path):
         gpus=2,
         request=request,
     )
-    record = ledger.Record(phase=Phase.SUCCEEDED, forecast=Forecast(state="placed"))
-    jobs = ledger.Ledger(tmp_path / "state")
+    record = store.JobState(phase=Phase.SUCCEEDED, forecast=Forecast(state="placed"))
+    jobs = store.JobStore(tmp_path / "state")
     myself = processes.process(os.getpid())
     entry = jobs.create(written, record, [], lambda _: myself)
-    assert jobs.entry("demo", "default") == entry
-    assert entry.submission == written
+    assert jobs.job("demo", "default") == entry
+    assert entry.submission.request == request
     # A record of an earlier version says nothing of a policy.
     path = entry.folder / "submission.json"
     earlier = json.loads(path.read_text())
     del earlier["request"]["policy"], earlier["request"]["required"]
     path.write_text(json.dumps(earlier))
-    assert jobs.entry("demo", "default").submission.request.policy is Policy.PACK
+    assert jobs.job("demo", "default").submission.request.policy is Policy.PACK
 
 
 def nothing_runs(state: str) -> None:
@@ -551,7 +551,7 @@ def test_a_job_that_had_to_wait_gets_the_best_place_there_is_when_its_turn_comes
     # Planned when two GPUs were free that no NVLink joins.
     request = Request(workers=2, gpus=1)
     taken = {"dgx-1-v100-0": 0b10111110, "dgx-1-v100-1": 0xFF}
-    poor = place(request, seating.less(seating.machines("dgx-1-v100:2"), taken))
+    poor = place(request, scheduler.minus(scheduler.machines("dgx-1-v100:2"), taken))
     assert (poor.assignments[0].gpus, poor.bandwidth.point < 20) == ((0,), True)
     plan = render.plan(
         job("pair", LONG, workers=2),
@@ -659,7 +659,7 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import test_local_engine as here
 from arena_topo.engines import Options
-from arena_topo.engines.local import engine, ledger
+from arena_topo.engines.local import engine, store
 
 def then_die(work):
     def done(*words, **more):
@@ -667,7 +667,7 @@ def then_die(work):
         os.kill(os.getpid(), signal.SIGKILL)
     return done
 
-where, what = {"spawn": (engine, "_spawn"), "create": (ledger.Ledger, "create")}[sys.argv[2]]
+where, what = {"spawn": (engine, "_spawn"), "create": (store.JobStore, "create")}[sys.argv[2]]
 setattr(where, what, then_die(getattr(where, what)))
 here.submit(engine.open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "exit 3"))
 """
@@ -1139,8 +1139,8 @@ def test_events_tell_the_jobs_story(engine):
 
 
 def test_what_to_emulate_is_the_flag_then_the_variable_then_the_published_cluster():
-    assert seating.emulation("hgx-h100", {"ARENA_TOPO_EMULATE": "dgx-2"}) == "hgx-h100"
-    assert seating.emulation(None, {"ARENA_TOPO_EMULATE": "dgx-2"}) == "dgx-2"
+    assert scheduler.emulation("hgx-h100", {"ARENA_TOPO_EMULATE": "dgx-2"}) == "hgx-h100"
+    assert scheduler.emulation(None, {"ARENA_TOPO_EMULATE": "dgx-2"}) == "dgx-2"
 
 
 def test_emulated_machines_are_marked(engine):
@@ -1166,11 +1166,11 @@ def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(monkeypatch,
     tool.write_text(SMI)
     tool.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    seating.this_machine.cache_clear()
+    scheduler.this_machine.cache_clear()
     real = open_backend(Options())
     (node,) = real.cluster().nodes
     assert (node.name, node.machine.model, str(node.machine.link(0, 1))) == (
-        seating.host(),
+        scheduler.host(),
         "V100",
         "NV2",
     )
@@ -1179,7 +1179,7 @@ def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(monkeypatch,
     status = ended(real, "demo")
     assert sorted(log(real, "demo").split()) == ["GPU-aa", "GPU-bb"]
     assert (status.forecast.emulated, status.forecast.usable) == (False, 38.4)
-    seating.this_machine.cache_clear()
+    scheduler.this_machine.cache_clear()
 
 
 def test_the_path_of_jobs_prefers_the_environment_that_was_called(monkeypatch):

@@ -1,4 +1,4 @@
-"""Logs of jobs on this machine: files that processes write, followed, bounded and kept."""
+"""Logs of jobs on this machine: written by supervisors, followed, bounded and kept."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from test_local_engine import PATIENCE, ended, engine, eventually, job, log, sta
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import open_archive
 from arena_topo.engines.lines import Line, LogOptions, Notice, Turn
-from arena_topo.engines.local import logfile
+from arena_topo.engines.local import logs, store
 from arena_topo.engines.local.engine import LocalBackend
-from arena_topo.engines.local.following import LocalFollowing
-from arena_topo.engines.local.ledger import Entry, PodRecord, Record, Submission
-from arena_topo.engines.local.logfile import RUNS, TIMES, Keeper, LogFile
+from arena_topo.engines.local.logs import LocalFollowing, LogWriter
 from arena_topo.errors import NotFound, UsageError
 from arena_topo.manifests import Forecast
 
@@ -101,30 +99,16 @@ def test_the_tail_of_a_log_is_counted_in_lines(engine, tail, text):
     assert b"\n".join(followed(engine, status, tail=tail).texts).decode() == text
 
 
-def test_the_times_of_a_log_are_kept_beside_it(engine, tmp_path):
-    submit(engine, job("demo", "echo old; echo half; sleep 1; echo new"))
+def test_each_line_has_the_time_at_which_it_was_written(engine):
+    submit(engine, job("demo", "echo old; printf ha; sleep 0.5; echo lf; echo new"))
     status = ended(engine, "demo")
-    times = list(TIMES.iter_unpack((place(tmp_path) / "times").read_bytes()))
-    assert [size for _, size in times][-1] == len("old\nhalf\nnew\n")
-    assert len(times) > 1
-    assert status.chief.started < times[0][0] < times[-1][0]
-
-
-def test_what_is_given_up_while_a_log_is_read_is_told_in_its_place(tmp_path):
-    demo = Job(tmp_path)
-    [pod] = demo.pods
-    pod.write(numbered(0, 20_000))
-    file, last = LogFile(str(pod.place)), numbered(19_999, 20_000)
-    size = file.size()
-    pieces = file.pieces(0, size)
-    first = next(pieces)
-    (pod.place / "kept-from").write_text(str(size - len(last)))
-    rest = b"".join(pieces)
-    assert numbered(0, 20_000).startswith(first)
-    assert rest.endswith(b"\n" + last)
-    assert rest.count(b"line 00") == 1
-    assert b"arena-topo" in rest
-    file.close()
+    old, half, new = followed(engine, status).lines
+    assert (old.text, half.text, new.text) == (b"old", b"half", b"new")
+    assert status.chief.started * 1e9 < old.at <= half.at < new.at < status.chief.finished * 1e9
+    assert new.at - old.at > 0.4e9
+    assert log(engine, "demo", timestamps=True).encode() == b"".join(
+        one.stamp + b" " + one.text + b"\n" for one in (old, half, new)
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,25 +122,20 @@ def test_what_is_given_up_while_a_log_is_read_is_told_in_its_place(tmp_path):
     ],
 )
 def test_a_log_can_begin_at_a_moment(engine, tmp_path, since_time, text):
-    submit(engine, job("demo", "echo old; echo half; echo new"))
+    submit(engine, job("demo", "true"))
     status = ended(engine, "demo")
-    # 2020-01-01T00:00:00Z; the second line was half written 10 s later, and whole at 20 s.
-    start = 1577836800.0
-    (place(tmp_path) / "times").write_bytes(
-        b"".join(TIMES.pack(start + at, n) for at, n in ((10, 6), (20, 9), (30, 13)))
+    every = (
+        "2020-01-01T00:00:10.000000000Z old\n"
+        "2020-01-01T00:00:20.000000000Z half\n"
+        "2020-01-01T00:00:30.000000000Z new\n"
     )
+    (place(tmp_path) / "0-0.log").write_text(every)
     assert log(engine, "demo", since_time=since_time) == text
     stamped = log(engine, "demo", since_time=since_time, timestamps=True)
-    every = (
-        "2020-01-01T00:00:10.000Z old\n"
-        "2020-01-01T00:00:20.000Z half\n"
-        "2020-01-01T00:00:30.000Z new\n"
-    )
     assert every.endswith(stamped)
     assert stamped.count("\n") == text.count("\n")
     lines = followed(engine, status, since_time=since_time).lines
     assert "".join(f"{one.stamp.decode()} {one.text.decode()}\n" for one in lines) == stamped
-    assert all(one.at % 10_000_000_000 == 0 and one.at > start * 1e9 for one in lines)
 
 
 @pytest.mark.parametrize("options", [{}, {"tail": 5}, {"since": 60}, {"timestamps": True}])
@@ -353,21 +332,30 @@ def test_a_writer_killed_in_the_middle_of_a_line_leaves_what_it_wrote(engine):
     assert log(engine, "demo") == "whole\nhalf"
 
 
-def test_a_log_whose_supervisor_was_killed_ends_with_its_last_line(engine, tmp_path):
-    go = "while ! test -e go; do sleep 0.05; done"
-    submit(engine, job("demo", f"trap '' TERM; echo one; {go}; echo last words; exec sleep 600"))
+def test_a_job_whose_supervisor_is_stopped_waits_and_loses_nothing(engine):
+    submit(engine, job("demo", "echo one; seq 1 200000; touch said"))
     with engine.follow(started(engine, "demo"), FOLLOW, launchers) as following:
         reader = Reader(following)
         reader.until(lambda: reader.lines)
-        keeper = engine._ledger.entry("demo", "default").record.supervisor
-        # It sees nothing of the last words; once it is gone the job's processes end as well.
+        keeper = engine._store.job("demo", "default").state.supervisor
         os.kill(keeper.pid, signal.SIGSTOP)
-        Path("go").touch()
-        eventually(lambda: b"last words" in (place(tmp_path) / "log").read_bytes())
+        time.sleep(0.1)
+        os.kill(keeper.pid, signal.SIGCONT)
+        reader.until_done()
+    assert reader.texts == [b"one", *(b"%d" % number for number in range(1, 200_001))]
+
+
+def test_a_log_whose_supervisor_was_killed_has_what_was_read_by_then(engine):
+    submit(engine, job("demo", "trap '' TERM; echo one; printf two; sleep 600"))
+    with engine.follow(started(engine, "demo"), FOLLOW, launchers) as following:
+        reader = Reader(following)
+        reader.until(lambda: b"two" in reader.texts)
+        keeper = engine._store.job("demo", "default").state.supervisor
         os.kill(keeper.pid, signal.SIGKILL)
         reader.until_done()
-    assert reader.texts == [b"one", b"last words"]
+    assert [text for text in reader.texts if text] == [b"one", b"two"]
     assert reader.turns == [Turn.JOINED, Turn.ENDED]
+    assert log(engine, "demo") == "one\ntwo"
 
 
 def test_the_lines_of_a_namesake_are_not_taken_for_those_of_a_job_that_is_deleted(engine):
@@ -401,29 +389,29 @@ def test_what_a_job_said_just_before_it_is_deleted_is_read(engine):
 # ---------------------------------------------------------------------------- bounded
 
 
-def held(path: Path) -> int:
-    """Bytes of the disk that a file takes."""
-    return path.stat().st_blocks * 512
+def held(place: Path) -> int:
+    """Bytes of the files of a log."""
+    return sum(one.stat().st_size for one in place.glob("*.log"))
 
 
 def test_a_job_that_says_200_megabytes_keeps_a_bounded_part_with_the_last_lines(tmp_path, engine):
-    engine._environment = {**os.environ, logfile.LIMIT_VARIABLE: "8Mi"}
+    engine._environment = {**os.environ, logs.LIMIT_VARIABLE: "8Mi"}
     submit(engine, job("demo", "seq -f '%0.0f some words that make the line longer' 5000000"))
     ended(engine, "demo")
-    assert (place(tmp_path) / "log").stat().st_size > 200e6
-    assert held(place(tmp_path) / "log") <= (8 << 20) + 4096
+    assert 6 << 20 <= held(place(tmp_path)) <= (8 << 20) + (1 << 17)
     remark, first, *rest = log(engine, "demo").splitlines()
-    lost = (place(tmp_path) / "kept-from").read_text()
-    assert remark == (f"arena-topo: {int(lost):,} bytes of this log were given up")
+    oldest = min(int(one.stem.partition("-")[2]) for one in place(tmp_path).glob("0-*.log"))
+    assert remark == f"arena-topo: {oldest:,} bytes of this log were given up"
     number = int(first.partition(" ")[0])
     assert first == f"{number} some words that make the line longer"
     assert [int(one.partition(" ")[0]) for one in rest] == list(range(number + 1, 5_000_001))
-    assert len(rest) > 100_000
+    assert len(rest) > 80_000
     assert log(engine, "demo", tail=2).splitlines() == rest[-2:]
+    assert log(engine, "demo", tail=50_000).splitlines() == rest[-50_000:]
 
 
 def test_a_follower_that_keeps_up_misses_no_line_of_a_log_that_is_cut(engine, tmp_path):
-    engine._environment = {**os.environ, logfile.LIMIT_VARIABLE: "1Mi"}
+    engine._environment = {**os.environ, logs.LIMIT_VARIABLE: "1Mi"}
     # Runs at most 256 KiB ahead of who reads.
     Path("writer.py").write_text(
         "import os, time\n"
@@ -450,13 +438,13 @@ def test_a_follower_that_keeps_up_misses_no_line_of_a_log_that_is_cut(engine, tm
             Path("seen.new").write_text(str(seen))
             Path("seen.new").replace("seen")
     assert [int(text.partition(b" ")[0]) for text in texts] == list(range(150_000))
-    assert int((place(tmp_path) / "kept-from").read_text()) > 6e6
+    assert held(place(tmp_path)) <= (1 << 20) + (1 << 17)
     assert turns == [Turn.JOINED, Turn.ENDED]
 
 
 @pytest.mark.parametrize("text", ["lots", "-1", "5 MB"])
 def test_a_limit_that_is_none_is_said_when_a_job_is_submitted(engine, text):
-    engine._environment = {**os.environ, logfile.LIMIT_VARIABLE: text}
+    engine._environment = {**os.environ, logs.LIMIT_VARIABLE: text}
     with pytest.raises(UsageError, match="ARENA_TOPO_LOCAL_LOG_LIMIT") as caught:
         submit(engine, job("demo", "true"))
     assert caught.value.hint == "say how much of a log to keep, such as 64Mi"
@@ -464,27 +452,30 @@ def test_a_limit_that_is_none_is_said_when_a_job_is_submitted(engine, text):
 
 
 def test_the_limit_is_a_quantity_and_nought_keeps_everything():
-    assert logfile.limit({}) == 64 << 20
-    assert logfile.limit({logfile.LIMIT_VARIABLE: "1Gi"}) == 1 << 30
-    assert logfile.limit({logfile.LIMIT_VARIABLE: "1000"}) == 1000
-    assert logfile.limit({logfile.LIMIT_VARIABLE: "0"}) is None
+    assert logs.limit({}) == 64 << 20
+    assert logs.limit({logs.LIMIT_VARIABLE: "1Gi"}) == 1 << 30
+    assert logs.limit({logs.LIMIT_VARIABLE: "1000"}) == 1000
+    assert logs.limit({logs.LIMIT_VARIABLE: "0"}) is None
 
 
 class Pod:
-    """One pod's log, written by the test in the place of its processes and its supervisor."""
+    """One pod's log, written by the test in the place of its supervisor."""
 
     def __init__(self, folder: Path, name: str, most: int | None = None) -> None:
         self.place = folder / "pods" / name
-        self.place.mkdir(parents=True)
-        self.keeper = Keeper(self.place, most)
+        self.place.parent.mkdir(exist_ok=True)
+        self.writer = LogWriter(self.place, most)
 
     def write(self, data: bytes) -> None:
-        with (self.place / "log").open("ab") as file:
-            file.write(data)
+        for start in range(0, len(data), 4096):
+            self.writer.write(data[start : start + 4096])
 
-    def look(self) -> str | None:
-        self.keeper.look()
-        return self.keeper.bound()
+    def run_again(self, most: int | None = None) -> None:
+        logs.begin_run(self.place)
+        self.writer = LogWriter(self.place, most)
+
+    def text(self, **options) -> bytes:
+        return b"".join(logs.content(str(self.place), LogOptions(**options)))
 
 
 class Job:
@@ -494,9 +485,9 @@ class Job:
         self.folder = folder
         names = ["demo-launcher", *(f"demo-worker-{index}" for index in range(workers))]
         self.pods = [Pod(folder, name, most) for name in names]
-        self.entry: Entry | None = Entry(
+        self.entry: store.Job | None = store.Job(
             folder=folder,
-            submission=Submission(
+            submission=store.Submission(
                 uid="1",
                 name="demo",
                 namespace="default",
@@ -505,16 +496,16 @@ class Job:
                 workers=workers,
                 gpus=1,
             ),
-            record=Record(
+            state=store.JobState(
                 phase=Phase.RUNNING,
                 forecast=Forecast(state="placed"),
-                pods={name: PodRecord(started=1.0) for name in names},
+                pods={name: store.PodState(started=1.0) for name in names},
             ),
         )
 
     def end(self, phase: Phase = Phase.SUCCEEDED, reason: str | None = None) -> None:
-        record = Record(phase=phase, forecast=Forecast(state="placed"), reason=reason)
-        self.entry = Entry(folder=self.folder, submission=self.entry.submission, record=record)
+        state = store.JobState(phase=phase, forecast=Forecast(state="placed"), reason=reason)
+        self.entry = store.Job(folder=self.folder, submission=self.entry.submission, state=state)
 
     def follow(self, options: LogOptions = FOLLOW) -> LocalFollowing:
         return LocalFollowing(self.entry, lambda: self.entry, options, lambda _: True)
@@ -525,39 +516,39 @@ def numbered(first: int, last: int) -> bytes:
 
 
 def test_a_follower_that_is_slow_is_told_what_was_given_up_and_goes_on_at_a_line(tmp_path):
-    demo = Job(tmp_path, most=1 << 16)
+    demo = Job(tmp_path, most=1 << 19)
     [pod] = demo.pods
     with demo.follow() as following:
         reader = Reader(following)
         pod.write(numbered(0, 10) + b"half a li")
-        pod.look()
-        reader.until(lambda: len(reader.lines) == 10)
-        pod.write(b"ne\n" + numbered(10, 10_000))
-        assert pod.look() is None
+        reader.until(lambda: len(reader.lines) == 11)
+        pod.write(b"ne\n" + numbered(10, 40_000))
         demo.end()
         reader.until_done()
-    half, first, *_ = reader.lines[10:]
-    assert (half.text, half.ends) == (b"half a li", True)
-    number = int(first.text.split()[1])
-    assert reader.texts[11:] == numbered(number, 10_000).split(b"\n")[:-1]
-    joined, cut, over = (one for one in reader.items if isinstance(one, Notice))
-    assert (joined.turn, cut.turn, over.turn) == (Turn.JOINED, Turn.CUT, Turn.ENDED)
-    lost = len(b"ne\n" + numbered(10, number))
-    assert cut.error.message == (f"{lost:,} bytes of this log were given up")
-    assert reader.texts[:10] == numbered(0, 10).split(b"\n")[:-1]
-    assert reader.items.index(half) < reader.items.index(cut) < reader.items.index(first)
+    turns = [one.turn if isinstance(one, Notice) else one.text for one in reader.items]
+    assert turns[:12] == [Turn.JOINED, *numbered(0, 10).split(b"\n")[:-1], b"half a li"]
+    # The file that was open is read to its end.
+    at = turns.index(Turn.CUT)
+    before, after = turns[12:at], turns[at + 1 : -1]
+    assert before[0] == b"ne"
+    assert before[1:] == numbered(10, 9 + len(before)).split(b"\n")[:-1]
+    first = int(after[0].split()[1])
+    assert after == numbered(first, 40_000).split(b"\n")[:-1]
+    lost = (first - 9 - len(before)) * (len(numbered(0, 1)) + 31)
+    assert reader.items[at].error.message == f"{lost:,} bytes of this log were given up"
+    assert turns[-1] is Turn.ENDED
 
 
 def test_who_begins_to_follow_a_log_that_was_cut_is_told(tmp_path):
     demo = Job(tmp_path, most=1 << 16)
     [pod] = demo.pods
     pod.write(numbered(0, 10_000))
-    pod.look()
     with demo.follow() as following:
         reader = Reader(following)
         reader.read()
     assert reader.turns == [Turn.JOINED, Turn.CUT]
     number = int(reader.texts[0].split()[1])
+    assert number > 0
     assert reader.texts == numbered(number, 10_000).split(b"\n")[:-1]
     with demo.follow(LogOptions(follow=True, tail=3)) as following:
         reader = Reader(following)
@@ -566,239 +557,91 @@ def test_who_begins_to_follow_a_log_that_was_cut_is_told(tmp_path):
     assert len(reader.texts) == 3
 
 
-def test_the_times_of_a_log_that_grows_slowly_are_bounded_too(tmp_path):
-    pod = Pod(tmp_path, "demo-launcher", most=1 << 17)
-    for number in range(6000):
-        pod.write(b"%d\n" % number)
-        pod.look()
-    assert held(pod.place / "times") <= (1 << 15) + 8192
-    file = LogFile(str(pod.place))
-    kept = file.kept_from()
-    text = b"".join(file.pieces(kept, file.size()))
-    assert text.split()[-1] == b"5999"
-    assert text.split() == [b"%d" % n for n in range(int(text.split()[0]), 6000)]
-    assert len(text.split()) > 1000
-    stamped = b"".join(file.stamped(kept, file.size())).splitlines()
-    assert [one.split()[1] for one in stamped] == text.split()
-    assert all(one.startswith(b"20") for one in stamped)
-    # Another supervisor of the same job goes on with the same files.
-    again = Keeper(pod.place, 1 << 17)
-    assert not again.look()
-    pod.write(b"6000\n")
-    assert again.look()
-    assert again._count == 6001
-    file.close()
-
-
-@pytest.mark.parametrize("reading", [LogFile.pieces, LogFile.stamped])
-def test_what_is_given_up_while_a_log_is_read_is_left_out(tmp_path, reading):
-    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
-    pod.write(numbered(0, 40_000))
-    pod.keeper.look()
-    file = LogFile(str(pod.place))
-    pieces = reading(file, 0, file.size())
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_what_is_given_up_while_a_log_is_read_is_told_in_its_place(tmp_path, timestamps):
+    [pod] = Job(tmp_path, most=1 << 19).pods
+    pod.write(numbered(0, 5_000))
+    pieces = logs.content(str(pod.place), LogOptions(timestamps=timestamps))
     text = next(pieces)
-    assert pod.look() is None
+    pod.write(numbered(5_000, 40_000))
     text += b"".join(pieces)
-    kept = numbered(0, 40_000)[file.kept_from() :].splitlines()
-    before, remark, after = text.partition(b" bytes of this log were given up\n")
+    before, remark, after = text.partition(b"arena-topo: ")
     assert remark
-    # The time of a line is in front of it, where it is asked for.
-    assert [one[-len(kept[0]) :] for one in after.splitlines()] == kept
-    *whole, _, said = before.splitlines()
-    assert [one[-len(kept[0]) :] for one in whole] == numbered(0, len(whole)).splitlines()
-    lost = int(said.rpartition(b"arena-topo: ")[2].replace(b",", b""))
-    assert lost == file.kept_from() - logfile._CHUNK
-    file.close()
+    assert b"given up" in after.partition(b"\n")[0]
+    size = len(numbered(0, 1)) - 1
+    rows = [row[-size:] for row in before.splitlines()]
+    assert rows == numbered(0, len(rows)).splitlines()
+    rows = [row[-size:] for row in after.splitlines()[1:]]
+    first = int(rows[0].split()[1])
+    assert rows == numbered(first, first + len(rows)).splitlines()
 
 
-def test_a_log_that_cannot_be_cut_stays_whole_and_that_is_said_once(tmp_path, monkeypatch):
-    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
+def test_what_a_full_disk_does_not_take_is_counted_and_the_log_goes_on(tmp_path, monkeypatch):
+    [pod] = Job(tmp_path).pods
+    pod.write(b"one\nhal")
+    write = os.write
 
-    def refuse(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
+    def full(descriptor: int, data: bytes) -> int:
+        """The disk takes some bytes, and then no more."""
+        if len(data) > 5:
+            return write(descriptor, data[: len(data) - 5])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(logfile, "_punch", refuse)
-    pod.write(numbered(0, 10_000))
-    assert pod.look() == (
-        "its log grows on: the file system cannot free a part of a file (Operation not supported)"
-    )
-    pod.write(numbered(10_000, 20_000))
-    assert pod.look() is None
-    file = LogFile(str(pod.place))
-    assert file.kept_from() == 0
-    assert b"".join(file.pieces(0, file.size())) == numbered(0, 20_000)
-    file.close()
-
-
-def test_a_log_is_kept_within_its_limit_although_its_times_cannot_be_written(tmp_path):
-    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
-    (pod.place / "times").symlink_to("/dev/full")
-    pod.write(numbered(0, 10_000))
-    pod.look()
-    pod.write(numbered(10_000, 20_000))
-    pod.look()
-    assert held(pod.place / "log") <= 1 << 16
-    file = LogFile(str(pod.place))
-    kept = b"".join(file.pieces(file.kept_from(), file.size()))
-    assert numbered(0, 20_000).endswith(kept)
-    assert len(kept) > 1 << 15
-    file.close()
-    # Once there is room, the times go on.
-    (pod.place / "times").unlink()
-    pod.look()
-    assert [size for _, size in TIMES.iter_unpack((pod.place / "times").read_bytes())] == [
-        len(numbered(0, 20_000))
-    ]
-
-
-def test_a_log_that_has_filled_the_disk_itself_is_cut_all_the_same(tmp_path, monkeypatch):
-    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
-    pod.keeper.reserve()
-    room = held(pod.place / "kept-from.new")
-    monkeypatch.setattr(os, "open", full(os.open))
-    pod.write(numbered(0, 10_000))
-    pod.look()
-    assert room
-    assert held(pod.place / "log") <= 1 << 16
-    assert int((pod.place / "kept-from").read_text()) > 1 << 16
-
-
-def full(opens):
-    """Opening files on a full disk: none can be made, or be cut off to be written again."""
-
-    def opened(path, flags, *words, **more):
-        if flags & os.O_TRUNC or (flags & os.O_CREAT and not Path(path).exists()):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return opens(path, flags, *words, **more)
-
-    return opened
-
-
-def test_a_line_longer_than_all_that_is_kept_loses_its_beginning(tmp_path):
-    pod = Pod(tmp_path, "demo-launcher", most=1 << 16)
-    pod.write(b"x" * (1 << 20))
-    pod.look()
-    file = LogFile(str(pod.place))
-    assert file.size() - file.kept_from() == (1 << 16) * 3 // 4
-    assert held(pod.place / "log") <= 1 << 16
-    file.close()
-
-
-def test_half_an_entry_of_the_times_is_written_over(tmp_path):
-    pod = Pod(tmp_path, "demo-launcher")
-    pod.write(b"one\n")
-    pod.look()
-    with (pod.place / "times").open("ab") as times:
-        times.write(b"half")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        pod.write(b"f\n")
+        pod.write(b"lost\nlost\n")
     pod.write(b"two\n")
-    Keeper(pod.place, None).look()
-    assert [size for _, size in TIMES.iter_unpack((pod.place / "times").read_bytes())] == [4, 8]
+    assert pod.text() == (
+        b"one\nhal\narena-topo: 12 bytes are missing here, since they could not be written\ntwo\n"
+    )
 
 
-# ---------------------------------------------------------------------------- its end
+def test_a_job_is_not_held_up_by_a_log_that_cannot_be_written(engine, tmp_path):
+    submit(engine, job("demo", "echo one; while ! test -e go; do sleep 0.05; done; seq 1 300000"))
+    started(engine, "demo")
+    eventually(lambda: log(engine, "demo") == "one\n")
+    # No file can be made in a folder that is gone.
+    place(tmp_path).rename(tmp_path / "elsewhere")
+    Path("go").touch()
+    assert ended(engine, "demo").exit_code == 0
 
 
-@pytest.mark.parametrize(("deleted", "turn"), [(True, Turn.GONE), (False, Turn.ENDED)])
-def test_a_job_that_was_told_to_end_is_most_often_being_deleted(tmp_path, deleted, turn):
-    demo = Job(tmp_path)
-    demo.pods[0].write(b"one\n")
-    demo.pods[0].look()
-    with demo.follow() as following:
-        reader = Reader(following)
-        reader.until(lambda: reader.lines)
-        demo.end(Phase.FAILED, "stopped")
-        looked = following._looked
-        reader.until(lambda: following._looked > looked)
-        following._stopped = time.monotonic()
-        for _ in range(3):
-            reader.items += following.read(0.0)
-        assert reader.turns == [Turn.JOINED], "it ends before it is known how"
-        if deleted:
-            demo.entry = None
-        reader.until_done()
-    assert reader.turns == [Turn.JOINED, turn]
-
-
-# ---------------------------------------------------------------------------- many logs
-
-
-def test_the_logs_of_many_pods_come_in_the_order_of_their_times(tmp_path):
-    demo = Job(tmp_path, workers=3)
-    moment = 1_600_000_000.0
-    for pod in demo.pods:
-        (pod.place / "log").write_bytes(numbered(0, 50_000))
-    size = len(numbered(0, 1))
-    for index, pod in enumerate(demo.pods):
-        entries = [(moment + n + index / 10, size * (n + 1) * 500) for n in range(100)]
-        (pod.place / "times").write_bytes(b"".join(TIMES.pack(*one) for one in entries))
-    with demo.follow(LogOptions()) as following:
-        reader = Reader(following)
-        reader.until_done()
-    assert len(reader.lines) == 200_000
-    times = [one.at for one in reader.lines]
-    assert times == sorted(times)
-
-
-def test_a_clock_that_is_set_back_changes_no_order_and_holds_nothing_up(tmp_path):
-    demo = Job(tmp_path, workers=1)
-    data = numbered(0, 20_000)
-    clocks = ([100.0, 50.0, 60.0, 200.0], [80.0, 81.0, 82.0, 83.0])
-    for pod, clock in zip(demo.pods, clocks, strict=True):
-        (pod.place / "log").write_bytes(data)
-        part = len(data) // 4
-        entries = [(moment, part * (n + 1)) for n, moment in enumerate(clock)]
-        (pod.place / "times").write_bytes(b"".join(TIMES.pack(*one) for one in entries))
-    with demo.follow(LogOptions()) as following:
-        reader = Reader(following)
-        reader.until_done()
-    for pod in ("demo-launcher", "demo-worker-0"):
-        texts = [one.text for one in reader.lines if one.source.pod == pod]
-        assert texts == data.split(b"\n")[:-1]
-
-
-def test_one_read_takes_a_bounded_part_of_many_long_logs(tmp_path):
-    demo = Job(tmp_path, workers=7)
-    for pod in demo.pods:
-        pod.write(numbered(0, 60_000))
-        pod.look()
-    with demo.follow(LogOptions()) as following:
-        most = total = 0
-        while not following.done:
-            got = sum(len(one.text) + 1 for one in following.read(0.0) if isinstance(one, Line))
-            most, total = max(most, got), total + got
-    assert total == 8 * len(numbered(0, 60_000))
-    assert most <= 4 << 20
-
-
+@pytest.mark.parametrize("bound", [16, 64])
 @given(
     st.lists(
         st.tuples(
-            st.binary(max_size=12).map(lambda data: data.replace(b"x", b"\n")),
-            st.sampled_from(["", "look", "look read", "look run read"]),
+            st.binary(max_size=40).map(lambda data: data.replace(b"x", b"\n")),
+            st.sampled_from(["", "read", "run"]),
         ),
-        max_size=12,
+        max_size=20,
     )
 )
-def test_however_a_log_is_written_and_read_its_lines_come_once_and_whole(tmp_path_factory, steps):
+def test_however_a_log_is_written_and_read_its_lines_come_once_and_whole(
+    tmp_path_factory, bound, steps
+):
     demo = Job(tmp_path_factory.mktemp("job"))
     [pod] = demo.pods
     runs = [b""]
-    with demo.follow() as following:
+    with pytest.MonkeyPatch.context() as patch, demo.follow() as following:
+        patch.setattr(logs, "_SHORTEST", bound)
+        patch.setattr(logs, "_LONGEST", bound)
+        pod.writer = LogWriter(pod.place, None)
         reader = Reader(following)
         for data, then in steps:
             pod.write(data)
             runs[-1] += data
-            if "look" in then:
-                pod.look()
-            if "run" in then:
-                logfile.begin_run(pod.place)
+            if then == "run":
+                pod.run_again()
                 runs.append(b"")
-            if "read" in then:
+            if then == "read":
                 reader.read()
+        patch.undo()
         demo.end()
         following._looked = 0.0
         reader.until_done()
+    assert pod.text() == runs[-1]
+    assert Turn.CUT not in reader.turns
     came: dict[int, bytes] = {}
     for one in reader.lines:
         came[one.source.run] = came.get(one.source.run, b"") + one.text + b"\n" * one.ends
@@ -806,6 +649,56 @@ def test_however_a_log_is_written_and_read_its_lines_come_once_and_whole(tmp_pat
         # A last line without a line feed is a line as well.
         whole = data if data.endswith(b"\n") or not data else data + b"\n"
         assert came.get(run, b"") == whole
+
+
+@pytest.mark.parametrize("tail", [0, 1, 2, 5, 100])
+def test_the_tail_of_a_log_of_many_files_is_counted_in_lines(tmp_path, monkeypatch, tail):
+    monkeypatch.setattr(logs, "_SHORTEST", 100)
+    monkeypatch.setattr(logs, "_LONGEST", 100)
+    [pod] = Job(tmp_path).pods
+    for number in range(50):
+        pod.write(b"%d\n" % number)
+    assert len(list(pod.place.glob("*.log"))) > 10
+    assert (
+        pod.text(tail=tail).split() == [b"%d" % number for number in range(50)][50 - tail or 50 :]
+    )
+
+
+def test_a_line_longer_than_all_that_is_kept_loses_its_beginning(tmp_path):
+    [pod] = Job(tmp_path, most=1 << 19).pods
+    pod.write(b"x" * (1 << 20) + b"end\n")
+    assert held(pod.place) <= 1 << 19
+    remark, rest = pod.text().split(b"\n", 1)
+    assert b"were given up" in remark
+    assert set(rest[:-4]) == {ord("x")}
+    assert rest.endswith(b"xend\n")
+    assert len(rest) > 1 << 18
+
+
+def test_the_log_of_an_earlier_version_is_read_though_it_has_no_times(tmp_path):
+    demo = Job(tmp_path)
+    [pod] = demo.pods
+    (pod.place / "0-0.log").unlink()
+    with (pod.place / "log").open("wb") as file:
+        # Its beginning was given up: there is a hole.
+        file.seek(1 << 20)
+        file.write(b"one\ntwo\nthree")
+    moment = 1_600_000_000
+    os.utime(pod.place / "log", (moment, moment))
+    assert pod.text() == b"one\ntwo\nthree"
+    stamp = b"2020-09-13T12:26:40.000000000Z "
+    assert pod.text(timestamps=True) == stamp + b"one\n" + stamp + b"two\n" + stamp + b"three"
+    demo.end()
+    with demo.follow() as following:
+        reader = Reader(following)
+        reader.until_done()
+    assert [(one.text, one.at) for one in reader.lines] == [
+        (text, moment * 10**9) for text in (b"one", b"two", b"three")
+    ]
+    assert [one.text for one in logs.everything(demo.entry)] == [b"one", b"two", b"three"]
+    pod.run_again()
+    pod.write(b"four\n")
+    assert (pod.text(), pod.text(previous=True)) == (b"four\n", b"one\ntwo\nthree")
 
 
 # ---------------------------------------------------------------------------- kept
@@ -861,12 +754,3 @@ def test_a_job_is_deleted_although_its_log_cannot_be_kept(engine, tmp_path):
     ended(engine, "demo")
     engine.delete("demo", "default")
     assert engine.jobs(None) == ()
-
-
-def test_runs_are_whole_entries_even_after_a_full_disk(tmp_path):
-    pod = Pod(tmp_path, "demo-launcher")
-    pod.write(b"one\ntwo\n")
-    (pod.place / "runs").write_bytes(RUNS.pack(4) + b"half")
-    file = LogFile(str(pod.place))
-    assert file.runs() == (0, 4)
-    file.close()

@@ -20,7 +20,7 @@ from worlds import WORLDS, KubernetesWorld
 from arena_topo import cli, layout
 from arena_topo.engines import Options, measured, metrics
 from arena_topo.engines.kubernetes import engine, prometheus
-from arena_topo.engines.local import measuring
+from arena_topo.engines.local import engine as local
 from arena_topo.engines.metrics import GpuSample
 from arena_topo.reasons.measuring import of_job
 
@@ -586,8 +586,8 @@ class Nvml:
 
 
 def test_nvml_tells_of_this_machine_and_the_jobs_who_has_what():
-    have = {0: ("default", "demo-worker-0")}
-    assert tuple(measuring.samples(Nvml(), "here", have)) == (
+    have = {("here", 0): ("default", "demo-worker-0")}
+    assert tuple(local.samples(Nvml(), "here", have)) == (
         GpuSample(
             node="here",
             index=0,

@@ -13,7 +13,7 @@ import yaml
 from test_topology_nvidia import FakeNVML
 
 from arena_topo.drawing import tables
-from arena_topo.engines.local import seating
+from arena_topo.engines.local import scheduler
 from arena_topo.topology import presets, published
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
@@ -294,7 +294,7 @@ def host(tmp_path, monkeypatch):
         port.mkdir(parents=True)
         (port / "state").write_text(f"{state}\n")
         (port / "rate").write_text(f"{rate}\n")
-    monkeypatch.setattr(seating, "INFINIBAND", devices)
+    monkeypatch.setattr(scheduler, "INFINIBAND", devices)
 
 
 @pytest.mark.usefixtures("host")

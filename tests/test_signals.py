@@ -319,13 +319,13 @@ def test_a_gang_whose_submit_is_stopped_before_its_start_waits_whole(living):
 def test_a_job_of_this_machine_is_made_whole_or_not_at_all(tmp_path):
     program = """
 import os, signal, sys
-from arena_topo.engines.local import ledger
-written = ledger._written
-def interrupt(path, text):
-    written(path, text)
-    if path.name == "submission.json":
+from arena_topo.engines.local import store
+written = store.replace_file
+def interrupt(path, data, **more):
+    written(path, data, **more)
+    if getattr(path, "name", path) == "submission.json":
         os.kill(os.getpid(), signal.SIGTERM)
-ledger._written = interrupt
+store.replace_file = interrupt
 from arena_topo.__main__ import main
 main()
 """

@@ -332,7 +332,7 @@ def test_a_local_job_whose_supervisor_is_killed_while_it_is_suspended_is_held_no
     running(here)
 
     def killed(entry: Any) -> frozenset[int]:
-        processes.end(lambda: {entry.record.supervisor.pid}, grace=0.0)
+        processes.end(lambda: {entry.state.supervisor.pid}, grace=0.0)
         return frozenset()
 
     with monkeypatch.context() as gone:

@@ -18,7 +18,7 @@ from arena_topo import cli, layout
 from arena_topo.drawing import network, tables
 from arena_topo.drawing.machine import State, draw
 from arena_topo.engines import machines, opening
-from arena_topo.engines.local import seating
+from arena_topo.engines.local import scheduler
 from arena_topo.errors import UnreadableTopology
 from arena_topo.nodes import topology
 from arena_topo.topology import Knowledge, configmap, document, gpu_set, presets, published
@@ -530,7 +530,7 @@ def tool(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    seating.this_machine.cache_clear()
+    scheduler.this_machine.cache_clear()
 
     def install(script: str) -> None:
         file = folder / "nvidia-smi"
@@ -538,7 +538,7 @@ def tool(tmp_path, monkeypatch):
         file.chmod(0o755)
 
     yield install
-    seating.this_machine.cache_clear()
+    scheduler.this_machine.cache_clear()
 
 
 def test_this_machine_is_what_nvidia_smi_says(arena, tool):
@@ -546,7 +546,7 @@ def test_this_machine_is_what_nvidia_smi_says(arena, tool):
     code, out, err = arena("discover", "-o", "json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert found["name"] == seating.host()
+    assert found["name"] == scheduler.host()
     assert found["gpus"] == [
         {"index": 0, "uuid": "GPU-aa", "model": "V100", "numa": 0},
         {"index": 1, "uuid": "GPU-bb", "model": "A100", "numa": 1},

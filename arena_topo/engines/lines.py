@@ -221,6 +221,16 @@ class Parser:
         self._rest = rest
         return found
 
+    def unfinished(self) -> list[Line]:
+        """What there is of a line that has no end yet, as a piece of it."""
+        found: list[Line] = []
+        if self._rest:
+            text = self._slow(self._rest, found, ends=False)
+            line = Line(source=self._source, at=self._at, stamp=self._stamp, text=text)
+            found.append(line._replace(ends=False))
+            self._rest = b""
+        return found
+
     def finish(self) -> list[Line]:
         """What the log ends with, if that is no whole line."""
         found: list[Line] = []

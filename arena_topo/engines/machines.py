@@ -109,11 +109,11 @@ def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
 
 def discover() -> Machine:
     """This machine with its GPUs and NICs; ArenaError says what was asked and what to install."""
-    from arena_topo.engines.local import seating  # noqa: PLC0415 - loads the solver
+    from arena_topo.engines.local import scheduler  # noqa: PLC0415 - loads the solver
 
-    found = seating.look()
+    found = scheduler.look()
     if isinstance(found, Machine):
-        return seating.with_nics(found)
+        return scheduler.with_nics(found)
     raise ArenaError(
         "this machine has no GPUs that NVML or nvidia-smi can list",
         why="; ".join(found),

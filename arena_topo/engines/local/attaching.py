@@ -6,50 +6,35 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from arena_topo.engines import console
-from arena_topo.engines.local import decoding
-from arena_topo.engines.local.ledger import Entry
-from arena_topo.errors import ArenaError, NotFound, NotPossible
-
-CONTAINER = "mpi"
-"""What arena's manifests call the one container of a pod; here it has no walls."""
+from arena_topo.engines.local.store import CONTAINER, Job, decoded
+from arena_topo.errors import ArenaError, NotPossible
 
 _SIGNALLED = 128
 """What shells add to the number of the signal that ended a process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PodsFile:
-    """What is read here of `pods.json`: the folder in which the processes of the job start."""
-
-    folder: str
-
-
 def attach(
-    entry: Entry,
+    job: Job,
     instance: str,
     command: Sequence[str],
     *,
-    container: str | None,
     terminal: bool,
     tell: Callable[[str], None],
 ) -> int:
     """Run a command on the streams of this process as if in a pod; its exit code.
 
-    The job's end is the end of what runs in it. NotFound if there is no such pod or container,
-    NotPossible if the pod does not run, ArenaError if the command cannot be started.
+    The job's end is the end of what runs in it. NotPossible if the pod does not run, ArenaError if
+    the command cannot be started.
     """
-    if container not in {None, CONTAINER}:
-        raise no_container(container, instance)
-    _check(entry, instance)
-    place = entry.folder / "pods" / instance
+    _check(job, instance)
     try:
-        environment = decoding.decoded((place / "env").read_bytes(), dict[str, str], "env")
-        pods = (entry.folder / "pods.json").read_bytes()
-        folder = decoding.decoded(pods, _PodsFile, "pods.json").folder
+        data = (job.folder / "pods" / instance / "env").read_bytes()
+        environment = decoded(data, dict[str, str], "env")
+        data = (job.folder / "pods.json").read_bytes()
+        folder = decoded(data, dict[str, Any], "pods.json").get("folder")
     except (OSError, ValueError) as error:
         raise ArenaError(f"instance {instance} is ending, or its files cannot be read") from error
     tell(f"Hello! Arena attach the container {CONTAINER} of instance {instance}")
@@ -59,21 +44,13 @@ def attach(
         environment["TERM"] = os.environ["TERM"]
     with console.kept():
         fed = terminal or console.offers_input(shell=not command)
-        return _run(words, environment, folder, fed=fed)
+        return _run(words, environment, str(folder), fed=fed)
 
 
-def no_container(container: str | None, instance: str) -> NotFound:
-    """The error of another container than the one there is."""
-    return NotFound(
-        f"container {container} is not valid for instance {instance}",
-        hint=f"there is one, {CONTAINER}, which is this machine itself",
-    )
-
-
-def _check(entry: Entry, instance: str) -> None:
-    job, record = entry.submission, entry.record
-    pod = record.pods.get(instance)
-    if record.phase.over or (pod is not None and pod.finished is not None):
+def _check(found: Job, instance: str) -> None:
+    job, state = found.submission, found.state
+    pod = state.pods.get(instance)
+    if state.phase.over or (pod is not None and pod.finished is not None):
         phase = "Failed" if pod is None or pod.exit_code else "Succeeded"
         raise NotPossible(
             f"cannot exec into a container in a completed Instance; current phase is {phase}",
@@ -82,7 +59,7 @@ def _check(entry: Entry, instance: str) -> None:
     if pod is None:
         raise NotPossible(
             f"container {CONTAINER} of instance {instance} is not running",
-            why=record.reason,
+            why=state.reason,
             hint=f"arena-topo why {job.name} -n {job.namespace}",
         )
 

@@ -6,32 +6,37 @@ import getpass
 import os
 import signal
 import sys
-import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
 from arena_topo.engines.lines import LogOptions, Source, Wanted
-from arena_topo.engines.local import logfile, mpirun, processes, seating, supervisor
-from arena_topo.engines.local.ledger import (
+from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
+from arena_topo.engines.local.store import (
+    CONTAINER,
+    HELD,
     MOST_WORKERS,
+    UNWANTED,
     Broken,
-    Entry,
-    Ledger,
-    Record,
+    Job,
+    JobState,
+    JobStore,
     Submission,
+    launcher_name,
     not_found,
     state_folder,
+    worker_name,
 )
-from arena_topo.engines.local.supervisor import launcher_name, worker_name
 from arena_topo.errors import (
     AlreadyExists,
     ArenaError,
@@ -44,11 +49,10 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.versions import BEST, ApiVersion
-from arena_topo.solver import Placement, Request, Unplaceable, Verdict
+from arena_topo.solver import Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Machine, gpu_set
 
 if TYPE_CHECKING:
-    from arena_topo.engines.local.following import LocalFollowing
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
     from arena_topo.engines.volume import Volume
@@ -86,8 +90,6 @@ launcher first and then the rest."""
 
 _supervisors: set[int] = set()
 """The supervisors that this process has started and not waited for, by their process ids."""
-
-_reaping = threading.Lock()
 
 
 def open_backend(options: Options) -> LocalBackend:
@@ -128,13 +130,13 @@ class LocalBackend:
     place = "local"
     look_every = 0.25
     starts_waiting = True
-    binding = seating.HOLDS
+    binding = scheduler.HOLDS
     queue = None
 
     def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
         self._options = options
         self._environment = environment
-        self._ledger = Ledger(state_folder(environment))
+        self._store = JobStore(state_folder(environment))
 
     def close(self) -> None:
         """Nothing: there are no connections."""
@@ -189,9 +191,9 @@ class LocalBackend:
 
     def cluster(self) -> Cluster:
         """This machine, or the emulated ones, with what is free on them now."""
-        free = seating.machines(self._emulate())
-        known = seating.less(free, seating.held(self._entries(None)))
-        notes = tuple(f"{one.message}; its GPUs count as free" for one in self._ledger.broken())
+        jobs, broken = self._jobs(None)
+        known = scheduler.minus(scheduler.machines(self._emulate()), scheduler.taken(jobs))
+        notes = tuple(f"{one.message}; its GPUs count as free" for one in broken)
         return replace(known, notes=(*known.notes, *notes))
 
     def nodes(self) -> Occupancy:
@@ -201,43 +203,40 @@ class LocalBackend:
         pods: dict[str, list[NodePod]] = defaultdict(list)
         planned: dict[str, int] = defaultdict(int)
         for job in self.jobs(None):
-            forecast = job.forecast
             # What runs on another machine of the same home holds nothing here.
-            elsewhere = job.phase is Phase.UNKNOWN
-            if forecast is None or forecast.state != "placed" or job.phase.over or elsewhere:
+            if job.phase.over or job.phase is Phase.UNKNOWN or job.forecast is None:
                 continue
             running = {one.worker: one for one in job.instances if one.holds_gpus}
-            for worker, node, gpus in forecast.workers:
-                one = running.get(worker)
-                if one is None:
+            for worker, node, gpus in job.forecast.workers:
+                if worker not in running:
                     planned[node] |= gpu_set(gpus)
                     continue
                 devices = tuple(sorted(gpus))
                 pods[node].append(
                     NodePod(
-                        name=one.name,
+                        name=running[worker].name,
                         namespace=job.namespace,
-                        status=one.status,
+                        status=running[worker].status,
                         gpus=len(gpus),
                         devices=devices,
                         visible=devices,
                     )
                 )
         plain = viewed(self.cluster(), pods=True)
-        return replace(
-            plain,
-            nodes=tuple(
+        nodes = []
+        for node in plain.nodes:
+            capacity = {node.node.resource: float(len(node.node.machine.gpus))}
+            nodes.append(
                 replace(
                     node,
                     ip=ADDRESS,
                     pods=tuple(sorted(pods[node.name], key=lambda pod: (pod.namespace, pod.name))),
                     planned=GPUSet(planned[node.name]),
-                    capacity={node.node.resource: float(len(node.node.machine.gpus))},
-                    allocatable={node.node.resource: float(len(node.node.machine.gpus))},
+                    capacity=capacity,
+                    allocatable=capacity,
                 )
-                for node in plain.nodes
-            ),
-        )
+            )
+        return replace(plain, nodes=tuple(nodes))
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """Nothing: the engine itself makes placements hold."""
@@ -250,10 +249,10 @@ class LocalBackend:
 
     def most_gpus(self) -> int | None:
         """The most GPUs that one of the machines has."""
-        return max(len(node.machine.gpus) for node in seating.machines(self._emulate()).nodes)
+        return max(len(node.machine.gpus) for node in scheduler.machines(self._emulate()).nodes)
 
     def _emulate(self) -> str | None:
-        return seating.emulation(self._options.emulate, self._environment)
+        return scheduler.emulation(self._options.emulate, self._environment)
 
     # ------------------------------------------------------------------ writing
 
@@ -263,35 +262,35 @@ class LocalBackend:
         When this returns, the job no longer needs the process that submitted it. InvalidJob if
         somebody else shall decide when it starts.
         """
-        self._check(plan.job)
-        name, namespace = plan.job.name, plan.namespace
-        folder = self._ledger.folder(name, namespace)
+        self.validate(plan)
         submission = self._submission(plan)
-        with self._ledger.lock():
-            if self._ledger.read(folder) is not None:
-                raise _taken(name)
-            entries = supervisor.living(self._ledger, self._ledger.entries())
-            entry = self._ledger.create(
+        with self._store.lock():
+            self._require_free(plan)
+            job = self._store.create(
                 submission,
-                self._first_record(folder, submission, entries, plan.placement),
+                self._first_state(submission),
                 plan.objects,
-                lambda made: _spawn(folder, made, submission.uid, self._environment),
+                lambda made: self._spawn(submission, made),
             )
             # Before the lock is let go, and with it the supervisor, which goes on with the story.
-            self._note_beginning(entry)
-        return (f"mpijob.kubeflow.org/{name}",)
+            placed = job.state.forecast.state == "placed"
+            said = supervisor.placement_text(job.state.forecast) if placed else job.state.reason
+            self._store.add_event(job, "Placed" if placed else "Queued", said or "")
+        return (f"mpijob.kubeflow.org/{plan.job.name}",)
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
         """Check that the job can run here and its name is free, without creating anything."""
         self._check(plan.job)
-        folder = self._ledger.folder(plan.job.name, plan.namespace)
-        if self._ledger.read(folder) is not None:
-            raise _taken(plan.job.name)
+        self._require_free(plan)
         return ()
+
+    def _require_free(self, plan: Plan) -> None:
+        if self._store.read(self._store.folder(plan.job.name, plan.namespace)) is not None:
+            raise _taken(plan.job.name)
 
     def _check(self, job: MPIJob) -> None:
         _check_size(job)
-        logfile.limit(self._environment)
+        logs.limit(self._environment)
         words = next(mpirun.launches(job.command), None)
         # What a command does before it calls mpirun may change which that is.
         if words is None or not job.command.lstrip().startswith(words[0]):
@@ -306,7 +305,11 @@ class LocalBackend:
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
         """What was submitted under the names of a plan's objects, in their order; None: nothing."""
-        found = self._ledger.manifests(plan.job.name, plan.namespace)
+        job = self._store.read(self._store.folder(plan.job.name, plan.namespace))
+        found: tuple[Manifest, ...] = ()
+        if job is not None:
+            with suppress(FileNotFoundError):  # somebody deletes it at this moment
+                found = self._store.objects(job)
         there = {(one["kind"], one["metadata"]["name"]): one for one in found}
         return tuple(there.get((one["kind"], one["metadata"]["name"])) for one in plan.objects)
 
@@ -322,7 +325,7 @@ class LocalBackend:
             name=plan.job.name,
             namespace=plan.namespace,
             created=time.time(),
-            host=seating.host(),
+            host=scheduler.host(),
             workers=plan.job.workers,
             gpus=plan.job.gpus,
             emulate=self._emulate(),
@@ -333,32 +336,30 @@ class LocalBackend:
             remarks=self.remarks(plan.job),
         )
 
-    @staticmethod
-    def _first_record(
-        folder: Path, submission: Submission, entries: tuple[Entry, ...], wish: Placement | None
-    ) -> Record:
-        """Give the job its GPUs at once if it is its turn."""
-        queued = Record(phase=Phase.PENDING, forecast=Forecast(state="waiting"))
-        entry = Entry(folder=folder, submission=submission, record=queued)
+    def _first_state(self, submission: Submission) -> JobState:
+        """Give the job its GPUs at once if it is its turn; the caller holds the lock."""
+        jobs = supervisor.fail_orphans(self._store, self._store.jobs()[0])
+        others = [one for one in jobs if one.submission.uid != submission.uid]
+        folder = self._store.folder(submission.name, submission.namespace)
+        waiting = JobState(phase=Phase.PENDING, forecast=Forecast(state="waiting"))
+        job = Job(folder=folder, submission=submission, state=waiting)
         try:
-            forecast = seating.seat(entry, (*entries, entry), seating.machines, wish=wish)
+            forecast = scheduler.schedule(job, (*others, job))
         except Unplaceable as refused:
             if refused.verdict is Verdict.NEVER:
                 raise
-            emulated = submission.emulate is not None
-            waiting = Forecast(
+            forecast = Forecast(
                 state="waiting",
-                binding=seating.BINDING,
-                emulated=emulated,
+                binding=scheduler.BINDING,
+                emulated=submission.emulate is not None,
                 cause=in_words(refused.reason),
             )
-            return replace(queued, forecast=waiting, reason=refused.reason)
-        return replace(queued, forecast=forecast, reason="starting")
+            return job.changed(forecast=forecast, reason=refused.reason)
+        return job.changed(forecast=forecast, reason="starting")
 
-    def _begin_again(self, entry: Entry, others: tuple[Entry, ...]) -> Record:
-        job, folder = entry.submission, entry.folder
-        record = self._first_record(folder, job, others, None)
-        return replace(record, supervisor=_spawn(folder, folder, job.uid, self._environment))
+    def _spawn(self, submission: Submission, diary: Path) -> processes.Process:
+        folder = self._store.folder(submission.name, submission.namespace)
+        return _spawn(folder, diary, submission.uid, self._environment)
 
     @property
     def pausing(self) -> LocalBackend:
@@ -367,61 +368,48 @@ class LocalBackend:
 
     def suspend(self, name: str, namespace: str) -> None:
         """End a job's processes, and hold it; nothing happens to one that is held already."""
-        with self._ledger.lock():
-            entry = self._current(name, namespace)
-            _check_pausable(entry, f"{name} cannot be suspended", f"{_deletion(entry)} removes it")
-            if entry.record.phase is Phase.SUSPENDED:
+        with self._store.lock():
+            job = self._current(name, namespace)
+            _check_pausable(job, f"{name} cannot be suspended", f"{_deletion(job)} removes it")
+            if job.state.phase is Phase.SUSPENDED:
                 return
-            self._ledger.hold(entry)
-        left = _stop(entry)
-        after = self._alive(self._ledger.entry(name, namespace))
-        if after is None or after.submission.uid != entry.submission.uid:
+            self._store.mark(job, HELD)
+        left = _stop(job)
+        after = self._alive(self._store.job(name, namespace))
+        if after is None or after.submission.uid != job.submission.uid:
             raise not_found(name, namespace)
         # It may have come to its end by itself at this very moment.
         _check_pausable(after, f"{name} cannot be suspended", f"{_deletion(after)} removes it")
-        self._note(after, "Suspended", "its processes were ended, and its GPUs are free")
+        done = "its processes were ended, and its GPUs are free"
+        self._store.add_event(after, "Suspended", done)
         if left:
             raise _unending(f"the job {name} is suspended", left)
 
     def resume(self, name: str, namespace: str) -> bool:
         """Let a job that is held wait for its turn again, or start; False if it was not held."""
-        with self._ledger.lock():
-            entry = self._current(name, namespace)
-            again = f"{_deletion(entry)}, and submit it again"
-            _check_pausable(entry, f"there is nothing to resume about {name}", again)
-            if entry.record.phase is not Phase.SUSPENDED:
+        with self._store.lock():
+            job = self._current(name, namespace)
+            again = f"{_deletion(job)}, and submit it again"
+            _check_pausable(job, f"there is nothing to resume about {name}", again)
+            if job.state.phase is not Phase.SUSPENDED:
                 return False
-            entries = supervisor.living(self._ledger, self._ledger.entries())
-            others = (one for one in entries if one.submission.uid != entry.submission.uid)
+            state = self._first_state(job.submission)
             # As on a cluster, its pods are new ones; what the last ones wrote is their last run.
-            for pod in logfile.pods(entry.folder):
+            for pod in logs.pods(job.folder):
                 (pod / "env").unlink(missing_ok=True)
-                logfile.begin_run(pod)
-            self._ledger.let_go(entry)
-            entry = self._ledger.write(entry, self._begin_again(entry, tuple(others)))
-            self._note(entry, "Resumed", "it starts again from its beginning")
+                logs.begin_run(pod)
+            self._store.unmark(job, HELD)
+            process = self._spawn(job.submission, job.folder)
+            job = self._store.write(job, structs.replace(state, supervisor=process))
+            self._store.add_event(job, "Resumed", "it starts again from its beginning")
         return True
 
-    def _current(self, name: str, namespace: str) -> Entry:
-        """The job as it stands; the caller holds the lock."""
-        found = supervisor.current(self._ledger, self._ledger.entry(name, namespace))
+    def _current(self, name: str, namespace: str) -> Job:
+        """The job as it is; the caller holds the lock."""
+        found = supervisor.current(self._store, self._store.job(name, namespace))
         if found is None:
             raise not_found(name, namespace)
         return found
-
-    def _note(self, entry: Entry, reason: str, message: str) -> None:
-        source = f"mpijob/{entry.submission.name}"
-        event = Event(
-            source=source, kind="Normal", when=time.time(), reason=reason, message=message
-        )
-        self._ledger.note(entry, event)
-
-    def _note_beginning(self, entry: Entry) -> None:
-        forecast = entry.record.forecast
-        if forecast.state == "placed":
-            self._note(entry, "Placed", supervisor.where(forecast))
-        else:
-            self._note(entry, "Queued", entry.record.reason or "")
 
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
         """End all processes of a job and remove its files; NotFound if there is none.
@@ -429,55 +417,51 @@ class LocalBackend:
         ArenaError names processes that cannot be ended; the job is removed all the same.
         """
         try:
-            entry = self._ledger.entry(name, namespace)
+            job = self._store.job(name, namespace)
         except Broken as error:
             known = error.uid
             if uid is not None and uid != known:
                 raise not_found(name, namespace) from None
             if known is not None:
                 processes.end(lambda: processes.of_job(known))
-            with self._ledger.lock():
-                self._ledger.discard(error.folder)
+            with self._store.lock():
+                self._store.remove(error.folder)
             return
-        if uid is not None and uid != entry.submission.uid:
+        if uid is not None and uid != job.submission.uid:
             raise not_found(name, namespace)
-        ours = seating.is_here(entry)
-        before = self._status(self._alive(entry) or entry)
-        if self._environment.get(processes.JOB_MARK) == entry.submission.uid:
+        ours = scheduler.is_here(job)
+        before = self._status(self._alive(job) or job)
+        if self._environment.get(processes.JOB_MARK) == job.submission.uid:
             # This very process ends with the job, so the supervisor has to remove it.
-            self._remember(entry, before)
-            self._ledger.give_up(entry)
+            self._archive(job, before)
+            self._store.mark(job, UNWANTED)
             return
-        with self._ledger.deleting(entry):
-            left = _stop(entry) if ours else frozenset()
-            self._remember(entry, before)
-            with self._ledger.lock():
-                found = self._ledger.read(entry.folder)
+        with self._store.deleting(job):
+            left = _stop(job) if ours else frozenset()
+            self._archive(job, before)
+            with self._store.lock():
+                found = self._store.read(job.folder)
                 # Somebody else may have removed it meanwhile, and even made another.
-                if found is not None and found.submission.uid == entry.submission.uid:
+                if found is not None and found.submission.uid == job.submission.uid:
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
                         supervisor.remove_scratch(found)
-                    self._ledger.remove(found)
+                    self._store.remove(found.folder)
         if left:
             raise _unending(f"the job {name} is deleted", left)
 
-    def _remember(self, entry: Entry, before: JobStatus) -> None:
+    def _archive(self, job: Job, before: JobStatus) -> None:
         """Keep what a job said for after its end; it is deleted all the same where that fails."""
-        if not any((pod / "log").exists() for pod in logfile.pods(entry.folder)):
+        if not any(logs.parts(str(pod)) for pod in logs.pods(job.folder)):
             return
         from arena_topo.engines import archive as kept  # noqa: PLC0415  only here, and for logs
-        from arena_topo.engines.local import following  # noqa: PLC0415  only here, and for logs
 
         with suppress(ArenaError, OSError, ValueError, LookupError):
             archive = kept.open_archive(self._environment)
-            found = self._ledger.read(entry.folder)
-            if archive.most == 0 or found is None or found.submission.uid != entry.submission.uid:
-                return
-            job = found.submission
-            slots = supervisor.read_pods(self._ledger.manifest(found), job.gpus).slots
-            lines = following.everything(found)
-            archive.adopt(self.place, before, lines, slots=slots)
+            if archive.most > 0 and self._store.holds(job):
+                manifest = self._store.objects(job)[0]
+                slots = supervisor.read_pods(manifest, job.submission.gpus).slots
+                archive.adopt(self.place, before, logs.everything(job), slots=slots)
 
     # ------------------------------------------------------------------ reading
 
@@ -485,7 +469,7 @@ class LocalBackend:
         """One job; NotFound if there is none."""
         _reap()
         try:
-            alive = self._alive(self._ledger.entry(name, namespace))
+            alive = self._alive(self._store.job(name, namespace))
             if alive is None:
                 raise not_found(name, namespace)
         except NotFound as missing:
@@ -496,73 +480,59 @@ class LocalBackend:
 
     def request(self, name: str, namespace: str) -> Request | None:
         """What a job asked of the solver; None where its GPUs are only counted."""
-        return self._ledger.entry(name, namespace).submission.request
+        return self._store.job(name, namespace).submission.request
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""
-        entries = reversed(self._entries(namespace))
+        jobs, broken = self._jobs(namespace)
         if selector:
-            wanted = LabelSelector.parse(selector)
-            return tuple(self._status(one) for one in entries if wanted.matches(self._labels(one)))
-        found = [self._status(entry) for entry in entries]
-        return (*found, *map(_broken, self._ledger.broken(namespace)))
+            labels = LabelSelector.parse(selector)
+            jobs = tuple(one for one in jobs if labels.matches(self._labels(one)))
+            broken = ()
+        return (*map(self._status, reversed(jobs)), *map(_broken, broken))
 
-    def _command(self, entry: Entry) -> str:
-        from arena_topo.clusters.usage import launcher_command  # noqa: PLC0415  not to submit
+    def _labels(self, job: Job) -> Mapping[str, str]:
+        return self._mpijob(job).get("metadata", {}).get("labels") or {}
 
-        try:
-            return launcher_command(self._ledger.manifest(entry))
-        except (OSError, Broken):  # somebody deletes it at this moment
-            return ""
-
-    def _labels(self, entry: Entry) -> Mapping[str, str]:
-        try:
-            found: Mapping[str, str] = self._ledger.manifest(entry)["metadata"].get("labels") or {}
-        except (OSError, Broken):  # somebody deletes it at this moment
-            return {}
-        return found
+    def _mpijob(self, job: Job) -> Manifest:
+        """The MPIJob as it was submitted; empty where somebody deletes it at this moment."""
+        with suppress(OSError, Broken):
+            return self._store.objects(job)[0]
+        return {}
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
-        return self._ledger.events(self._ledger.entry(job.name, job.namespace))
+        return self._store.events(self._store.job(job.name, job.namespace))
 
     def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
         """The log of one pod as it is now, in pieces: of its last run, or of the one before."""
         _check_container(options.container, instance)
-        entry = self._ledger.entry(job.name, job.namespace)
+        found = self._store.job(job.name, job.namespace)
         if instance not in {one.name for one in (*job.instances, *job.stopped)}:
             raise NotFound(
                 f"invalid instance name {instance} in job {job.name},please use"
                 f" 'arena-topo get {job.name}' to make sure instance name"
             )
-        with closing(logfile.LogFile(str(entry.folder / "pods" / instance))) as log:
-            yield from _plain(log, options)
+        yield from logs.content(str(found.folder / "pods" / instance), options)
 
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
-    ) -> LocalFollowing:
+    ) -> logs.LocalFollowing:
         """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
-        from arena_topo.engines.local import following  # noqa: PLC0415  only here, and to delete
-        from arena_topo.engines.local.following import LocalFollowing  # noqa: PLC0415  the same
-
         pods = (one for one in (*job.instances, *job.stopped) if wanted(_source(one)))
         first = next((one.name for one in pods), launcher_name(job.name))
         _check_container(options.container, first)
-        entry = self._ledger.entry(job.name, job.namespace)
-        if entry.submission.uid != job.uid:
+        seen = self._store.job(job.name, job.namespace)
+        if seen.submission.uid != job.uid:
             raise not_found(job.name, job.namespace)
 
-        def look() -> Entry | None:
-            found = self._ledger.read(entry.folder)
+        def look() -> Job | None:
+            found = self._store.read(seen.folder)
             if found is None or found.submission.uid != job.uid:
                 return None
             return self._alive(found)
 
-        found = look() or entry
-        if found.record.phase is Phase.SUSPENDED and not options.follow:
-            # What is there is read, and nothing is waited for.
-            return LocalFollowing(following.settled(found), lambda: None, options, wanted)
-        return LocalFollowing(found, look, options, wanted)
+        return logs.LocalFollowing(look() or seen, look, options, wanted)
 
     def attach(
         self,
@@ -577,10 +547,9 @@ class LocalBackend:
         """Run a command as a pod would, on this process's streams; its exit code."""
         from arena_topo.engines.local import attaching  # noqa: PLC0415  its own command
 
-        entry = self._ledger.entry(job.name, job.namespace)
-        return attaching.attach(
-            entry, instance, command, container=container, terminal=terminal, tell=tell
-        )
+        _check_container(container, instance)
+        found = self._store.job(job.name, job.namespace)
+        return attaching.attach(found, instance, command, terminal=terminal, tell=tell)
 
     def metrics(
         self,
@@ -592,9 +561,12 @@ class LocalBackend:
         """What this machine's GPUs do now; nothing is known of emulated ones."""
         if self._emulate() is not None:
             return ()
-        from arena_topo.engines.local import measuring  # noqa: PLC0415  only to measure
-
-        found = measuring.gpus(self.jobs(None), tell=tell)
+        try:
+            with scheduler.nvml() as nvml:
+                found = tuple(samples(nvml, scheduler.host(), holders(self.jobs(None))))
+        except ArenaError as error:
+            tell(f"what GPUs do is not known: {error.message}")
+            return ()
         return tuple(
             one
             for one in found
@@ -611,49 +583,52 @@ class LocalBackend:
             hint="set KUBECONFIG, or print the object with --dry-run -o yaml",
         )
 
-    def _entries(self, namespace: str | None) -> tuple[Entry, ...]:
+    def _jobs(self, namespace: str | None) -> tuple[tuple[Job, ...], tuple[Broken, ...]]:
         _reap()
-        found = (self._alive(entry) for entry in self._ledger.entries(namespace))
-        return tuple(entry for entry in found if entry is not None)
+        jobs, broken = self._store.jobs(namespace)
+        return tuple(filter(None, map(self._alive, jobs))), broken
 
-    def _alive(self, entry: Entry) -> Entry | None:
+    def _alive(self, job: Job) -> Job | None:
         """The job, written down as failed if its supervisor was killed; None if it is gone now.
 
         One that is over because somebody deletes it is gone.
         """
-        found: Entry | None = entry
-        if supervisor.dead(self._ledger, entry):
-            with self._ledger.lock():
-                found = supervisor.current(self._ledger, entry)
-        over = found is not None and found.record.phase.over
-        return None if found is not None and over and self._ledger.is_deleted(found) else found
+        found: Job | None = job
+        if supervisor.is_orphaned(self._store, job):
+            with self._store.lock():
+                found = supervisor.current(self._store, job)
+        over = found is not None and found.state.phase.over
+        return None if found is not None and over and self._store.is_deleted(found) else found
 
-    def _status(self, entry: Entry) -> JobStatus:
-        entry = replace(entry, record=replace(entry.record, forecast=seating.present(entry)))
-        job, record = entry.submission, entry.record
-        phase, reason = record.phase, record.reason
-        if not phase.over and not seating.is_here(entry):
+    def _status(self, job: Job) -> JobStatus:
+        from arena_topo.clusters.usage import launcher_command  # noqa: PLC0415  not to submit
+
+        forecast = scheduler.present(job)
+        job = structs.replace(job, state=job.changed(forecast=forecast))
+        asked, state = job.submission, job.state
+        phase, reason = state.phase, state.reason
+        if not phase.over and not scheduler.is_here(job):
             phase = Phase.UNKNOWN
-            reason = f"it runs on {job.host}, which cannot be looked into from here"
-        elif phase in {Phase.PENDING, Phase.RUNNING} and self._ledger.is_full():
-            root = self._ledger.root
+            reason = f"it runs on {asked.host}, which cannot be looked into from here"
+        elif phase in {Phase.PENDING, Phase.RUNNING} and self._store.is_full():
+            root = self._store.root
             reason = f"the disk of {root} is full, so nothing of the job can be written down"
         return JobStatus(
-            uid=job.uid,
-            name=job.name,
-            namespace=job.namespace,
+            uid=asked.uid,
+            name=asked.name,
+            namespace=asked.namespace,
             phase=phase,
-            created=job.created,
-            finished=record.finished,
-            instances=tuple(_instances(entry)),
-            stopped=tuple(_stopped(entry)),
-            priority=job.priority or "N/A",
-            request_gpus=job.workers * job.gpus,
-            allocated_gpus=job.workers * job.gpus if phase is Phase.RUNNING else 0,
-            forecast=record.forecast,
+            created=asked.created,
+            finished=state.finished,
+            instances=tuple(_instances(job)),
+            stopped=tuple(_stopped(job)),
+            priority=asked.priority or "N/A",
+            request_gpus=asked.workers * asked.gpus,
+            allocated_gpus=asked.workers * asked.gpus if phase is Phase.RUNNING else 0,
+            forecast=forecast,
             reason=reason,
-            exit_code=record.exit_code,
-            command=self._command(entry),
+            exit_code=state.exit_code,
+            command=launcher_command(self._mpijob(job)),
         )
 
 
@@ -673,17 +648,17 @@ def _check_size(job: MPIJob) -> None:
         )
 
 
-def _check_pausable(entry: Entry, cannot: str, over: str) -> None:
+def _check_pausable(job: Job, cannot: str, over: str) -> None:
     """NotPossible for a job that is over, and what to do then, or for another machine's."""
-    job, phase = entry.submission, entry.record.phase
+    host, phase = job.submission.host, job.state.phase
     if phase.over:
         raise NotPossible(cannot, why=f"it has {phase}", hint=over)
-    if not seating.is_here(entry):
-        raise NotPossible(cannot, why=f"it runs on {job.host}", hint=f"say the same on {job.host}")
+    if not scheduler.is_here(job):
+        raise NotPossible(cannot, why=f"it runs on {host}", hint=f"say the same on {host}")
 
 
-def _deletion(entry: Entry) -> str:
-    return f"arena-topo delete {entry.submission.name} -n {entry.submission.namespace}"
+def _deletion(job: Job) -> str:
+    return f"arena-topo delete {job.submission.name} -n {job.submission.namespace}"
 
 
 def _source(one: Instance) -> Source:
@@ -691,33 +666,24 @@ def _source(one: Instance) -> Source:
 
 
 def _check_container(container: str | None, instance: str) -> None:
-    from arena_topo.engines.local import attaching  # noqa: PLC0415  its own command
-
-    if container not in {None, attaching.CONTAINER}:
-        raise attaching.no_container(container, instance)
-
-
-def _plain(log: logfile.LogFile, options: LogOptions) -> Iterator[bytes]:
-    run, begin, end = log.run(previous=options.previous)
-    upto = log.size() if end is None else end
-    start = log.start(options, begin, upto)
-    # Where not even the options leave its beginning out, it is said that it was given up.
-    start = log.runs()[run] if start == begin else start
-    yield from (log.stamped if options.timestamps else log.pieces)(start, upto)
+    if container not in {None, CONTAINER}:
+        raise NotFound(
+            f"container {container} is not valid for instance {instance}",
+            hint=f"there is one, {CONTAINER}, which is this machine itself",
+        )
 
 
-def _instances(entry: Entry) -> Iterator[Instance]:
+def _instances(found: Job) -> Iterator[Instance]:
     """The pods of a job; they stay listed after its end, with the GPUs that they had."""
-    job = entry.submission
-    if entry.record.phase is Phase.SUSPENDED:
+    job, state = found.submission, found.state
+    if state.phase is Phase.SUSPENDED:
         return
-    nodes = {index: node for index, node, _ in entry.record.forecast.workers}
+    nodes = {index: node for index, node, _ in state.forecast.workers}
     # Its processes were ended from outside, and came to no end of their own.
-    cut = entry.record.phase is Phase.FAILED and entry.record.exit_code is None
-    for index in (None, *range(job.workers)):
-        name = launcher_name(job.name) if index is None else worker_name(job.name, index)
-        pod = entry.record.pods.get(name)
-        pending = pod is None and not entry.record.phase.over
+    cut = state.phase is Phase.FAILED and state.exit_code is None
+    for index, name in _pods(job):
+        pod = state.pods.get(name)
+        pending = pod is None and not state.phase.over
         if pending:
             status = "Pending"
         elif pod is None or (pod.finished and (cut or (index is None and pod.exit_code != 0))):
@@ -743,14 +709,13 @@ def _instances(entry: Entry) -> Iterator[Instance]:
         )
 
 
-def _stopped(entry: Entry) -> Iterator[Instance]:
-    """The pods of a suspended job that have written logs."""
-    job = entry.submission
-    if entry.record.phase is not Phase.SUSPENDED:
+def _stopped(found: Job) -> Iterator[Instance]:
+    """The pods that a suspended job had."""
+    job = found.submission
+    if found.state.phase is not Phase.SUSPENDED:
         return
-    for index in (None, *range(job.workers)):
-        name = launcher_name(job.name) if index is None else worker_name(job.name, index)
-        if (entry.folder / "pods" / name / "log").exists():
+    for index, name in _pods(job):
+        if (found.folder / "pods" / name).is_dir():
             yield Instance(
                 name=name,
                 status="Terminated",
@@ -762,6 +727,46 @@ def _stopped(entry: Entry) -> Iterator[Instance]:
             )
 
 
+def _pods(job: Submission) -> Iterator[tuple[int | None, str]]:
+    """The pods of a job: the index of the worker, None for the launcher, and the name."""
+    yield None, launcher_name(job.name)
+    for index in range(job.workers):
+        yield index, worker_name(job.name, index)
+
+
+def holders(jobs: Iterable[JobStatus]) -> dict[tuple[str, int], tuple[str, str]]:
+    """Namespace and pod that have each GPU (by node and index) of a real machine."""
+    return {
+        (where, gpu): (job.namespace, one.name)
+        for job in jobs
+        if job.forecast is not None and not job.forecast.emulated
+        for index, where, gpus in job.forecast.workers
+        for one in job.instances
+        if one.worker == index and one.holds_gpus
+        for gpu in gpus
+    }
+
+
+def samples(
+    nvml: Any, node: str, have: Mapping[tuple[str, int], tuple[str, str]]
+) -> Iterator[GpuSample]:
+    """One sample for each GPU that `nvml`, the initialised pynvml, lists; what fails is None."""
+    from arena_topo.engines.metrics import GpuSample  # noqa: PLC0415  only to measure
+
+    for index in range(nvml.nvmlDeviceGetCount()):
+        values: dict[str, Any] = {}
+        # A GPU that has fallen off the bus, or is divided (MIG), tells less or nothing.
+        with suppress(nvml.NVMLError):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = nvml.nvmlDeviceGetUUID(handle)
+            values["uuid"] = uuid.decode() if isinstance(uuid, bytes) else uuid
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            values |= {"memory_used": float(memory.used), "memory_total": float(memory.total)}
+            values["duty_cycle"] = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        space, pod = have.get((node, index), ("", ""))
+        yield GpuSample(node=node, index=index, namespace=space, pod=pod, **values)
+
+
 def _unending(done: str, left: AbstractSet[int]) -> ArenaError:
     return ArenaError(
         f"{done}, but {processes.listed(left)} of it cannot be ended",
@@ -770,18 +775,14 @@ def _unending(done: str, left: AbstractSet[int]) -> ArenaError:
     )
 
 
-def _stop(entry: Entry) -> AbstractSet[int]:
+def _stop(job: Job) -> AbstractSet[int]:
     """End a job's supervisor and processes, gently if possible; what cannot be ended."""
-    keeper = entry.record.supervisor
-    if keeper is not None and processes.alive(keeper):
-
-        def still() -> set[int]:
-            return {keeper.pid} if processes.alive(keeper) else set()
-
+    process = job.state.supervisor
+    if process is not None:
         # It ends its pods itself, then itself.
-        processes.end(still, grace=_PATIENCE)
+        processes.end(lambda: {process.pid} if processes.alive(process) else set(), grace=_PATIENCE)
     _reap()
-    return processes.end(lambda: processes.of_job(entry.submission.uid))
+    return processes.end(lambda: processes.of_job(job.submission.uid))
 
 
 def _spawn(
@@ -829,20 +830,12 @@ def _reap() -> None:
 
     Nothing else that this process has started is waited for.
     """
-    # Who finds another thread at it need not do it too.
-    if not _supervisors or not _reaping.acquire(blocking=False):
-        return
-    try:
-        for pid in tuple(_supervisors):
-            try:
-                ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-            except ChildProcessError:
-                # The program around waits for its children itself, or this is a fork of it.
-                ended = True
-            if ended:
-                _supervisors.discard(pid)
-    finally:
-        _reaping.release()
+    for pid in tuple(_supervisors):
+        # The program around may wait for its children itself, or be a fork of it.
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] != pid:
+                continue
+        _supervisors.discard(pid)
 
 
 def search_path(environment: Mapping[str, str]) -> str:

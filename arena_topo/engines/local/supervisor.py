@@ -1,8 +1,8 @@
 """The process that runs one local job: `python -m arena_topo.engines.local.supervisor FOLDER`.
 
 It waits for the job's turn, starts its pods, keeps the record true and outlives whoever submitted
-the job. Pods write to their log files themselves: no reader, and no death of this process, can
-block them or lose a line. What it adds is the time at which each part of a log was written.
+the job. A thread of it writes the log: what the launcher says comes through a pipe. Workers say
+nothing: their one process sleeps, and what ranks print comes from the launcher's mpirun.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -25,9 +26,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arena_topo.engines import DEADLINE, Event, Phase
-from arena_topo.engines.local import logfile, mpirun, processes, seating
-from arena_topo.engines.local.ledger import Entry, Ledger, PodRecord, Record, Submission
+import msgspec
+
+from arena_topo.engines import DEADLINE, Phase
+from arena_topo.engines.local import logs, mpirun, processes, scheduler
+from arena_topo.engines.local.store import (
+    HELD,
+    UNWANTED,
+    Job,
+    JobStore,
+    PodState,
+    Submission,
+    launcher_name,
+    worker_name,
+)
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest
@@ -37,22 +49,22 @@ from arena_topo.solver import Unplaceable
 _TICK = 0.5
 """Seconds between looks at the folder while the job runs."""
 
-STOPPED = "stopped"
-"""Why a job failed whose supervisor was told to end; most often it is being deleted."""
-
 _QUICKEST, _SLOWEST = 0.05, 0.5
 """Seconds between looks at the queue, from just after a change to long after."""
 
 _FULL_LOOK = 5.0
-"""Seconds until the queue is worked through although nobody announced a change: who holds GPUs may
-have been killed. The second in the queue waits twice as long, and so on: who looks first announces
-what he finds."""
+"""Seconds until the queue is worked through although nobody notified of a change: who holds GPUs
+may have been killed. The second in the queue waits twice as long, and so on: who looks first
+notifies the others."""
 
 _LAST_LOOK = 60.0
 """Seconds after which also the last in a long queue works through it."""
 
 _LONGEST_PAUSE = 10.0
 """Seconds between two starts of a failing launcher, at most."""
+
+_LAST_WORDS = 5.0
+"""Seconds to wait for the last of a log while a process that cannot be ended may still write."""
 
 _NOT_STARTED = 127
 
@@ -75,21 +87,15 @@ class Pods:
 
 
 def read_pods(manifest: Manifest, gpus: int) -> Pods:
-    """Read an MPIJob of v2beta1, v1 or v1alpha1; ArenaError names what is missing."""
+    """Read an MPIJob of v2beta1, v1 or v1alpha1."""
     spec = manifest["spec"]
-    replicas = spec.get("mpiReplicaSpecs")
-    try:
-        if replicas is None:
-            launcher = worker = spec["template"]["spec"]["containers"][0]
-        else:
-            launcher = replicas["Launcher"]["template"]["spec"]["containers"][0]
-            worker = replicas["Worker"]["template"]["spec"]["containers"][0]
-        command = [*launcher["command"], *launcher.get("args", ())]
-    except (KeyError, IndexError) as error:
-        raise ArenaError(f"the MPIJob has no {error.args[0]}") from error
+    replicas = spec.get("mpiReplicaSpecs") or {"Launcher": spec, "Worker": spec}
+    launcher, worker = (
+        replicas[name]["template"]["spec"]["containers"][0] for name in ("Launcher", "Worker")
+    )
     policy = spec.get("runPolicy", spec)
     return Pods(
-        launcher=command,
+        launcher=[*launcher["command"], *launcher.get("args", ())],
         launcher_environment=_environment(launcher),
         worker_environment=_environment(worker),
         folder=launcher.get("workingDir", WORKING_DIR),
@@ -102,16 +108,6 @@ def read_pods(manifest: Manifest, gpus: int) -> Pods:
 def _environment(container: Manifest) -> dict[str, str]:
     # Variables without a value of their own come from the cluster, which there is none of here.
     return {one["name"]: one["value"] for one in container.get("env") or () if "value" in one}
-
-
-def launcher_name(job: str) -> str:
-    """The name of a job's launcher pod."""
-    return f"{job}-launcher"
-
-
-def worker_name(job: str, index: int) -> str:
-    """The name of one of a job's worker pods."""
-    return f"{job}-worker-{index}"
 
 
 SHIMS = "arena-topo-bin"
@@ -163,16 +159,17 @@ class _OutOfTime(Exception):
 class Supervisor:
     """Runs one job from the queue to its end."""
 
-    def __init__(self, ledger: Ledger, entry: Entry, umask: int) -> None:
-        self._ledger = ledger
+    def __init__(self, store: JobStore, job: Job, umask: int) -> None:
+        self._store = store
         self._umask = umask
-        self._entry = entry
-        self._bell = _Bell()
+        self._job = job
+        self._asked = job.submission
+        self._launcher = launcher_name(self._asked.name)
+        self._signals = _SignalWaiter()
         self._running: dict[int, str] = {}
-        self._pods = dict(entry.record.pods)
-        self._logs: dict[str, logfile.Keeper] = {}
-        self._job = entry.submission
-        self._limit = _limit()
+        self._pods: dict[str, PodState] = {}
+        self._log: logs.LogWriter | None = None
+        self._drain: threading.Thread | None = None
         self._deadline = math.inf
         self._held_open = -1
         self._place = 1
@@ -180,27 +177,31 @@ class Supervisor:
 
     def run(self) -> None:
         """Bring the job to its end, and write down how it ended."""
-        outcome = self._over(None, "the process that ran the job broke down")
+        outcome = _over(None, "the process that ran the job broke down")
         try:
             self._wait_for_turn()
             outcome = self._run()
         except _Stopped:
-            held = self._ledger.is_held(self._entry)
-            outcome = _held(self._entry.record) if held else self._over(None, STOPPED)
+            held = self._store.is_marked(self._job, HELD)
+            outcome = _held(self._job) if held else _over(None, "stopped")
         except _OutOfTime as over:
-            self._note(DEADLINE, str(over), kind="Warning")
-            outcome = self._over(None, f"{DEADLINE}: {over}")
+            self._store.add_event(self._job, DEADLINE, str(over), kind="Warning")
+            outcome = _over(None, f"{DEADLINE}: {over}")
         except (ArenaError, OSError) as error:
             # The log says it too: that is where a person looks first.
-            self._tell_log(str(error))
-            outcome = self._over(_NOT_STARTED, str(error))
+            self._log_message(str(error))
+            outcome = _over(_NOT_STARTED, str(error))
         finally:
             # Also where this program itself is at fault: nothing is left running.
-            self._end_all()
-            if self._ledger.is_given_up(self._entry):
-                with self._ledger.lock():
-                    if self._ledger.holds(self._entry):
-                        self._ledger.remove(self._entry)
+            left = self._end(self._processes)
+            if left:
+                what = f"{processes.listed(left)} cannot be ended"
+                self._store.add_event(self._job, "Left", what, kind="Warning")
+            remove_scratch(self._job)
+            if self._store.is_marked(self._job, UNWANTED):
+                with self._store.lock():
+                    if self._store.holds(self._job):
+                        self._store.remove(self._job.folder)
             else:
                 self._finish(outcome)
 
@@ -208,12 +209,12 @@ class Supervisor:
 
     def _wait_for_turn(self) -> None:
         seen, looked, pause = -1, 0.0, _QUICKEST
-        while self._entry.waiting:
+        while self._job.waiting:
             now = time.monotonic()
-            changes = self._ledger.changes()
-            if changes != seen or now - looked >= min(_FULL_LOOK * self._place, _LAST_LOOK):
-                pause = _QUICKEST if changes != seen else pause
-                seen, looked = changes, now
+            generation = self._store.generation()
+            if generation != seen or now - looked >= min(_FULL_LOOK * self._place, _LAST_LOOK):
+                pause = _QUICKEST if generation != seen else pause
+                seen, looked = generation, now
                 try:
                     if self._take_turn():
                         return
@@ -221,69 +222,69 @@ class Supervisor:
                     # Another job's files, or the GPUs, cannot be read now: that may pass.
                     with contextlib.suppress(ArenaError):
                         self._wait_because(str(error))
-            self._bell.wait(pause)
+            self._signals.wait(pause)
             self._check_folder()
             pause = min(_SLOWEST, pause * 1.3)
 
     def _take_turn(self) -> bool:
         """Take GPUs if it is this job's turn; otherwise write down why not."""
-        with self._ledger.lock():
-            entries = living(self._ledger, self._ledger.entries())
-            mine = (self._job.created, self._job.uid)
-            ahead = [one for one in entries if (one.submission.created, one.submission.uid) < mine]
-            self._place = 1 + sum(one.waiting for one in ahead)
+        with self._store.lock():
+            jobs = fail_orphans(self._store, self._store.jobs()[0])
+            mine = (self._asked.created, self._asked.uid)
+            self._place = 1 + sum(
+                one.waiting and (one.submission.created, one.submission.uid) < mine for one in jobs
+            )
             try:
-                forecast = seating.seat(self._entry, entries, seating.machines)
+                forecast = scheduler.schedule(self._job, jobs)
             except Unplaceable as refused:
                 self._wait_because(refused.reason)
                 return False
             self._write(forecast=forecast, reason=None)
-        self._note("Placed", where(forecast))
+        self._store.add_event(self._job, "Placed", placement_text(forecast))
         return True
 
     def _wait_because(self, reason: str) -> None:
-        if reason != self._entry.record.reason:
-            waiting = replace(self._entry.record.forecast, cause=in_words(reason))
-            self._write(forecast=waiting, reason=reason, announce=False)
+        if reason != self._job.state.reason:
+            waiting = replace(self._job.state.forecast, cause=in_words(reason))
+            self._write(forecast=waiting, reason=reason, notify=False)
 
     # ------------------------------------------------------------------ the pods
 
     def _run(self) -> dict[str, Any]:
-        pods = read_pods(self._ledger.manifest(self._entry), self._job.gpus)
-        scratch = Path(_temporary(self._job)) / _scratch_name(self._job)
+        pods = read_pods(self._store.objects(self._job)[0], self._asked.gpus)
+        scratch = Path(_temporary(self._asked)) / _scratch_name(self._asked)
         # Written down before it exists: whoever ends a job without its supervisor removes it.
-        self._write(scratch=str(scratch), announce=False)
+        self._write(scratch=str(scratch), notify=False)
         scratch.mkdir(mode=0o700)
-        folder = self._job.folder if pods.folder == WORKING_DIR else pods.folder
+        folder = self._asked.folder if pods.folder == WORKING_DIR else pods.folder
         if not Path(folder).is_dir():
             raise ArenaError(f"the folder to start in, {folder}, is not there")
-        for remark in (*self._job.remarks, *_dropped(pods)):
-            self._tell_log(remark)
+        for remark in (*self._asked.remarks, *_dropped(pods)):
+            self._log_message(remark)
         self._prepare(pods, scratch, folder)
         self._guard()
-        for index in range(self._job.workers):
+        for index in range(self._asked.workers):
             # A shell that becomes `sleep`: the cheapest process there is to stand for a worker.
-            self._start(
-                worker_name(self._job.name, index),
-                ["/bin/sh", "-c", "exec sleep 2147483647"],
-                folder,
-            )
-        self._note("Started", f"{self._job.workers} workers wait for mpirun")
+            sleep = ["/bin/sh", "-c", "exec sleep 2147483647"]
+            self._start(worker_name(self._asked.name, index), sleep, folder, subprocess.DEVNULL)
+        self._store.add_event(
+            self._job, "Started", f"{self._asked.workers} workers wait for mpirun"
+        )
         self._deadline = time.monotonic() + pods.seconds
-        launcher = launcher_name(self._job.name)
+        source = f"pod/{self._launcher}"
         for attempt in range(pods.retries + 1):
-            if attempt:
-                logfile.begin_run(self._entry.folder / "pods" / launcher)
-            code = self._launch(launcher, pods.launcher, folder)
+            code = self._launch(pods.launcher, folder)
             if code == 0:
-                self._note("Completed", "the launcher ended with exit code 0")
-                return self._over(0, None)
+                self._store.add_event(self._job, "Completed", "the launcher ended with exit code 0")
+                return _over(0, None)
             failed = f"the launcher ended with exit code {code}"
-            self._note("Failed", failed, kind="Warning", source=f"pod/{launcher}")
+            self._store.add_event(self._job, "Failed", failed, kind="Warning", source=source)
             if attempt < pods.retries:
-                self._write(reason=f"{failed}; starting it again", announce=False)
+                self._write(reason=f"{failed}; starting it again", notify=False)
                 self._pause(min(_LONGEST_PAUSE, 0.25 * 2**attempt))
-        return self._over(code, failed)
+                logs.begin_run(self._place_of(self._launcher))
+                self._log = None
+        return _over(code, failed)
 
     def _guard(self) -> None:
         """Have a child end the job's processes as soon as this process is killed.
@@ -291,7 +292,7 @@ class Supervisor:
         It waits for the end of a pipe that this process alone holds open. It is told from the pods
         by the mark of supervisors.
         """
-        supervisor = self._entry.record.supervisor
+        supervisor = self._job.state.supervisor
         heard, self._held_open = os.pipe()
         if supervisor is None or os.fork():
             os.close(heard)
@@ -305,16 +306,16 @@ class Supervisor:
             # Files are closed a moment before a process is gone.
             while processes.alive(supervisor):
                 time.sleep(_QUICKEST)
-            with self._ledger.lock():
-                current(self._ledger, self._entry)
+            with self._store.lock():
+                current(self._store, self._job)
         finally:
             os._exit(0)
 
     def _prepare(self, pods: Pods, scratch: Path, folder: str) -> None:
         """Write what the pods, `mpirun` and the agent read: environments, hosts, the shims."""
-        job, interfaces = self._job, mpirun.interfaces()
-        cluster = seating.machines(job.emulate)
-        control = self._entry.folder
+        job, interfaces = self._asked, mpirun.interfaces()
+        cluster = scheduler.machines(job.emulate)
+        control = self._job.folder
         if not _is_plain(str(control)):
             control = scratch
         shims = control / SHIMS
@@ -324,10 +325,10 @@ class Supervisor:
         hosts.write_text("".join(f"{name} slots={n}\n" for name, n in slots.items()))
         hydra_hosts = control / "hydra-hostfile"
         hydra_hosts.write_text("".join(f"{name}:{n}\n" for name, n in slots.items()))
-        agent = _shim(shims / "agent", "agent", self._entry.folder)
+        agent = _shim(shims / "agent", "agent", self._job.folder)
         for name in mpirun.LAUNCHERS:
-            _shim(shims / name, "run", self._entry.folder, name)
-        for index, node, gpus in self._entry.record.forecast.workers:
+            _shim(shims / name, "run", self._job.folder, name)
+        for index, node, gpus in scheduler.present(self._job).workers:
             pod = worker_name(job.name, index)
             self._write_environment(
                 pod,
@@ -335,7 +336,7 @@ class Supervisor:
                     job,
                     {**pods.worker_environment, "K_MPI_JOB_ROLE": "worker"},
                     pod=pod,
-                    devices=seating.visible(cluster, node, gpus),
+                    devices=scheduler.visible_devices(cluster, node, gpus),
                     scratch=_made(scratch / str(index)),
                     interfaces=interfaces,
                 ),
@@ -353,7 +354,7 @@ class Supervisor:
         launcher |= _launching(hosts, hydra_hosts, agent)
         launcher["PATH"] = f"{shims}{os.pathsep}{launcher.get('PATH') or os.defpath}"
         self._write_environment(launcher_name(job.name), launcher)
-        (self._entry.folder / "pods.json").write_text(
+        (self._job.folder / "pods.json").write_text(
             json.dumps(
                 {
                     "slots": slots,
@@ -364,54 +365,67 @@ class Supervisor:
             )
         )
 
-    def _write_environment(self, pod: str, environment: Mapping[str, str]) -> None:
-        folder = self._entry.folder / "pods" / pod
-        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        (folder / "env").write_text(json.dumps(environment))
+    def _place_of(self, pod: str) -> Path:
+        return self._job.folder / "pods" / pod
 
-    def _start(self, pod: str, command: Sequence[str], folder: str) -> None:
-        place = self._entry.folder / "pods" / pod
-        environment = json.loads((place / "env").read_bytes())
-        self._keeper(pod).reserve()
-        with (place / "log").open("ab") as log:
-            try:
-                started = subprocess.Popen(
-                    command,
-                    cwd=folder,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    process_group=0,
-                    umask=self._umask,
-                )
-            except OSError as error:
-                raise ArenaError(f"cannot run {command[0]}: {error.strerror}") from error
+    def _write_environment(self, pod: str, environment: Mapping[str, str]) -> None:
+        self._place_of(pod).mkdir(parents=True, mode=0o700, exist_ok=True)
+        (self._place_of(pod) / "env").write_text(json.dumps(environment))
+
+    def _start(self, pod: str, command: Sequence[str], folder: str, output: int) -> None:
+        environment = json.loads((self._place_of(pod) / "env").read_bytes())
+        try:
+            started = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                umask=self._umask,
+            )
+        except OSError as error:
+            raise ArenaError(f"cannot run {command[0]}: {error.strerror}") from error
         # Collected by `_reap` with all other children, not by the object.
         started.returncode = 0
         self._running[started.pid] = pod
-        self._pods[pod] = PodRecord(started=time.time())
+        self._pods[pod] = PodState(started=time.time())
 
-    def _launch(self, pod: str, command: Sequence[str], folder: str) -> int:
+    def _launch(self, command: Sequence[str], folder: str) -> int:
         """Run the launcher to its end, with all that it has left behind; its exit code."""
-        self._start(pod, command, folder)
-        self._write(phase=Phase.RUNNING, reason=None, pods=dict(self._pods), announce=False)
-        self._note("Started", shlex.join(command), source=f"pod/{pod}")
-        looked, pause = time.monotonic(), logfile.FRESH
-        while pod in self._running.values():
-            self._bell.wait(pause)
+        heard, said = logs.pipe()
+        self._drain = threading.Thread(target=self._writer().drain, args=(heard,), daemon=True)
+        self._drain.start()
+        try:
+            self._start(self._launcher, command, folder, said)
+        finally:
+            os.close(said)
+        self._write(phase=Phase.RUNNING, reason=None, pods=dict(self._pods), notify=False)
+        source = f"pod/{self._launcher}"
+        self._store.add_event(self._job, "Started", shlex.join(command), source=source)
+        while self._launcher in self._running.values():
+            self._signals.wait(_TICK)
             self._check_time()
-            if time.monotonic() - looked >= _TICK:
-                looked = time.monotonic()
-                self._check_folder()
+            self._check_folder()
             self._reap()
-            pause = logfile.FRESH if self._sample() else min(logfile.QUIET, pause * 1.3)
         # Ranks outlive an mpirun that was killed; the workers' own processes stay.
         stays = set(self._running)
         self._end(lambda: self._processes() - stays)
-        self._sample()
-        code = self._pods[pod].exit_code
+        code = self._pods[self._launcher].exit_code
         return _NOT_STARTED if code is None else code
+
+    def _writer(self) -> logs.LogWriter:
+        if self._log is None:
+            place = self._place_of(self._launcher)
+            # Not `parents`: the folder of a job that was removed must not come back.
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            self._log = logs.LogWriter(place, _limit())
+        return self._log
+
+    def _log_message(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            self._writer().write(f"arena-topo: {message}\n".encode(errors="surrogateescape"))
 
     def _reap(self) -> None:
         """Collect the children that have ended."""
@@ -427,76 +441,48 @@ class Supervisor:
                 continue
             code = os.waitstatus_to_exitcode(status)
             code = code if code >= 0 else _SIGNALLED - code
-            self._pods[pod] = replace(self._pods[pod], finished=time.time(), exit_code=code)
-
-    def _end_all(self) -> None:
-        """End every process of the job."""
-        left = self._end(self._processes)
-        if left:
-            self._note("Left", f"{processes.listed(left)} cannot be ended", kind="Warning")
-        self._sample()
-        remove_scratch(self._entry)
+            self._pods[pod] = msgspec.structs.replace(
+                self._pods[pod], finished=time.time(), exit_code=code
+            )
 
     def _processes(self) -> AbstractSet[int]:
         """Every process of the job, also those that hide their mark."""
-        return processes.of_job(self._job.uid) | processes.descendants(os.getpid())
+        return processes.of_job(self._asked.uid) | processes.descendants(os.getpid())
 
     def _end(self, find: Callable[[], AbstractSet[int]]) -> AbstractSet[int]:
-        return processes.end(find, reap=self._reap)
+        """End processes, and wait until all is written that they have said."""
+        left = processes.end(find, reap=self._reap)
+        if self._drain is not None:
+            # One that cannot be ended may hold the pipe open.
+            self._drain.join(_LAST_WORDS)
+        return left
 
     # ------------------------------------------------------------------ the record
 
-    def _over(self, code: int | None, reason: str | None) -> dict[str, Any]:
-        phase = Phase.SUCCEEDED if code == 0 else Phase.FAILED
-        return {"phase": phase, "exit_code": code, "reason": reason}
-
     def _finish(self, outcome: Mapping[str, Any]) -> None:
         """Write the end down, however long the disk refuses to take it."""
-        now = time.time()
-        pods = {
-            name: pod if pod.finished else replace(pod, finished=now)
-            for name, pod in self._pods.items()
-        }
-        while True:
-            try:
-                self._write(**{"pods": pods, "finished": now, **outcome})
-            except _Stopped:
-                return
-            except ArenaError:
-                self._ledger.make_room(self._entry)
+        end = {"finished": time.time(), "pods": _finished(self._pods), **outcome}
+        # Whoever deletes or suspends the job does not wait for room on the disk.
+        with contextlib.suppress(_Stopped):
+            while True:
                 try:
-                    self._bell.wait(_SLOWEST)
-                except _Stopped:
-                    # Whoever deletes or suspends the job does not wait for room on the disk.
+                    self._write(**end)
+                except ArenaError:
+                    self._store.make_room(self._job)
+                    self._signals.wait(_SLOWEST)
+                else:
                     return
-            else:
-                return
 
-    def _write(self, *, announce: bool = True, **changes: Any) -> None:
-        record = replace(self._entry.record, **changes)
+    def _write(self, *, notify: bool = True, **changes: Any) -> None:
         try:
-            self._entry = self._ledger.write(self._entry, record, announce=announce)
+            self._job = self._store.write(self._job, self._job.changed(**changes), notify=notify)
         except NotFound:
             raise _Stopped from None
-
-    def _note(
-        self, reason: str, message: str, *, kind: str = "Normal", source: str | None = None
-    ) -> None:
-        self._ledger.note(
-            self._entry,
-            Event(
-                source=source or f"mpijob/{self._job.name}",
-                kind=kind,
-                when=time.time(),
-                reason=reason,
-                message=message,
-            ),
-        )
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self._bell.wait(left)
+            self._signals.wait(left)
             self._reap()
             self._check_time()
 
@@ -505,38 +491,12 @@ class Supervisor:
             raise _OutOfTime("the job ran for longer than its --running-timeout allows")
 
     def _check_folder(self) -> None:
-        ledger, entry = self._ledger, self._entry
-        if not ledger.holds(entry) or ledger.is_held(entry) or ledger.is_given_up(entry):
+        marked = any(self._store.is_marked(self._job, mark) for mark in (HELD, UNWANTED))
+        if marked or not self._store.holds(self._job):
             raise _Stopped
 
-    def _sample(self) -> bool:
-        """Note how long each log is now, and keep it within its limit; False if none grew."""
-        grew = False
-        for pod in {launcher_name(self._job.name), *self._pods}:
-            keeper = self._keeper(pod)
-            grew = keeper.look() or grew
-            if complaint := keeper.bound():
-                self._note("LogGrows", complaint, kind="Warning", source=f"pod/{pod}")
-        return grew
 
-    def _keeper(self, pod: str) -> logfile.Keeper:
-        keeper = self._logs.get(pod)
-        if keeper is None:
-            place = self._entry.folder / "pods" / pod
-            keeper = self._logs[pod] = logfile.Keeper(place, self._limit)
-        return keeper
-
-    def _tell_log(self, message: str) -> None:
-        place = self._entry.folder / "pods" / launcher_name(self._job.name)
-        with contextlib.suppress(OSError):
-            # Not `parents`: the folder of a job that was removed must not come back.
-            for folder in (place.parent, place):
-                folder.mkdir(mode=0o700, exist_ok=True)
-            with (place / "log").open("a") as log:
-                log.write(f"arena-topo: {message}\n")
-
-
-class _Bell:
+class _SignalWaiter:
     """Sleeps that end early when a child ends; SIGTERM raises `_Stopped` out of them."""
 
     def __init__(self) -> None:
@@ -562,7 +522,7 @@ class _Bell:
             raise _Stopped
 
 
-def where(forecast: Forecast) -> str:
+def placement_text(forecast: Forecast) -> str:
     """A placement in a few words, such as `dgx-1-v100-0: 0,1,2,3`."""
     nodes: dict[str, list[int]] = {}
     for _, node, gpus in forecast.workers:
@@ -572,89 +532,73 @@ def where(forecast: Forecast) -> str:
     )
 
 
-def living(ledger: Ledger, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The jobs as they stand, those whose supervisor was killed written down as failed.
+# ---------------------------------------------------------------- orphans
+
+
+def fail_orphans(store: JobStore, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """The jobs as they are, those whose supervisor was killed written down as failed.
 
     The caller holds the lock. Jobs of other machines are left as they are.
     """
-    known = (current(ledger, entry) for entry in entries)
-    return tuple(entry for entry in known if entry is not None)
+    return tuple(filter(None, (current(store, job) for job in jobs)))
 
 
-def current(ledger: Ledger, entry: Entry) -> Entry | None:
+def current(store: JobStore, job: Job) -> Job | None:
     """The job now, written down as failed if its supervisor was killed; None if it was removed.
 
     The caller holds the lock.
     """
-    if not dead(ledger, entry):
-        return entry
-    # A supervisor writes the end of its job without the lock, perhaps after `entry` was read. It is
+    if not is_orphaned(store, job):
+        return job
+    # A supervisor writes the end of its job without the lock, perhaps after `job` was read. It is
     # gone now, so the record no longer changes.
-    found = ledger.read(entry.folder)
-    if found is None or found.submission.uid != entry.submission.uid:
+    found = store.read(job.folder)
+    if found is None or found.submission.uid != job.submission.uid:
         return None
-    return _bury(ledger, found) if dead(ledger, found) else found
+    return _fail_orphan(store, found) if is_orphaned(store, found) else found
 
 
-def dead(ledger: Ledger, entry: Entry) -> bool:
+def is_orphaned(store: JobStore, job: Job) -> bool:
     """Whether a job is not over but has nobody left to bring it to its end."""
-    settled = entry.record.phase.over or entry.record.phase is Phase.SUSPENDED
-    if settled or not seating.is_here(entry):
+    state = job.state
+    if state.phase.over or state.phase is Phase.SUSPENDED or not scheduler.is_here(job):
         return False
-    supervisor = entry.record.supervisor
-    return not (supervisor and processes.alive(supervisor)) and not ledger.kept(entry)
+    alive = state.supervisor is not None and processes.alive(state.supervisor)
+    return not alive and not store.is_supervised(job)
 
 
-def _bury(ledger: Ledger, entry: Entry) -> Entry | None:
+def _fail_orphan(store: JobStore, job: Job) -> Job | None:
     """End what is left of a job whose supervisor is gone.
 
     It has failed, if it is not held; None if it was to be removed.
     """
-    left = processes.end(lambda: processes.of_job(entry.submission.uid), grace=0.0)
-    for pod in entry.record.pods:
-        # What was written since its last look has its time too.
-        logfile.Keeper(entry.folder / "pods" / pod, None).look()
-    remove_scratch(entry)
-    if ledger.is_given_up(entry):
-        ledger.remove(entry)
+    left = processes.end(lambda: processes.of_job(job.submission.uid), grace=0.0)
+    remove_scratch(job)
+    if store.is_marked(job, UNWANTED):
+        store.remove(job.folder)
         return None
-    if ledger.is_held(entry):
-        return ledger.write(entry, replace(entry.record, **_held(entry.record)))
-    supervisor = entry.record.supervisor
+    if store.is_marked(job, HELD):
+        return store.write(job, job.changed(**_held(job)))
+    supervisor = job.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
         reason = f"{reason}; {processes.listed(left)} of it cannot be ended"
-    now = time.time()
-    return ledger.write(
-        entry,
-        replace(
-            entry.record,
-            phase=Phase.FAILED,
-            reason=reason,
-            finished=now,
-            supervisor=None,
-            pods={
-                name: pod if pod.finished else replace(pod, finished=now)
-                for name, pod in entry.record.pods.items()
-            },
-        ),
-    )
+    end = {"finished": time.time(), "supervisor": None, "pods": _finished(job.state.pods)}
+    return store.write(job, job.changed(**_over(None, reason), **end))
 
 
-def _limit() -> int | None:
-    try:
-        return logfile.limit(os.environ)
-    except UsageError:
-        # Whoever submitted the job was told; who resumed it had perhaps another environment.
-        return logfile.LIMIT
+def _over(code: int | None, reason: str | None) -> dict[str, Any]:
+    """What changes in the state of a job that has ended."""
+    phase = Phase.SUCCEEDED if code == 0 else Phase.FAILED
+    return {"phase": phase, "exit_code": code, "reason": reason}
 
 
-def _held(record: Record) -> dict[str, Any]:
-    """What changes in the record of a job that is held: nothing of it is left but what it asks."""
+def _held(job: Job) -> dict[str, Any]:
+    """What changes in the state of a job that is held: nothing of it is left but what it asks."""
     return {
         "phase": Phase.SUSPENDED,
-        "forecast": Forecast(state="held", emulated=record.forecast.emulated),
+        "forecast": Forecast(state="held", emulated=job.state.forecast.emulated),
         "reason": "`arena-topo resume` starts it",
         "finished": None,
         "exit_code": None,
@@ -663,13 +607,33 @@ def _held(record: Record) -> dict[str, Any]:
     }
 
 
-def remove_scratch(entry: Entry) -> None:
+def _finished(pods: Mapping[str, PodState]) -> dict[str, PodState]:
+    """The pods of a job that ends now."""
+    now = time.time()
+    return {
+        name: pod if pod.finished else msgspec.structs.replace(pod, finished=now)
+        for name, pod in pods.items()
+    }
+
+
+# ---------------------------------------------------------------- files and surroundings
+
+
+def _limit() -> int | None:
+    try:
+        return logs.limit(os.environ)
+    except UsageError:
+        # Whoever submitted the job was told; who resumed it had perhaps another environment.
+        return logs.LIMIT
+
+
+def remove_scratch(job: Job) -> None:
     """Remove the temporary files of a job that nothing runs of any more.
 
     Never another folder, whatever the record says.
     """
-    scratch = Path(entry.record.scratch or "/")
-    if scratch.name != _scratch_name(entry.submission):
+    scratch = Path(job.state.scratch or "/")
+    if scratch.name != _scratch_name(job.submission):
         return
     with contextlib.suppress(OSError, ValueError):
         status = scratch.lstat()
@@ -767,14 +731,10 @@ def _adopt_orphans() -> None:
 
 def _close_inherited(but: int = -1) -> None:
     """Let go of the files of another process: a pipe or a lock would never be released."""
-    for descriptor in list(_descriptors()):
-        if descriptor > sys.stderr.fileno() and descriptor != but:
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  names are numbers
+        if sys.stderr.fileno() < int(name) != but:
             with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-
-def _descriptors() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208  names are numbers
+                os.close(int(name))
 
 
 def main() -> None:
@@ -784,16 +744,16 @@ def main() -> None:
     # What this process writes is private; what the job writes follows the submitter's own wish.
     umask = os.umask(0o077)
     folder = Path(sys.argv[1])
-    ledger = Ledger(folder.parent.parent.parent)
+    store = JobStore(folder.parent.parent.parent)
     # The submitter holds the lock until the job is there, with this process in its record. If the
     # submitter was killed, there is none, or another job has come to this name.
-    with ledger.lock():
-        entry = ledger.read(folder)
-        if entry is None or entry.record.supervisor != processes.process(os.getpid()):
+    with store.lock():
+        job = store.read(folder)
+        if job is None or job.state.supervisor != processes.process(os.getpid()):
             return
-        ledger.keep(entry)
+        store.supervise(job)
     _adopt_orphans()
-    Supervisor(ledger, entry, umask).run()
+    Supervisor(store, job, umask).run()
 
 
 if __name__ == "__main__":

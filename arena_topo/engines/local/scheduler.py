@@ -11,17 +11,16 @@ import re
 import socket
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arena_topo import solver
 from arena_topo.bandwidth import Estimate, Wire
-from arena_topo.engines import Phase
 from arena_topo.engines.local import processes
-from arena_topo.engines.local.ledger import Entry, Submission
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Forecast, Guarantee
 from arena_topo.solver import (
@@ -44,6 +43,9 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.models import model_of
 
+if TYPE_CHECKING:
+    from arena_topo.engines.local.store import Job, Submission
+
 DEFAULT_EMULATION = "dgx-1-v100:2"
 """What is pretended where there are no GPUs: the cluster of the published example."""
 
@@ -52,28 +54,21 @@ BINDING = "local"
 HOLDS = Binding(name=BINDING, guarantee=Guarantee.GPUS, separate=False)
 """Each worker gets its GPUs, and all share this machine's host id and /dev/shm."""
 
-Free = Callable[[str | None], Cluster]
-"""Gives the machines that a job may use, all free: this one for None, else the emulated ones."""
-
 
 def host() -> str:
     """The name of this machine."""
     return socket.gethostname()
 
 
-def is_here(entry: Entry) -> bool:
+def is_here(job: Job) -> bool:
     """Whether a job is one of this machine, which may have another name by now.
 
-    Machines that share a home folder have names of their own, and so have containers of one
-    machine; the processes of a job are seen only where it runs, and a held job has none.
+    Machines that share a home folder have names of their own. Containers of one machine do too,
+    and see each other's jobs by the lock of the supervisor.
     """
-    if entry.submission.host == host():
-        return True
-    supervisor = entry.record.supervisor
-    if supervisor is None or supervisor.boot != processes.boot():
-        return False
-    held = entry.record.phase is Phase.SUSPENDED
-    return held or processes.alive(supervisor) or bool(processes.of_job(entry.submission.uid))
+    supervisor = job.state.supervisor
+    booted = supervisor is not None and supervisor.boot == processes.boot()
+    return booted or job.submission.host == host()
 
 
 def emulation(asked: str | None, environment: Mapping[str, str]) -> str | None:
@@ -128,10 +123,10 @@ def look() -> Machine | tuple[str, ...]:
     """This machine as NVML tells it, else nvidia-smi; or why each of them does not."""
     reasons = []
     for ask in (_nvml, _nvidia_smi):
-        found = ask()
-        if isinstance(found, Machine):
-            return found
-        reasons.append(found)
+        try:
+            return ask()
+        except _Silent as silent:
+            reasons.append(silent.message)
     return tuple(reasons)
 
 
@@ -172,31 +167,37 @@ def _speed(device: Path) -> float | None:
     return total or None
 
 
-def _nvml() -> Machine | str:
+@contextmanager
+def nvml() -> Iterator[Any]:
+    """The package pynvml, initialised; ArenaError where NVML cannot be asked."""
     try:
         import pynvml
     except ImportError:
-        return "the Python package nvidia-ml-py is not installed"
+        raise _Silent("the Python package nvidia-ml-py is not installed") from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return f"NVML: {error}"
+        raise _Silent(f"NVML: {error}") from error
     try:
-        machine = nvidia.from_nvml(pynvml, host())
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
-    return machine if machine.gpus else "NVML lists no GPUs"
 
 
-def _nvidia_smi() -> Machine | str:
-    try:
-        listing = _asked("--query-gpu=index,uuid,name", "--format=csv,noheader")
-        matrix = _asked("topo", "-m")
-    except _Silent as silent:
-        return silent.message
+def _nvml() -> Machine:
+    with nvml() as asked:
+        machine = nvidia.from_nvml(asked, host())
+    if not machine.gpus:
+        raise _Silent("NVML lists no GPUs")
+    return machine
+
+
+def _nvidia_smi() -> Machine:
+    listing = _asked("--query-gpu=index,uuid,name", "--format=csv,noheader")
+    matrix = _asked("topo", "-m")
     rows = [line.split(", ", 2) for line in listing.splitlines() if line.count(", ") > 1]
     if not rows:
-        return "nvidia-smi lists no GPUs"
+        raise _Silent("nvidia-smi lists no GPUs")
     machine = nvidia.parse_topo(matrix, name=host(), model=rows[0][2])
     known = {index: (uuid, product) for index, uuid, product in rows}
     if known.keys() != {str(gpu.index) for gpu in machine.gpus}:
@@ -209,7 +210,7 @@ def _nvidia_smi() -> Machine | str:
 
 
 class _Silent(ArenaError):
-    """nvidia-smi is missing, or has nothing to say."""
+    """NVML or nvidia-smi is missing, or has nothing to say."""
 
 
 def _asked(*words: str) -> str:
@@ -232,8 +233,8 @@ def _asked(*words: str) -> str:
     return done.stdout
 
 
-def less(cluster: Cluster, taken: Mapping[str, int]) -> Cluster:
-    """The machines without the GPUs that are taken."""
+def minus(cluster: Cluster, taken: Mapping[str, int]) -> Cluster:
+    """The machines without the GPUs that are taken (bits by node)."""
     return replace(
         cluster,
         nodes=tuple(
@@ -243,15 +244,15 @@ def less(cluster: Cluster, taken: Mapping[str, int]) -> Cluster:
     )
 
 
-def held(entries: Iterable[Entry]) -> dict[str, int]:
+def taken(jobs: Iterable[Job]) -> dict[str, int]:
     """The GPUs that jobs have on this machine and the emulated ones, as bits by node."""
-    return _bits(present(entry) for entry in entries if entry.holding and is_here(entry))
+    return _bits(present(job) for job in jobs if job.holding and is_here(job))
 
 
-def present(entry: Entry) -> Forecast:
-    """Where a job is; on this machine by the name that the machine has now."""
-    job, forecast = entry.submission, entry.record.forecast
-    if job.emulate is not None or job.host == host() or not is_here(entry):
+def present(job: Job) -> Forecast:
+    """The placement of a job; on this machine by the name that the machine has now."""
+    asked, forecast = job.submission, job.state.forecast
+    if asked.emulate is not None or asked.host == host() or not is_here(job):
         return forecast
     return replace(
         forecast, workers=tuple((worker, host(), gpus) for worker, _, gpus in forecast.workers)
@@ -259,34 +260,30 @@ def present(entry: Entry) -> Forecast:
 
 
 def _bits(forecasts: Iterable[Forecast]) -> dict[str, int]:
-    taken: dict[str, int] = defaultdict(int)
+    found: dict[str, int] = defaultdict(int)
     for forecast in forecasts:
         for _, node, gpus in forecast.workers:
-            taken[node] |= gpu_set(gpus)
-    return taken
+            found[node] |= gpu_set(gpus)
+    return found
 
 
-def seat(
-    entry: Entry, entries: Iterable[Entry], free: Free, *, wish: Placement | None = None
-) -> Forecast:
-    """Where a job goes now; Unplaceable says in a sentence why it must wait.
+def schedule(job: Job, jobs: Iterable[Job]) -> Forecast:
+    """The placement that a job gets now; Unplaceable says in a sentence why it must wait.
 
-    `entries` are all jobs as they stand; the caller holds the lock. `wish` is a placement that was
-    found best a moment ago: it is taken if its GPUs are free.
+    `jobs` are all jobs as they are, oldest first; the caller holds the lock.
     """
-    here = [one for one in entries if is_here(one)]
-    cluster = free(entry.submission.emulate)
-    others = [one for one in here if one.submission.uid != entry.submission.uid]
-    now = less(cluster, held(others))
-    head = _head(entry, here, free)
+    here = [one for one in jobs if is_here(one)]
+    cluster = machines(job.submission.emulate)
+    now = minus(cluster, taken(one for one in here if one.submission.uid != job.submission.uid))
+    head = _head(job, here, cluster)
     if head is None:
-        return _chosen(entry.submission, now, wish)
+        return choose(job.submission, now)
     older, reserved = head
     try:
-        return _chosen(entry.submission, less(now, reserved), wish)
+        return choose(job.submission, minus(now, reserved))
     except Unplaceable as refused:
         try:
-            choose(entry.submission, now)
+            choose(job.submission, now)
         except Unplaceable:
             raise refused from None
         raise Unplaceable(
@@ -296,21 +293,15 @@ def seat(
         ) from None
 
 
-def _head(
-    entry: Entry, entries: Iterable[Entry], free: Free
-) -> tuple[Entry, dict[str, int]] | None:
+def _head(job: Job, jobs: Iterable[Job], cluster: Cluster) -> tuple[Job, dict[str, int]] | None:
     """The job that has waited longest, if it is an older one, and what it reserves."""
-    for other in entries:
-        if other.submission.uid == entry.submission.uid:
+    for other in jobs:
+        if other.submission.uid == job.submission.uid:
             return None
-        if not other.waiting or other.submission.emulate != entry.submission.emulate:
-            continue
-        try:
-            best = choose(other.submission, free(other.submission.emulate))
-        except Unplaceable:
-            # It will never fit, so it holds up nobody.
-            continue
-        return other, _bits([best])
+        if other.waiting and other.submission.emulate == job.submission.emulate:
+            # One that will never fit holds up nobody.
+            with suppress(Unplaceable):
+                return other, _bits([choose(other.submission, cluster)])
     return None
 
 
@@ -319,25 +310,8 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
     if submission.request is None:
         assignments = _counted(submission, cluster)
         return _forecast(cluster, assignments, _worth(submission, cluster, assignments))
-    # The search is loaded when something is placed: most commands only look.
-    return _promised(cluster, solver.Solver(cluster).place(submission.request))
-
-
-def _chosen(submission: Submission, cluster: Cluster, wish: Placement | None) -> Forecast:
-    if wish is not None and _is_free(wish, cluster):
-        return _promised(cluster, wish)
-    return choose(submission, cluster)
-
-
-def _promised(cluster: Cluster, found: Placement) -> Forecast:
+    found = solver.Solver(cluster).place(submission.request)
     return _forecast(cluster, found.assignments, found.bandwidth, found)
-
-
-def _is_free(wish: Placement, cluster: Cluster) -> bool:
-    free = {node.name: node.free for node in cluster.nodes}
-    return all(
-        one.gpus and not gpu_set(one.gpus) & ~free.get(one.node, 0) for one in wish.assignments
-    )
 
 
 def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]:
@@ -396,7 +370,7 @@ def _forecast(
     )
 
 
-def visible(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:
+def visible_devices(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:
     """What CUDA_VISIBLE_DEVICES says for these GPUs: UUIDs where they are known, else indexes."""
     known: dict[int, Any] = {
         gpu.index: gpu.uuid or gpu.index

@@ -1,0 +1,674 @@
+"""The log of a pod of this machine: written by its supervisor, read and followed by anybody.
+
+    RUN-START.log       rows `TIME text`, as a kubelet gives them (see `lines.Parser`)
+    log                 what a version before wrote: rows without a time, all runs in one
+
+What a pod says comes through a pipe. A thread of the supervisor puts the time before each line and
+appends it to the last file. A log is bounded: a file that is long enough is followed by another,
+START being the bytes of the run's log before it, and the oldest file is removed. A file that
+follows one without a line feed at its end goes on with that line, behind a time of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from arena_topo.engines import Phase
+from arena_topo.engines.lines import (
+    LONGEST,
+    Line,
+    LogOptions,
+    Notice,
+    Parser,
+    Source,
+    Turn,
+    Wanted,
+    stamped,
+)
+from arena_topo.engines.local.store import CONTAINER, Job, launcher_name, not_found, worker_name
+from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.job import Quantity
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LIMIT = 64 << 20
+"""Bytes that are kept of a log: somewhat more than a kubelet's 5 files of 10 MiB
+(containerLogMaxFiles, containerLogMaxSize; Kubernetes, KubeletConfiguration v1beta1)."""
+
+LIMIT_VARIABLE = "ARENA_TOPO_LOCAL_LOG_LIMIT"
+"""The environment variable with another LIMIT, as a Kubernetes quantity; 0 keeps everything."""
+
+_SHARE, _SHORTEST, _LONGEST = 8, 1 << 16, 8 << 20
+"""A file takes this share of what is kept of a log, and from 64 KiB to 8 MiB."""
+
+_CHUNK = 1 << 16
+"""Bytes that are read of a pipe or a file at once."""
+
+_PIPE = 1 << 18
+"""Bytes that wait in a pipe, at most: a user may have 64 MiB in all (pipe(7))."""
+
+_QUIET, _PAUSE = 1 << 14, 0.001
+"""After fewer bytes than these a reader of a pipe pauses so many seconds, so that lines that are
+written one by one are not read one by one."""
+
+_HEAD = len(stamped(0)) + 1
+"""Bytes of a time and its blank."""
+
+_LAST = 253_402_300_799 * 10**9
+"""The end of the year 9999, in Unix nanoseconds."""
+
+_STEP = 0.05
+"""Seconds between two looks of a follower at files."""
+
+_LOOK = 0.25
+"""Seconds between two looks of a follower at the job."""
+
+_UNFINISHED = 0.25
+"""Seconds after which a line that does not end is shown as far as it goes: it may be a question, or
+a progress bar."""
+
+_BATCH = 2 << 20
+"""Bytes that one `read` of a follower takes of one log, about."""
+
+
+def limit(environment: Mapping[str, str]) -> int | None:
+    """The bytes that are kept of a log, None for all; UsageError where the variable makes none."""
+    text = environment.get(LIMIT_VARIABLE, "")
+    if not text:
+        return LIMIT
+    try:
+        found = int(Quantity.parse(text).amount)
+    except ValueError as error:
+        raise UsageError(
+            f"{LIMIT_VARIABLE}: {error}", hint="say how much of a log to keep, such as 64Mi"
+        ) from None
+    return found or None
+
+
+# ---------------------------------------------------------------- the files
+
+
+class Part(NamedTuple):
+    """One file of a log: of which run it is, and at which byte of that run's log it begins."""
+
+    run: int
+    start: int
+    name: str
+
+
+_NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})\.log")
+
+_EARLIER = "log"
+"""What a version before wrote; where it gave up the beginning there is a hole."""
+
+
+def parts(place: str, folder: int | None = None) -> list[Part]:
+    """The files of a log, in their order; with `folder` (a descriptor) the place is in it."""
+    try:
+        opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        # The pod never started, or its job was deleted just now.
+        return []
+    try:
+        names = os.listdir(opened)  # noqa: PTH208  of a folder that stays the same one
+        matches = (_NAME.fullmatch(name) for name in names)
+        found = [Part(int(one[1]), int(one[2]), one[0]) for one in matches if one]
+        if _EARLIER in names:
+            found.append(Part(0, 0, _EARLIER))
+    finally:
+        os.close(opened)
+    return sorted(found)
+
+
+def pods(folder: Path) -> tuple[Path, ...]:
+    """Where the logs of the pods of a job are, by the name of the pod."""
+    try:
+        return tuple(sorted((folder / "pods").iterdir()))
+    except OSError:
+        return ()
+
+
+def begin_run(place: Path) -> None:
+    """Begin the next run of a pod, where there was one: what comes is no more of the last."""
+    if before := parts(str(place)):
+        (place / f"{before[-1].run + 1}-0.log").touch(mode=0o600)
+
+
+def _rows(data: bytes, at: int, *, inside: bool) -> bytes:
+    """A text with a time (Unix nanoseconds) before each line, but for one that was begun before."""
+    stamp = stamped(at) + b" "
+    end = len(data) - data.endswith(b"\n")
+    rows = data[:end].replace(b"\n", b"\n" + stamp) + data[end:]
+    return rows if inside or not data else stamp + rows
+
+
+class LogWriter:
+    """Writes on the last run of a pod, within a bound (bytes, None: none); threads may share it.
+
+    A full disk is no error: what it does not take is counted, and a line says so once it does.
+    """
+
+    def __init__(self, place: Path, most: int | None) -> None:
+        place.mkdir(mode=0o700, exist_ok=True)
+        before = parts(str(place))
+        self._place, self._most = place, most
+        self._longest = max(_SHORTEST, min(_LONGEST, (most or LIMIT * _SHARE) // _SHARE))
+        self._run, self._start = before[-1][:2] if before else (0, 0)
+        self._file = self._opened(self._start)
+        self._size = os.fstat(self._file).st_size
+        self._missing = 0
+        self._inside = False
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        """Add what was said just now."""
+        with self._lock:
+            if self._missing and self._append(b"\n" * self._inside + self._remark()):
+                self._missing = 0
+            if self._size >= self._longest:
+                # A file ends with a line, unless that is too long.
+                end = data.find(b"\n") + 1 if self._inside else 0
+                self._add(data[:end])
+                data = data[end:]
+                self._turn()
+            self._add(data)
+
+    def drain(self, pipe: int) -> None:
+        """Write what comes through a pipe, until all who write into it have closed it."""
+        with contextlib.closing(os.fdopen(pipe, "rb", buffering=0)) as source:
+            while data := source.read(_CHUNK):
+                self.write(data)
+                if len(data) < _QUIET:
+                    time.sleep(_PAUSE)
+
+    def _add(self, data: bytes) -> None:
+        if data and (self._missing or not self._append(data)):
+            self._missing += len(data)
+
+    def _append(self, data: bytes) -> bool:
+        """Append all of a text, or nothing of it."""
+        left = rows = _rows(data, time.time_ns(), inside=self._inside)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            return False
+        self._size += len(rows)
+        self._inside = not data.endswith(b"\n")
+        return True
+
+    def _remark(self) -> bytes:
+        text = f"{self._missing:,} bytes are missing here, since they could not be written"
+        return f"arena-topo: {text}\n".encode()
+
+    def _turn(self) -> None:
+        """Go on in another file; in the same one where no other can be made."""
+        with contextlib.suppress(OSError):
+            self._make_room()
+            start = self._start + self._size
+            opened = self._opened(start)
+            os.close(self._file)
+            self._file, self._start, self._size, self._inside = opened, start, 0, False
+
+    def _opened(self, start: int) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(self._place / f"{self._run}-{start}.log", flags, 0o600)
+
+    def _make_room(self) -> None:
+        if self._most is None:
+            return
+        files = [self._place / one.name for one in parts(str(self._place))]
+        sizes = [one.stat().st_size for one in files]
+        total = sum(sizes) + self._longest
+        for file, size in zip(files[:-1], sizes, strict=False):
+            if total <= self._most:
+                break
+            file.unlink()
+            total -= size
+
+
+def pipe() -> tuple[int, int]:
+    """The ends of a pipe that a pod says what it says through: to be drained, and the pod's."""
+    heard, said = os.pipe()
+    # What is beyond the bytes that a user may have in pipes is refused.
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(heard, fcntl.F_SETPIPE_SZ, _PIPE)
+    return heard, said
+
+
+# ---------------------------------------------------------------- reading
+
+
+class LogReader:
+    """Reads a log on and on, through its files and runs, up to the file `last`; close it.
+
+    A log that is not there is empty, and may come to be. With `folder` (a descriptor) the place is
+    in it. What is open can be read to its end even when the job is deleted.
+    """
+
+    def __init__(self, place: str, folder: int | None = None) -> None:
+        self._place, self._folder = place, folder
+        self._file = -1
+        self._inside = False
+        self.part: Part | None = None
+        self.last: Part | None = None
+        self.lost = 0
+        """Bytes that were given up between this part and what was read before."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def parts(self) -> list[Part]:
+        """The files there are now."""
+        return parts(self._place, self._folder)
+
+    def read(self) -> bytes | Part | None:
+        """The next rows, or parts of rows; the next part, where one begins; None: no more now."""
+        if data := self._read():
+            return data
+        before = self.part
+        if before is not None and self.last is not None and before >= self.last:
+            return None
+        later = (one for one in self.parts() if before is None or one > before)
+        following = next(later, None)
+        if following is None:
+            return None
+        # A part is whole once the next one is there.
+        return self._read() or (following if self.go_to(following) else None)
+
+    def go_to(self, part: Part, at: int = 0) -> bool:
+        """Go on at a byte of a file; False if it was given up just now."""
+        try:
+            opened = self._opened(part)
+        except FileNotFoundError:
+            return False
+        expected = 0
+        if self.part is not None and self.part.run == part.run:
+            expected = self.part.start + os.fstat(self._file).st_size
+        goes_on = self._inside and 0 < expected == part.start
+        self.__exit__()
+        self._file, self.part, self._inside = opened, part, goes_on
+        self.lost = max(0, part.start - expected)
+        if part.name == _EARLIER:
+            with contextlib.suppress(OSError):
+                os.lseek(opened, 0, os.SEEK_DATA)
+        else:
+            os.lseek(opened, max(at, _HEAD * goes_on), os.SEEK_SET)
+        return True
+
+    def begin(self, run: Sequence[Part], options: LogOptions) -> bool:
+        """Go to where options say that the log of a run, which has these files, is to begin.
+
+        Whether that is the beginning of what there is.
+        """
+        starts = [(run[0], 0)]
+        if options.tail is not None and options.tail >= 0:
+            starts.append(self._tail(run, options.tail))
+        if options.since_time is not None:
+            starts.append(self._since(run, moment(options.since_time)))
+        elif options.since is not None:
+            starts.append(self._since(run, time.time() - options.since))
+        part, at = max(starts)
+        if not self.go_to(part, at):
+            later = next((one for one in self.parts() if one > part), None)
+            return later is not None and self.go_to(later)
+        return (part, at) == starts[0]
+
+    def _read(self) -> bytes:
+        if self.part is None or not (data := os.read(self._file, _CHUNK)):
+            return b""
+        rows = data
+        if self.part.name == _EARLIER:
+            written = os.fstat(self._file).st_mtime_ns
+            rows = _rows(data, written, inside=self._inside)
+        self._inside = not data.endswith(b"\n")
+        return rows
+
+    def _opened(self, part: Part) -> int:
+        path = f"{self._place}/{part.name}"
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
+
+    def _content(self, part: Part, most: int = 2 * _LONGEST) -> bytes:
+        """What a file of this version begins with, all of it unless said; none if it is gone."""
+        if part.name == _EARLIER:
+            return b""
+        try:
+            with os.fdopen(self._opened(part), "rb") as file:
+                return file.read(most)
+        except FileNotFoundError:
+            return b""
+
+    def _tail(self, run: Sequence[Part], lines: int) -> tuple[Part, int]:
+        """Where the last `lines` lines of a run begin."""
+        found, last = 0, True
+        for part in reversed(run):
+            data = self._content(part)
+            if last and lines == 0:
+                return part, len(data)
+            upto = len(data) - (last and data.endswith(b"\n"))
+            last = last and not data
+            while (upto := data.rfind(b"\n", 0, upto)) >= 0:
+                found += 1
+                if found == lines:
+                    return part, upto + 1
+        return run[0], 0
+
+    def _since(self, run: Sequence[Part], when: float) -> tuple[Part, int]:
+        """Where the first line that was written at a time (Unix seconds) or after it begins."""
+        wanted = stamped(min(max(0, int(when * 1e9)), _LAST))
+        found = run[0]
+        for part in run[1:]:
+            if self._content(part, len(wanted)) < wanted:
+                found = part
+        data, at = self._content(found), 0
+        while at < len(data) and data[at : at + len(wanted)] < wanted:
+            at = data.find(b"\n", at) + 1 or len(data)
+        return found, at
+
+
+def moment(text: str) -> float:
+    """Unix seconds of an RFC 3339 time; UsageError where it is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
+
+
+def chosen(found: Sequence[Part], pod: str, options: LogOptions) -> list[Part]:
+    """The files of the run that is read: the last one, or the one before; NotFound if none is."""
+    last = found[-1].run if found else 0
+    wanted = last - options.previous
+    if wanted < 0:
+        raise NotFound(
+            f"there is no log of an earlier run of {pod}",
+            why="it was started only once",
+            hint="leave out --previous",
+        )
+    run = [one for one in found if one.run == wanted]
+    if options.previous and not run:
+        raise NotFound(
+            f"the log of the earlier run of {pod} is gone",
+            why="only the newest part of a log is kept",
+            hint=f"{LIMIT_VARIABLE} says how much, when a job is submitted",
+        )
+    return run
+
+
+def given_up(count: int) -> ArenaError:
+    """What is said of the oldest part of a log that is no more; `count` bytes of it."""
+    return ArenaError(
+        f"{count:,} bytes of this log were given up",
+        why="only the newest part of a log is kept",
+        hint=f"{LIMIT_VARIABLE} says how much, when a job is submitted",
+    )
+
+
+def content(place: str, options: LogOptions) -> Iterator[bytes]:
+    """What a pod said in the run that options name, as far as it is there now; NotFound if none.
+
+    A line of our own says how much was given up before the first, or while it was read.
+    """
+    with LogReader(place) as reader:
+        run = chosen(reader.parts(), place.rpartition("/")[2], options)
+        if not run:
+            return
+        reader.last = run[-1]
+        got: bytes | Part | None = run[0] if reader.begin(run, options) else b""
+        skip = 0 if options.timestamps else _HEAD
+        rest, inside = b"", False
+        while got is not None:
+            if isinstance(got, bytes):
+                rows = (rest + got).split(b"\n")
+                goes_on = len(rows[-1]) > LONGEST or (inside and len(rows) == 1)
+                rest = b"" if goes_on else rows.pop()
+                if rows:
+                    first = rows[0] if inside else rows[0][skip:]
+                    yield b"\n".join([first, *[row[skip:] for row in rows[1:]]])
+                    yield b"" if goes_on else b"\n"
+                    inside = goes_on
+            elif reader.lost:
+                yield rest[skip:] + b"\n" * (inside or rest != b"")
+                yield f"arena-topo: {given_up(reader.lost).message}\n".encode()
+                rest, inside = b"", False
+            got = reader.read()
+        yield rest[skip:]
+
+
+def everything(job: Job) -> Iterator[Line | Notice]:
+    """All lines of all runs of all pods of a job whose processes are ended.
+
+    A notice (`Turn.CUT`) comes before those of a log whose beginning was given up.
+    """
+    for source in sources(job):
+        with LogReader(str(job.folder / "pods" / source.pod)) as reader:
+            lines = _Lines(reader, source)
+            while some := lines.take():
+                yield from (one for one in some if isinstance(one, Line) or one.turn is Turn.CUT)
+            yield from lines.finish()
+
+
+class _Lines:
+    """The lines of a pod's log from where a reader is, through all its runs."""
+
+    def __init__(self, reader: LogReader, source: Source) -> None:
+        self._reader = reader
+        self.came = 0.0
+        """When the last of it was read (`time.monotonic`)."""
+        self.begin(source)
+
+    def begin(self, source: Source) -> None:
+        """Begin a run."""
+        self.source, self._parser = source, Parser(source)
+        self.unfinished, self.finish = self._parser.unfinished, self._parser.finish
+
+    def take(self) -> list[Line | Notice]:
+        """Lines that have come, where runs begin and what was given up; no more than `_BATCH`."""
+        found: list[Line | Notice] = []
+        left = _BATCH
+        while left > 0 and (got := self._reader.read()) is not None:
+            if isinstance(got, bytes):
+                left -= len(got)
+                found += self._parser.feed(got)
+                self.came = time.monotonic()
+                continue
+            if got.run != self.source.run:
+                found += self.finish()
+                self.begin(replace(self.source, run=got.run))
+                found.append(Notice(turn=Turn.RESTARTED, source=self.source))
+            if self._reader.lost:
+                found += [*self.finish(), self.cut()]
+        return found
+
+    def cut(self) -> Notice:
+        """What is said of bytes that were given up."""
+        return Notice(turn=Turn.CUT, source=self.source, error=given_up(self._reader.lost))
+
+
+def sources(found: Job) -> Iterator[Source]:
+    """The logs of a job, the launcher's first."""
+    job = found.submission
+    for index in (None, *range(job.workers)):
+        name = launcher_name(job.name) if index is None else worker_name(job.name, index)
+        yield Source(
+            pod=name,
+            uid=f"{job.uid}-{name}",
+            container=CONTAINER,
+            chief=index is None,
+            worker=index,
+        )
+
+
+# ---------------------------------------------------------------- following
+
+
+class LocalFollowing:
+    """The logs of the pods of one local job; see `engines.lines.Following`.
+
+    `look` finds the job as it stands, None where it is gone; its folder is `job.folder`. Lines of
+    several pods come in no order: only launchers have much to say.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        look: Callable[[], Job | None],
+        options: LogOptions,
+        wanted: Wanted,
+    ) -> None:
+        if options.since_time is not None:
+            moment(options.since_time)
+        self._look, self._looked = look, -math.inf
+        try:
+            # The folder's name may pass on to another job.
+            self._folder = os.open(job.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise not_found(job.submission.name, job.submission.namespace) from error
+        self._closing = contextlib.ExitStack()
+        self._closing.callback(os.close, self._folder)
+        readers = ((LogReader(f"pods/{one.pod}", self._folder), one) for one in sources(job))
+        self._pods = [
+            _Pod(self._closing.enter_context(reader), source, options)
+            for reader, source in readers
+            if wanted(source)
+        ]
+        self._update(job, first=True)
+        self._said = [one for pod in self._pods if pod.there for one in pod.join()]
+
+    @property
+    def done(self) -> bool:
+        """Whether every pod there was last seen is over and all was read; more may come."""
+        return all(pod.over or not pod.there for pod in self._pods)
+
+    def read(self, wait: float) -> Sequence[Line | Notice]:
+        """What has come: at once if there is any, else within `wait` seconds; maybe nothing.
+
+        ArenaError where the job cannot be read.
+        """
+        until = time.monotonic() + wait
+        while True:
+            came, self._said = self._said, []
+            if look := time.monotonic() - self._looked >= _LOOK:
+                # Looked at before the files: what was written before the end is then read too.
+                self._update(self._look())
+            for pod in self._pods:
+                came += pod.read(look=look)
+            left = until - time.monotonic()
+            if came or left <= 0:
+                return came
+            time.sleep(min(_STEP, left))
+
+    def _update(self, job: Job | None, *, first: bool = False) -> None:
+        self._looked = time.monotonic()
+        for pod in self._pods:
+            pod.seen(job, first=first)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all files."""
+        self._closing.close()
+        self._pods = []
+
+
+class _Pod:
+    """One pod that is followed: how far its log is read, and what is told of it."""
+
+    def __init__(self, reader: LogReader, source: Source, options: LogOptions) -> None:
+        self.there = self.over = False
+        """Whether it has started, or never will; whether it is over and all was read."""
+        self._reader, self._options = reader, options
+        self._lines = _Lines(reader, source)
+        self._bounded = options.previous or not options.follow
+        self._joined = self._early = False
+        self._ending: Turn | None = None
+
+    def seen(self, job: Job | None, *, first: bool) -> None:
+        """Learn from a look at the job whether the pod is there, and whether it is over."""
+        source, state = self._lines.source, None if job is None else job.state
+        if state is None or (state.phase is Phase.SUSPENDED and not self._bounded):
+            self._ending = Turn.GONE
+            return
+        found = state.pods.get(source.pod)
+        over = state.phase.over or state.phase is Phase.SUSPENDED
+        if found is None and not over:
+            # A job that was suspended waits for its turn again.
+            self._ending = Turn.GONE if self._joined else None
+            return
+        self.there = True
+        self._early |= first
+        again = self._ending is Turn.GONE
+        # A launcher that failed may start again as long as the job is not over.
+        ended = over or (not source.chief and found is not None and bool(found.finished))
+        self._ending = Turn.ENDED if ended else None
+        if not self._bounded and (again or not ended):
+            self.over = False
+
+    def join(self) -> list[Line | Notice]:
+        """Begin to read: at the place the options say where the pod was there from the first."""
+        self._joined = True
+        options, source = self._options, self._lines.source
+        try:
+            run = chosen(self._reader.parts(), source.pod, options)
+            whole = bool(run) and self._reader.begin(run, options if self._early else LogOptions())
+        except (ArenaError, OSError) as error:
+            return self._refused(error)
+        if run:
+            self._lines.begin(replace(source, run=run[0].run))
+            self._reader.last = run[-1] if self._bounded else None
+        found: list[Line | Notice] = [Notice(turn=Turn.JOINED, source=self._lines.source)]
+        if whole and self._reader.lost:
+            found.append(self._lines.cut())
+        return found
+
+    def read(self, *, look: bool) -> list[Line | Notice]:
+        """What has come since; `look` also where there was no log before."""
+        if not self.there or self.over:
+            return []
+        found = [] if self._joined else self.join()
+        if self.over or (self._reader.part is None and not look and not found):
+            return found
+        try:
+            came = self._lines.take()
+        except OSError as error:
+            return [*found, *self._refused(error)]
+        if not came and (self._bounded or self._ending is not None):
+            self.over = True
+            came += self._lines.finish()
+            if self._ending is not None and not self._bounded:
+                came.append(Notice(turn=self._ending, source=self._lines.source))
+        elif not came and time.monotonic() - self._lines.came >= _UNFINISHED:
+            came += self._lines.unfinished()
+        return found + came
+
+    def _refused(self, error: ArenaError | OSError) -> list[Line | Notice]:
+        self.over = True
+        source = self._lines.source
+        if not isinstance(error, ArenaError):
+            error = ArenaError(f"cannot read the log of {source.pod}", why=str(error))
+        return [Notice(turn=Turn.REFUSED, source=source, error=error)]
