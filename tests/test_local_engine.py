@@ -736,16 +736,22 @@ def test_a_supervisor_in_another_container_is_seen_to_live(engine, tmp_path):
     assert engine.job("demo", "default").exit_code == 3
 
 
-def test_a_supervisor_that_breaks_down_leaves_no_process(engine, tmp_path):
-    # What is not JSON is no environment: a fault that no caller of this program can cause.
-    spoil = "echo x > $XDG_STATE_HOME/arena-topo/jobs/default/demo/pods/demo-launcher/env"
-    uid = submit(engine, job("demo", f"{spoil}; exit 1", retry=1)).uid
+def test_a_supervisor_that_breaks_down_leaves_no_process(engine, tmp_path, monkeypatch):
+    # A fault of this program.
+    Path("sitecustomize.py").write_text(
+        "from arena_topo.engines.local import logs\n"
+        "def broken():\n"
+        "    raise RuntimeError('at fault')\n"
+        "logs.pipe = broken\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "work"))
+    uid = submit(engine, job("demo", "sleep 600")).uid
     eventually(lambda: record_of(tmp_path, "demo")["phase"] == "FAILED")
     assert record_of(tmp_path, "demo")["reason"] == "the process that ran the job broke down"
     assert not processes.of_job(uid)
     diary = tmp_path / "state/arena-topo/jobs/default/demo/supervisor.log"
     # It writes down why once the job has its end.
-    eventually(lambda: "JSONDecodeError" in diary.read_text())
+    eventually(lambda: "RuntimeError: at fault" in diary.read_text())
 
 
 def test_ending_gives_up_on_what_cannot_be_ended(monkeypatch):

@@ -1,7 +1,7 @@
 """Which GPUs of this machine answer, and what is wrong with the others: NVML, else nvidia-smi.
 
-`scheduler.look` says what the machine is; here is what may change while it runs: a GPU that falls off
-the bus, one that the driver reports critical errors of, MIG devices that come and go.
+`scheduler.look` says what the machine is; here is what may change while it runs: a GPU that falls
+off the bus, one that the driver reports critical errors of, MIG devices that come and go.
 """
 
 from __future__ import annotations

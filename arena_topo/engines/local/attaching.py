@@ -8,12 +8,22 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from arena_topo.engines import console
 from arena_topo.engines.local.store import CONTAINER, Job, decoded
 from arena_topo.errors import ArenaError, NotPossible
 
 _SIGNALLED = 128
 """What shells add to the number of the signal that ended a process."""
+
+
+class _Pods(msgspec.Struct):
+    """What is read here of `pods.json`: where processes start, and with which variables."""
+
+    folder: str
+    common: dict[str, str]
+    own: dict[str, dict[str, str]]
 
 
 def attach(
@@ -31,12 +41,10 @@ def attach(
     """
     _check(job, instance)
     try:
-        data = (job.folder / "pods" / instance / "env").read_bytes()
-        environment = decoded(data, dict[str, str], "env")
-        data = (job.folder / "pods.json").read_bytes()
-        folder = decoded(data, dict[str, Any], "pods.json").get("folder")
+        pods = decoded((job.folder / "pods.json").read_bytes(), _Pods, "pods.json")
     except (OSError, ValueError) as error:
         raise ArenaError(f"instance {instance} is ending, or its files cannot be read") from error
+    environment = {**pods.common, **pods.own.get(instance, {})}
     tell(f"Hello! Arena attach the container {CONTAINER} of instance {instance}")
     words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
     if terminal and "TERM" in os.environ:
@@ -44,7 +52,7 @@ def attach(
         environment["TERM"] = os.environ["TERM"]
     with console.kept():
         fed = terminal or console.offers_input(shell=not command)
-        return _run(words, environment, str(folder), fed=fed)
+        return _run(words, environment, pods.folder, fed=fed)
 
 
 def _check(found: Job, instance: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -396,7 +396,6 @@ class LocalBackend:
             state = self._first_state(job.submission)
             # As on a cluster, its pods are new ones; what the last ones wrote is their last run.
             for pod in logs.pods(job.folder):
-                (pod / "env").unlink(missing_ok=True)
                 logs.begin_run(pod)
             self._store.unmark(job, HELD)
             process = self._spawn(job.submission, job.folder)
@@ -712,19 +711,18 @@ def _instances(found: Job) -> Iterator[Instance]:
 def _stopped(found: Job) -> Iterator[Instance]:
     """The pods that a suspended job had."""
     job = found.submission
-    if found.state.phase is not Phase.SUSPENDED:
+    if found.state.phase is not Phase.SUSPENDED or not (found.folder / "pods.json").exists():
         return
     for index, name in _pods(job):
-        if (found.folder / "pods" / name).is_dir():
-            yield Instance(
-                name=name,
-                status="Terminated",
-                created=job.created,
-                chief=index is None,
-                worker=index,
-                gpus=0 if index is None else job.gpus,
-                uid=f"{job.uid}-{name}",
-            )
+        yield Instance(
+            name=name,
+            status="Terminated",
+            created=job.created,
+            chief=index is None,
+            worker=index,
+            gpus=0 if index is None else job.gpus,
+            uid=f"{job.uid}-{name}",
+        )
 
 
 def _pods(job: Submission) -> Iterator[tuple[int | None, str]]:
@@ -797,29 +795,26 @@ def _spawn(
     path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
     # A supervisor is no part of the job that it was perhaps submitted from.
     marks = {processes.JOB_MARK: "", processes.POD_MARK: "", processes.KEEPER_MARK: uid}
-    log = str(diary / "supervisor.log")
     command = [sys.executable, "-P", "-m", "arena_topo.engines.local.supervisor", str(folder)]
     try:
-        pid = os.posix_spawn(
-            sys.executable,
-            command,
-            {**environment, **marks, "PYTHONPATH": path},
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 2, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            ],
-            setsid=True,
-            setsigmask=(),
-            # nohup and shells' `&` ignore signals, which pods would inherit.
-            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log:
+            started = subprocess.Popen(
+                command,
+                env={**environment, **marks, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
     except OSError as error:
         raise ArenaError(
             "cannot start the process that runs the job", why=error.strerror or str(error)
         ) from error
-    found = processes.process(pid)
-    _supervisors.add(pid)
+    # Collected by `_reap`, not by the object.
+    started.returncode = 0
+    _supervisors.add(started.pid)
+    found = processes.process(started.pid)
     if found is None:
         raise ArenaError("the process that runs the job ended at once")
     return found

@@ -13,8 +13,8 @@
         room                                space for the record of the job's end on a full disk
         held                                there while the job is suspended, or is to be
         unwanted                            there if the job deletes itself: its supervisor does it
-        pods/POD/env                        its environment
-        pods/POD/RUN-START.log              what it said (see logs)
+        pods.json                           the environments of its pods, and what mpirun reads
+        pods/POD/RUN-START.log              what a pod said (see logs)
 
 The folder must be the user's own and closed to others. What a killed submitter or deleter leaves
 in it (jobs/NAMESPACE/.new-*, .gone-*) is removed by who lists jobs next.
@@ -71,8 +71,8 @@ MOST_WORKERS = 1 << 15
 _MOST_GPUS = 1 << 12
 """GPUs of a machine, at most: far more than there are in one."""
 
-_ROOM, _ROOM_OF_POD = 1 << 16, 1 << 14
-"""Bytes that a job's records and the first lines of its logs take, beside its environments."""
+_ROOM, _ROOM_OF_POD = 1 << 17, 1 << 12
+"""Bytes that a job's records and the first lines of its log take, beside its environment."""
 
 _FULL = 1 << 14
 """Bytes without which a record may not be written."""
@@ -255,6 +255,11 @@ class JobStore:
         with self._writing():
             _locked(job.folder / "alive")
 
+    def wait_for_supervisor(self, job: Job) -> None:
+        """Wait until the supervisor of a job has ended, with all its threads."""
+        with self._writing():
+            os.close(_locked(job.folder / "alive"))
+
     def is_supervised(self, job: Job) -> bool:
         """Whether a supervisor lives, even one whose process cannot be seen from here.
 
@@ -399,8 +404,8 @@ class JobStore:
             try:
                 replace_file(made / "manifest.json", manifest)
                 replace_file(made / "submission.json", submitted)
-                pods = submission.workers + 1
-                _take_room(made / "room", _ROOM + pods * (_ROOM_OF_POD + len(submitted)))
+                pods = (submission.workers + 1) * _ROOM_OF_POD
+                _take_room(made / "room", _ROOM + pods + len(submitted))
                 state = msgspec.structs.replace(state, supervisor=start(made))
                 replace_file(made / "record", _recorded(state))
                 # Remains of a job that was never finished being made have no record: no job.

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,7 +125,6 @@ def pod_environment(
     pod: str,
     devices: str,
     scratch: Path,
-    interfaces: Collection[str],
 ) -> dict[str, str]:
     """The environment of one pod: the submitter's in place of an image's, then the manifest's."""
     base = {
@@ -133,9 +132,8 @@ def pod_environment(
         for name, value in submission.environment.items()
         if not name.startswith(_FOREIGN_LAUNCHES) and name != processes.KEEPER_MARK
     }
-    stated = {
-        name: value for name, value in own.items() if not mpirun.foreign(name, value, interfaces)
-    }
+    here = mpirun.interfaces()
+    stated = {name: value for name, value in own.items() if not mpirun.foreign(name, value, here)}
     both = base | stated
     return {
         **{name: value for name, value in both.items() if not mpirun.ROUTES.fullmatch(name)},
@@ -168,10 +166,10 @@ class Supervisor:
         self._signals = _SignalWaiter()
         self._running: dict[int, str] = {}
         self._pods: dict[str, PodState] = {}
+        self._environments: dict[str, dict[str, str]] = {}
         self._log: logs.LogWriter | None = None
         self._drain: threading.Thread | None = None
         self._deadline = math.inf
-        self._held_open = -1
         self._place = 1
         """In the queue, as it was at the last look."""
 
@@ -282,30 +280,24 @@ class Supervisor:
             if attempt < pods.retries:
                 self._write(reason=f"{failed}; starting it again", notify=False)
                 self._pause(min(_LONGEST_PAUSE, 0.25 * 2**attempt))
-                logs.begin_run(self._place_of(self._launcher))
+                logs.begin_run(self._job.folder / "pods" / self._launcher)
                 self._log = None
         return _over(code, failed)
 
     def _guard(self) -> None:
         """Have a child end the job's processes as soon as this process is killed.
 
-        It waits for the end of a pipe that this process alone holds open. It is told from the pods
-        by the mark of supervisors.
+        It waits for the lock that this process holds. It is told from the pods by the mark of
+        supervisors.
         """
-        supervisor = self._job.state.supervisor
-        heard, self._held_open = os.pipe()
-        if supervisor is None or os.fork():
-            os.close(heard)
+        if os.fork():
             return
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            # Also the lock by which others see that the supervisor lives.
-            _close_inherited(but=heard)
-            os.read(heard, 1)
-            # Files are closed a moment before a process is gone.
-            while processes.alive(supervisor):
-                time.sleep(_QUICKEST)
+            # Also this process's own share of the lock.
+            _close_inherited()
+            self._store.wait_for_supervisor(self._job)
             with self._store.lock():
                 current(self._store, self._job)
         finally:
@@ -313,72 +305,62 @@ class Supervisor:
 
     def _prepare(self, pods: Pods, scratch: Path, folder: str) -> None:
         """Write what the pods, `mpirun` and the agent read: environments, hosts, the shims."""
-        job, interfaces = self._asked, mpirun.interfaces()
+        job, control = self._asked, self._job.folder
         cluster = scheduler.machines(job.emulate)
-        control = self._job.folder
         if not _is_plain(str(control)):
             control = scratch
         shims = control / SHIMS
         shims.mkdir(mode=0o700, exist_ok=True)
         slots = {worker_name(job.name, index): pods.slots for index in range(job.workers)}
-        hosts = control / "arena-topo-hostfile"
+        hosts, hydra_hosts = control / "arena-topo-hostfile", control / "hydra-hostfile"
         hosts.write_text("".join(f"{name} slots={n}\n" for name, n in slots.items()))
-        hydra_hosts = control / "hydra-hostfile"
         hydra_hosts.write_text("".join(f"{name}:{n}\n" for name, n in slots.items()))
         agent = _shim(shims / "agent", "agent", self._job.folder)
         for name in mpirun.LAUNCHERS:
             _shim(shims / name, "run", self._job.folder, name)
-        for index, node, gpus in scheduler.present(self._job).workers:
-            pod = worker_name(job.name, index)
-            self._write_environment(
-                pod,
-                pod_environment(
-                    job,
-                    {**pods.worker_environment, "K_MPI_JOB_ROLE": "worker"},
-                    pod=pod,
-                    devices=scheduler.visible_devices(cluster, node, gpus),
-                    scratch=_made(scratch / str(index)),
-                    interfaces=interfaces,
-                ),
+        # As on a cluster, the GPUs belong to the workers alone.
+        roles = [(self._launcher, "launcher", pods.launcher_environment, "")] + [
+            (
+                worker_name(job.name, index),
+                "worker",
+                pods.worker_environment,
+                scheduler.visible_devices(cluster, node, gpus),
             )
-        launcher = pod_environment(
-            job,
-            {**pods.launcher_environment, "K_MPI_JOB_ROLE": "launcher"},
-            pod=launcher_name(job.name),
-            # As on a cluster, the GPUs belong to the workers alone.
-            devices="",
-            scratch=_made(scratch / "launcher"),
-            interfaces=interfaces,
-        )
+            for index, node, gpus in scheduler.present(self._job).workers
+        ]
+        for number, (pod, role, environment, devices) in enumerate(roles):
+            # Short, since sockets in it may have no more than 107 characters.
+            private_scratch = scratch / str(number)
+            private_scratch.mkdir(mode=0o700)
+            self._environments[pod] = pod_environment(
+                job,
+                {**environment, "K_MPI_JOB_ROLE": role},
+                pod=pod,
+                devices=devices,
+                scratch=private_scratch,
+            )
+        launcher = self._environments[self._launcher]
         private = {name: launcher[name] for name in mpirun.PRIVATE if name in launcher}
         launcher |= _launching(hosts, hydra_hosts, agent)
         launcher["PATH"] = f"{shims}{os.pathsep}{launcher.get('PATH') or os.defpath}"
-        self._write_environment(launcher_name(job.name), launcher)
-        (self._job.folder / "pods.json").write_text(
-            json.dumps(
-                {
-                    "slots": slots,
-                    "launcher": private,
-                    "bin": str(shims),
-                    "folder": folder,
-                }
-            )
-        )
-
-    def _place_of(self, pod: str) -> Path:
-        return self._job.folder / "pods" / pod
-
-    def _write_environment(self, pod: str, environment: Mapping[str, str]) -> None:
-        self._place_of(pod).mkdir(parents=True, mode=0o700, exist_ok=True)
-        (self._place_of(pod) / "env").write_text(json.dumps(environment))
+        # What is equal everywhere is written once: it may be long, and may hold secrets.
+        common = set.intersection(*(set(one.items()) for one in self._environments.values()))
+        about = {
+            "slots": slots,
+            "launcher": private,
+            "bin": str(shims),
+            "folder": folder,
+            "common": dict(common),
+            "own": {pod: dict(one.items() - common) for pod, one in self._environments.items()},
+        }
+        (self._job.folder / "pods.json").write_text(json.dumps(about))
 
     def _start(self, pod: str, command: Sequence[str], folder: str, output: int) -> None:
-        environment = json.loads((self._place_of(pod) / "env").read_bytes())
         try:
             started = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=environment,
+                env=self._environments[pod],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -417,7 +399,7 @@ class Supervisor:
 
     def _writer(self) -> logs.LogWriter:
         if self._log is None:
-            place = self._place_of(self._launcher)
+            place = self._job.folder / "pods" / self._launcher
             # Not `parents`: the folder of a job that was removed must not come back.
             place.parent.mkdir(mode=0o700, exist_ok=True)
             self._log = logs.LogWriter(place, _limit())
@@ -695,11 +677,6 @@ def _shim(path: Path, verb: str, folder: Path, *words: str) -> Path:
     return path
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(mode=0o700)
-    return folder
-
-
 def _temporary(submission: Submission) -> str:
     """Where scratch goes: short, since sockets in it may have no more than 107 characters."""
     # Those of a job that submits another one end before it.
@@ -729,10 +706,10 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
-def _close_inherited(but: int = -1) -> None:
+def _close_inherited() -> None:
     """Let go of the files of another process: a pipe or a lock would never be released."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  names are numbers
-        if sys.stderr.fileno() < int(name) != but:
+        if int(name) > sys.stderr.fileno():
             with contextlib.suppress(OSError):
                 os.close(int(name))
 
@@ -740,6 +717,12 @@ def _close_inherited(but: int = -1) -> None:
 def main() -> None:
     """Run the job whose folder is named on the command line."""
     _close_inherited()
+    # nohup and shells' `&` ignore signals, which pods would inherit.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Python itself ignores the last two, and lets go of them in what it starts.
+    kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+    for number in signal.valid_signals() - kept:
+        signal.signal(number, signal.SIG_DFL)
     os.chdir("/")
     # What this process writes is private; what the job writes follows the submitter's own wish.
     umask = os.umask(0o077)
