@@ -543,6 +543,24 @@ def test_a_machine_that_is_renamed_knows_its_running_jobs(run, state, monkeypatc
     assert state.exists()
 
 
+def test_the_job_of_another_container_of_this_machine_runs_and_has_its_gpus(
+    run, state, monkeypatch, tmp_path
+):
+    assert submitted(run, "busy", "sleep 600")[0] == 0
+    assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0
+    backend = open_backend(Options(backend="local", emulate="dgx-1-v100:2"))
+    before = [node.free for node in backend.cluster().nodes]
+    assert before != [0xFF, 0xFF]
+    (tmp_path / "proc").mkdir()
+    with monkeypatch.context() as container:
+        # It has a name of its own, and sees no processes but its own.
+        container.setattr(socket, "gethostname", lambda: "container")
+        container.setattr(processes, "PROC", tmp_path / "proc")
+        assert backend.job("busy", "default").phase is Phase.RUNNING
+        assert [node.free for node in backend.cluster().nodes] == before
+    assert state.exists()
+
+
 def test_a_job_whose_supervisor_was_killed_ends_on_a_renamed_machine_too(run, state, monkeypatch):
     assert submitted(run, "busy", "sleep 600")[0] == 0
     assert run("wait", "busy", "--for=running", "--timeout=30s")[0] == 0

@@ -223,20 +223,20 @@ class LocalBackend:
                     )
                 )
         plain = viewed(self.cluster(), pods=True)
-        nodes = []
-        for node in plain.nodes:
-            capacity = {node.node.resource: float(len(node.node.machine.gpus))}
-            nodes.append(
+        return replace(
+            plain,
+            nodes=tuple(
                 replace(
-                    node,
+                    one,
                     ip=ADDRESS,
-                    pods=tuple(sorted(pods[node.name], key=lambda pod: (pod.namespace, pod.name))),
-                    planned=GPUSet(planned[node.name]),
-                    capacity=capacity,
-                    allocatable=capacity,
+                    pods=tuple(sorted(pods[one.name], key=lambda pod: (pod.namespace, pod.name))),
+                    planned=GPUSet(planned[one.name]),
+                    capacity={one.node.resource: float(len(one.node.machine.gpus))},
+                    allocatable={one.node.resource: float(len(one.node.machine.gpus))},
                 )
-            )
-        return replace(plain, nodes=tuple(nodes))
+                for one in plain.nodes
+            ),
+        )
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """Nothing: the engine itself makes placements hold."""

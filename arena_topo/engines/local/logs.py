@@ -192,6 +192,10 @@ class LogWriter:
                 self.write(data)
                 if len(data) < _QUIET:
                     time.sleep(_PAUSE)
+        self.write(b"")
+        with self._lock:
+            os.close(self._file)
+            self._file = -1
 
     def _add(self, data: bytes) -> None:
         if data and (self._missing or not self._append(data)):
@@ -201,6 +205,8 @@ class LogWriter:
         """Append all of a text, or nothing of it."""
         left = rows = _rows(data, time.time_ns(), inside=self._inside)
         try:
+            if self._file < 0:
+                self._file = self._opened(self._start)
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError:
