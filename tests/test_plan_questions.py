@@ -9,7 +9,7 @@ from cube_mesh import HGX, V100, cluster, node, with_nics
 
 from arena_topo import cli
 from arena_topo.errors import UsageError
-from arena_topo.gang import comparison, elsewhere
+from arena_topo.gang import comparison
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.jobs import plan_view as screen_of
 from arena_topo.layout import folded
@@ -213,7 +213,7 @@ def test_rows_differ_in_their_nodes_and_none_is_better_than_the_one_above(world,
 def test_a_row_is_what_is_best_without_the_nodes_above_it():
     world = cluster(node("hgx-0", HGX), node("dgx-0", V100), node("dgx-1", V100, 0b11))
     request = Request(workers=1, gpus=2)
-    rows = elsewhere.next_best(request, world, place(request, world), 9)
+    rows = comparison.next_best(request, world, place(request, world), 9)
     assert [one.nodes for one in rows] == [("hgx-0",), ("dgx-0",), ("dgx-1",)]
     left = replace(world, nodes=world.nodes[1:])
     assert rows[1].bandwidth == place(request, left).bandwidth
@@ -249,7 +249,7 @@ def test_a_thousand_nodes_are_indexed_once(monkeypatch):
     first = place(request, world)
     made = Index.__init__
     monkeypatch.setattr(Index, "__init__", lambda *args: (built.append(1), made(*args))[1])
-    assert len(elsewhere.next_best(request, world, first, 8)) == 8
+    assert len(comparison.next_best(request, world, first, 8)) == 8
     assert len(built) == 1
 
 

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Wire
 from arena_topo.engines import Backend
-from arena_topo.errors import ArenaError
+from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import planning, shape
-from arena_topo.gang.elsewhere import named, next_best
-from arena_topo.gang.planning import built, check_preferred, seen, set_aside_for_topology
+from arena_topo.gang.planning import (
+    built,
+    check_preferred,
+    mechanisms_in,
+    seen,
+    set_aside_for_topology,
+    version,
+)
 from arena_topo.job import MPIJob, PodShape
-from arena_topo.manifests import Plan, estimates
+from arena_topo.manifests import Mechanisms, Plan, estimates
+from arena_topo.manifests.annotations import parse_map
+from arena_topo.manifests.binding import bind
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import (
     Baseline,
     Counts,
+    Objective,
     Placement,
+    Proof,
     Reason,
     Request,
     Solver,
@@ -29,10 +40,16 @@ from arena_topo.solver import (
     once_empty,
     valued,
 )
-from arena_topo.topology import Cluster, Node, NodeName
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members, natural
 
 RDMA_DEVICE = "rdma/hca"
 """What --rdma asks for."""
+
+_MOST_TRIED = 8
+"""Nodes of a row that are left out one by one; of a large gang more would take seconds."""
+
+_NEAR = 3
+"""Nodes of similar names that the error of an unknown one lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +139,9 @@ def propose(
 ) -> Proposal:
     """Plan a job as `planning.plan` does, and compare; a refusal is part of the answer here.
 
-    `on` is a placement to value instead of the best, as `elsewhere.named` reads it. `top` is how
+    `on` is a placement to value instead of the best, as `named` reads it. `top` is how
     many placements are listed, the best among them. A job without --gputopology is planned as if
-    it had it. UsageError where there is nothing to place on, or of `elsewhere.named`.
+    it had it. UsageError where there is nothing to place on, or of `named`.
     """
     if not (job.gputopology or job.gpus):
         plan = planning.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
@@ -149,17 +166,13 @@ def propose(
     if on:
         return _named(found, on, job, backend, api=api, best=plan, set_aside=set_aside)
     request = _as_bound(plan)
-    advice = (
-        _other_shape(plan, job, backend, namespace=namespace, cluster=cluster),
-        _rdma(plan, cluster),
-    )
     assert plan.placement is not None
     return replace(
         found,
         plan=plan,
         request=request,
         comparison=compare(request, cluster, set_aside),
-        advice=tuple(filter(None, advice)),
+        advice=advised(plan, backend, cluster, lambda: mechanisms_in(backend, namespace)),
         rows=next_best(request, cluster, _valued(plan, cluster), top) if top > 1 else (),
     )
 
@@ -274,34 +287,19 @@ def compare(
     )
 
 
-def advised(plan: Plan, cluster: Cluster) -> tuple[str, ...]:
-    """What would give the pods of a plan more, on the very nodes of the plan.
+def advised(
+    plan: Plan,
+    backend: Backend | None,
+    cluster: Cluster,
+    mechanisms: Callable[[], Mechanisms | None] = lambda: None,
+) -> tuple[str, ...]:
+    """What would give the pods of a plan more: another shape of theirs, or the NICs of their nodes.
 
-    Unlike the advice of `propose` it places nothing anew, as the job may hold its GPUs by now.
+    `cluster` is as the plan was made on it, so it may be said of a job that holds its GPUs by now;
+    `mechanisms` are those of its namespace.
     """
-    return tuple(filter(None, (_fused_there(plan, cluster), _rdma(plan, cluster))))
-
-
-def _fused_there(plan: Plan, cluster: Cluster) -> str | None:
-    """What fused pods would get of these GPUs; None where it is no more.
-
-    They can be fused where each node has as many workers as the others.
-    """
-    placement, binding, forecast = plan.placement, plan.binding, plan.forecast
-    if placement is None or binding is None or forecast is None or forecast.usable is None:
-        return None
-    loads = set(Counter(one.node for one in placement.assignments).values())
-    if not binding.separate or plan.job.pod_shape is PodShape.FUSED or len(loads) > 1:
-        return None
-    if not shape.allows(plan.job, PodShape.FUSED):
-        return None
-    [together] = loads
-    joined = valued(placement, cluster, joined=True)
-    found = counted_on(joined, binding)
-    if together == 1 or found is None or not _faster(found.point, forecast.usable):
-        return None
-    words = _words(estimates.text(found), found.point, joined)
-    return _said(plan.job, len(placement.assignments) // together, words)
+    advice = _other_shape(plan, backend, cluster, mechanisms), _rdma(plan, cluster)
+    return tuple(filter(None, advice))
 
 
 def _faster(found: float, than: float) -> bool:
@@ -351,54 +349,48 @@ def _told(node: Node) -> bool:
 
 
 def _other_shape(
-    plan: Plan, job: MPIJob, backend: Backend | None, *, namespace: str, cluster: Cluster
+    plan: Plan,
+    backend: Backend | None,
+    cluster: Cluster,
+    mechanisms: Callable[[], Mechanisms | None],
 ) -> str | None:
     """What pods of another shape could use, on whatever nodes, where that is a higher band.
 
     Fused pods ask for nothing of the cluster, so `shared` is named only where it gives more.
     """
-    forecast, binding = plan.forecast, plan.binding
+    forecast, binding, job = plan.forecast, plan.binding, plan.job
     if forecast is None or forecast.usable is None or binding is None or not binding.separate:
         return None
-    if job.pod_shape in {PodShape.FUSED, PodShape.AUTO} or job.workers == 1:
+    if job.pod_shape is PodShape.FUSED or job.workers == 1:
         return None
     words, least = None, forecast.usable
     for pods in (PodShape.FUSED, PodShape.SHARED):
         if pods is job.pod_shape or not shape.allows(job, pods):
             continue
-        asked = replace(job, pod_shape=pods)
-        if pods is PodShape.SHARED and not _reaches(asked, backend, plan.api, cluster, least):
-            continue
         try:
-            other = planning.plan(
-                asked, backend, namespace=namespace, api=plan.api, cluster=cluster
-            )
+            other = shape.shaped(replace(job, pod_shape=pods), cluster, backend, api=plan.api)
+            shape.check(other)
+            placement = planning.fit(other, cluster, backend, api=plan.api)
+            # The best that it could get; only then the cluster is asked what would hold.
+            if placement is None or not _reaches(placement, least):
+                continue
+            held = bind(other, placement, cluster, plan.api, mechanisms())
         except ArenaError:
             # What cannot be planned in another shape is no advice.
             continue
-        found = other.forecast
-        if found is None or found.usable is None or not _faster(found.usable, least):
+        found = counted_on(valued_as(placement, cluster, held), held)
+        if found is None or not _faster(found.point, least):
             continue
-        least = found.usable
-        gives = _words(estimates.recorded(found), found.usable, other.placement)
-        words = (
-            _said(job, other.job.workers, gives)
-            if pods is PodShape.FUSED
-            else f"--pod-shape shared would give {gives}, where the namespace allows hostIPC"
-        )
+        least = found.point
+        gives = _words(estimates.text(found), found.point, placement)
+        words = f"--pod-shape shared would give {gives}, where the namespace allows hostIPC"
+        if pods is PodShape.FUSED:
+            words = _said(job, other.workers, gives)
     return words
 
 
-def _reaches(
-    job: MPIJob, backend: Backend | None, api: ApiVersion, cluster: Cluster, than: float
-) -> bool:
-    """Whether pods that share could be faster at all; that costs no question to the cluster."""
-    try:
-        request = planning.request_of(job, cluster, backend, api=api)
-    except ArenaError:
-        return False
-    found = Solver(cluster).best(request)
-    return found is not None and _faster(found.bandwidth, than)
+def _reaches(placement: Placement, least: float) -> bool:
+    return placement.bandwidth is not None and _faster(placement.bandwidth.point, least)
 
 
 def _said(job: MPIJob, pods: int, words: str) -> str:
@@ -412,3 +404,192 @@ def _seen(backend: Backend | None, cluster: Cluster | None) -> Cluster:
     if backend is None:
         raise planning.nothing_to_place_on()
     return backend.cluster()
+
+
+# ---------------------------------------------------------------- placements beside the best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A placement that a person names, for a job in the shape that it has there.
+
+    `hindrances` say why the job cannot have it now; none where it can.
+    """
+
+    job: MPIJob
+    request: Request
+    placement: Placement
+    hindrances: tuple[str, ...]
+
+
+def named(
+    text: str,
+    job: MPIJob,
+    cluster: Cluster,
+    backend: Backend | None = None,
+    *,
+    api: ApiVersion | None = None,
+    best: Placement | None = None,
+) -> Named:
+    """Read a placement such as `node-a/0,3;node-b/1,2` and value it; in use or not.
+
+    `best` is what it is measured by. UsageError for nodes and GPUs that are not there, or that are
+    not what the job asks for.
+    """
+    workers = _read(text)
+    job = _shaped(job, len(workers), version(backend, api))
+    nodes = {node.name: node for node in cluster.nodes}
+    for at, name, gpus in workers:
+        if name not in nodes:
+            raise _unknown(name, nodes)
+        _check(at, nodes[NodeName(name)], gpus, job.gpus)
+    seats = [(NodeName(name), gpus) for _at, name, gpus in workers]
+    for name, many in Counter(name for name, _gpus in seats).items():
+        if many * job.gpus > len(nodes[name].machine.gpus):
+            most = len(nodes[name].machine.gpus)
+            raise _wrong(f"{many} workers of {job.gpus} GPUs on {name}, which has {most} GPUs")
+    request = planning.request_of(job, cluster, backend, api=api)
+    solver = Solver(cluster)
+    placement = solver.value(request, seats)
+    used = [nodes[name] for name in placement.nodes]
+    if best is not None:
+        proof = Proof(optimal=False, bound=best.proof.bound)
+        placement = replace(placement, proof=proof)
+    if best is not None and best.proof.optimal and _as_good(placement, best):
+        placement = replace(placement, proof=best.proof)
+    return Named(
+        job=job,
+        request=request,
+        placement=placement,
+        hindrances=tuple(_hindrances(solver, request, seats, used)),
+    )
+
+
+def _read(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
+    try:
+        return parse_map(text.replace(" ", ""))
+    except ValueError as error:
+        raise _wrong(str(error)) from None
+
+
+def _wrong(why: str) -> UsageError:
+    return UsageError(
+        "--on is invalid",
+        why=why,
+        hint='name the node and the GPUs of each worker: --on "node-a/0,3;node-b/1,2"',
+    )
+
+
+def _shaped(job: MPIJob, pods: int, api: ApiVersion) -> MPIJob:
+    """The job in so many pods; UsageError where it has another number of them."""
+    if job.pod_shape in {PodShape.FUSED, PodShape.AUTO} and job.workers % pods == 0:
+        return shape.chosen(job, job.workers // pods, api)
+    if pods != job.workers:
+        asked = f"{job.workers} {'are' if job.workers != 1 else 'is'} asked for"
+        raise _wrong(f"it names {pods} worker{'s' * (pods != 1)}, and {asked}")
+    return job
+
+
+def _unknown(name: str, nodes: Mapping[NodeName, Node]) -> UsageError:
+    near = difflib.get_close_matches(name, nodes, n=_NEAR)
+    known = sorted(nodes, key=natural)
+    return UsageError(
+        f"--on: this cluster has no node {name}",
+        why=None if near else f"it has {', '.join(known[:_NEAR])}{', ...' * (len(known) > _NEAR)}",
+        hint=f"did you mean {' or '.join(near)}?" if near else "see them all: arena-topo top node",
+    )
+
+
+def _check(at: int, node: Node, gpus: Sequence[int], size: int) -> None:
+    """Refuse GPUs that the node has not, or of which a worker needs another number."""
+    most = len(node.machine.gpus)
+    if odd := [gpu for gpu in gpus if gpu >= most]:
+        has = f"GPUs 0 to {most - 1}" if most > 1 else "GPU 0 alone" if most else "no GPUs"
+        raise _wrong(f"worker {at}: {node.name} has {has}, not GPU {odd[0]}")
+    # Without any the kubelet picks them.
+    if gpus and len(gpus) != size:
+        raise _wrong(f"worker {at} has {len(gpus)} GPU{'s' * (len(gpus) != 1)}, and --gpus {size}")
+
+
+def _as_good(one: Placement, best: Placement) -> bool:
+    """Whether no part of the order that is proven tells two placements apart."""
+    if one.bandwidth is None or best.bandwidth is None:
+        return one.tier == best.tier
+    return (
+        band(one.bandwidth.point) == band(best.bandwidth.point)
+        and (one.tier, len(one.nodes)) == (best.tier, len(best.nodes))
+        and one.inside is not None
+        and best.inside is not None
+        and one.inside.point >= best.inside.point
+    )
+
+
+def _hindrances(
+    solver: Solver,
+    request: Request,
+    seats: Sequence[tuple[NodeName, tuple[int, ...]]],
+    used: Sequence[Node],
+) -> Iterator[str]:
+    """Why these GPUs cannot be had now."""
+    loads = Counter(name for name, _gpus in seats)
+    for node in used:
+        chosen = gpu_set(gpu for name, gpus in seats if name == node.name for gpu in gpus)
+        taken = GPUSet(chosen & ~node.free)
+        reason = solver.hindrance(request, node, loads[node.name])
+        if not taken or reason not in {None, Reason.BUSY, Reason.RESOURCES}:
+            if reason is not None:
+                yield f"{node.name}: {reason.value}"
+            continue
+        for some, state in (
+            (GPUSet(taken & node.healthy), "in use"),
+            (GPUSet(taken & ~node.healthy), "broken"),
+        ):
+            if some:
+                many = count(some) > 1
+                which = f"GPU{'s' * many} {', '.join(map(str, members(some)))}"
+                yield f"{which} of {node.name} {'are' if many else 'is'} {state}"
+    models = {node.machine.model for node in used}
+    if len(models) > 1 and not request.mix_models:
+        yield "the nodes have different GPU models, which a gang mixes with --mix-models alone"
+
+
+def next_best(
+    request: Request, cluster: Cluster, first: Placement, rows: int
+) -> tuple[Placement, ...]:
+    """The best placement and those after it, at most so many rows, best first.
+
+    Each row is the best that uses no node of the rows above it. Where too little room is left, it
+    is the best that leaves out one node more than the row above.
+    """
+    solver = Solver(cluster)
+    found = [first]
+    left_out: dict[NodeName, Reason] = dict(request.excluded)
+    while len(found) < rows:
+        above = found[-1].nodes
+        ways = (
+            [above] if len(above) == 1 else [above, *((name,) for name in _unlike(above, cluster))]
+        )
+        best: tuple[Objective, Placement, dict[NodeName, Reason]] | None = None
+        for names in ways:
+            without = left_out | dict.fromkeys(names, Reason.BUSY)
+            asked = replace(request, excluded=without)
+            other = solver.best(asked)
+            if other is not None and (best is None or other.worth < best[0]):
+                best = other.worth, solver.placement(asked, other), without
+            if best is not None and names is above:
+                break
+        if best is None:
+            break
+        found.append(best[1])
+        left_out = best[2]
+    return tuple(found)
+
+
+def _unlike(names: Sequence[NodeName], cluster: Cluster) -> list[NodeName]:
+    """One of each kind of these nodes, as leaving out another of its kind gives the same."""
+    nodes = {node.name: node for node in cluster.nodes}
+    kinds = {
+        (nodes[name].machine.configuration, nodes[name].free, nodes[name].domains): name
+        for name in reversed(names)
+    }
+    return list(kinds.values())[:_MOST_TRIED]

@@ -170,7 +170,7 @@ def built(
         cluster=cluster,
         waiting=waiting,
         binding=binding or (backend.binding if backend else None),
-        mechanisms=_mechanisms(backend, namespace, placement if binding is None else None),
+        mechanisms=mechanisms_in(backend, namespace) if placement and binding is None else None,
         kept=kept,
     )
     remarks = (*_unsuspended(job, api), *(backend.remarks(job) if backend else ()))
@@ -194,11 +194,9 @@ def _kept(job: MPIJob, backend: Backend | None, cluster: Cluster | None) -> bool
     return any(node.labels.get(published.SCHEDULE_LABEL) == "topology" for node in cluster.nodes)
 
 
-def _mechanisms(
-    backend: Backend | None, namespace: str, placement: Placement | None
-) -> Mechanisms | None:
-    """What makes a placement hold; None where nothing is placed, or there is no cluster to ask."""
-    if placement is None or backend is None or backend.binding is not None:
+def mechanisms_in(backend: Backend | None, namespace: str) -> Mechanisms | None:
+    """What makes placements hold in a namespace; None where there is no cluster to ask."""
+    if backend is None or backend.binding is not None:
         return None
     return backend.mechanisms(namespace)
 
@@ -268,7 +266,7 @@ def bound(
     """How a placement would be made to hold; InvalidJob and ArenaError as of `bind`."""
     if backend is not None and backend.binding is not None:
         return backend.binding
-    found = _mechanisms(backend, namespace, placement)
+    found = mechanisms_in(backend, namespace)
     return bind(job, placement, cluster, version(backend, api), found)
 
 
@@ -319,9 +317,15 @@ def _cause(placement: Placement, binding: Binding, forecast: Forecast) -> str:
     return f"the kubelet picks the GPUs, at worst {estimates.text(worst)}"
 
 
-def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
+def fit(
+    job: MPIJob,
+    cluster: Cluster,
+    backend: Backend | None = None,
+    *,
+    api: ApiVersion | None = None,
+) -> Placement | None:
     """The best placement of a job; None, without looking for reasons, where there is none."""
-    return Solver(cluster).find(request_of(job, cluster))
+    return Solver(cluster).find(request_of(job, cluster, backend, api=api))
 
 
 def placed(

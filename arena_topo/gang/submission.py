@@ -114,6 +114,7 @@ def submit(
         job=job,
         backend=backend,
         queue=queue,
+        starter=open_starter(backend, queue),
         namespace=namespace,
         api=api or backend.api_version(),
         stay=stay,
@@ -153,7 +154,7 @@ def _applied(
         created,
         starter="It starts by itself once it can." if decided.waiting is not None else None,
         nearest=nearest,
-        advice=comparison.advised(decided, cluster) if cluster is not None else (),
+        advice=comparison.advised(decided, backend, cluster) if cluster is not None else (),
     )
 
 
@@ -172,6 +173,7 @@ class _Submission:
     job: MPIJob
     backend: Backend
     queue: Queue
+    starter: Starter
     namespace: str
     api: ApiVersion
     stay: bool
@@ -181,7 +183,7 @@ class _Submission:
     sees: Tell
 
     def submitted(self) -> Submitted:
-        starter = open_starter(self.backend, self.queue)
+        starter = self.starter
         try:
             view = self.queue.read()
         except AccessDenied as denied:
@@ -294,15 +296,22 @@ class _Submission:
         )
 
     def _told(self, planned: Plan, created: tuple[str, ...], outcome: Outcome) -> Submitted:
-        waits = outcome.decision.placement is None
+        decision, advice = outcome.decision, tuple[str, ...]()
+        if decision.placement is not None:
+            advice = comparison.advised(
+                planned,
+                self.backend,
+                decision.cluster,
+                lambda: self.starter.mechanisms(self.namespace),
+            )
         return _submitted(
             self.backend,
             planned,
             created,
-            starter=self._starter(outcome) if waits else None,
-            nearest=outcome.decision.nearest,
+            starter=self._starter(outcome) if decision.placement is None else None,
+            nearest=decision.nearest,
             notes=outcome.notes,
-            advice=() if waits else comparison.advised(planned, outcome.decision.cluster),
+            advice=advice,
         )
 
     def _starter(self, outcome: Outcome) -> str:
@@ -336,7 +345,7 @@ class _Submission:
         owner = suspender(planned.objects[0])
         if owner is not None:
             return self._handed_over(job, planned, owner)
-        stored = open_starter(self.backend, self.queue).admit(planned, decision)
+        stored = self.starter.admit(planned, decision)
         created = self._completed(stored, planned)
         with left_behind(job.name, self.namespace):
             stored = marked_whole(self.queue, stored)
@@ -376,7 +385,6 @@ class _Submission:
 
     def _admitted(self, job: MPIJob) -> Outcome | None:
         """Stay until a gang was started by its queue, and place it; None if that takes too long."""
-        starter = open_starter(self.backend, self.queue)
         while self._pause():
             found = self.queue.get(self.namespace, job.name)
             mine = None if found is None else queued(found, {})
@@ -384,9 +392,9 @@ class _Submission:
                 return None
             if mine.suspended or not rollout.gated(self.queue.pods(found)):
                 continue
-            outcome = starter.admitted(job_of(found), found)
+            outcome = self.starter.admitted(job_of(found), found)
             if outcome.resumed and outcome.decision.placement is not None:
-                return self._watched(starter, job, outcome)
+                return self._watched(self.starter, job, outcome)
         return None
 
     def _unsuspendable(self, starter: Starter, job: MPIJob, mine: QueuedJob) -> Submitted:
