@@ -90,6 +90,16 @@ def _first(found: Found) -> str:
     return next(iter(found.values()))
 
 
+def _of_pods(code: Code, found: Found, verbs: str, what: str, hint: str) -> Diagnosis | None:
+    """The verdict on the pods that something is the matter with, if there are any.
+
+    `verbs` is the verb for one pod and for several: `was/were`.
+    """
+    if not found:
+        return None
+    return _said(code, f"{_several(found, *verbs.split('/'))} {what}", _first(found), hint)
+
+
 # ---------------------------------------------------------------- what pods and nodes show
 
 
@@ -186,19 +196,16 @@ def _succeeded(case: Case) -> Diagnosis | None:
 
 
 def _out_of_memory(case: Case) -> Diagnosis | None:
-    killed = [
-        _name(pod)
+    killed = {
+        _name(pod): "the kernel ended a container at its memory limit (OOMKilled)"
         for pod in case.pods
         if any(ended.get("reason") == "OOMKilled" for ended in _ended(pod))
-    ]
-    if not killed or case.status.phase is Phase.RUNNING:
+    }
+    if case.status.phase is Phase.RUNNING:
         return None
-    return _said(
-        Code.OUT_OF_MEMORY,
-        f"{_several(killed, 'was', 'were')} killed for using more memory than the limit",
-        "the kernel ended a container at its memory limit (OOMKilled)",
-        "submit it again with more --memory, or a smaller batch",
-    )
+    what = "killed for using more memory than the limit"
+    hint = "submit it again with more --memory, or a smaller batch"
+    return _of_pods(Code.OUT_OF_MEMORY, killed, "was/were", what, hint)
 
 
 def _evicted(case: Case) -> Diagnosis | None:
@@ -209,10 +216,9 @@ def _evicted(case: Case) -> Diagnosis | None:
             why = str(_status(pod).get("message") or "Evicted")
         if why is not None:
             gone[_name(pod)] = why
-    if not gone or _rolled_back(case):
+    if _rolled_back(case):
         return None
-    what = f"{_several(gone, 'was', 'were')} evicted from the node"
-    return _said(Code.EVICTED, what, _first(gone), case.again)
+    return _of_pods(Code.EVICTED, gone, "was/were", "evicted from the node", case.again)
 
 
 def _node_lost(case: Case) -> Diagnosis | None:
@@ -262,10 +268,8 @@ def _rejected(case: Case) -> Diagnosis | None:
         for pod in case.pods
         if _phase(pod) == "Failed" and _ADMISSION.match(str(_status(pod).get("reason") or ""))
     }
-    if not gone:
-        return None
-    what = f"{_several(gone, 'was', 'were')} not taken by the kubelet of the node"
-    return _said(Code.REJECTED_BY_NODE, what, _first(gone), case.again)
+    what = "not taken by the kubelet of the node"
+    return _of_pods(Code.REJECTED_BY_NODE, gone, "was/were", what, case.again)
 
 
 def _preempted(case: Case) -> Diagnosis | None:
@@ -277,14 +281,10 @@ def _preempted(case: Case) -> Diagnosis | None:
     for event in case.events:
         if event.reason == "Preempted":
             gone.setdefault(event.source.partition("/")[2], event.message)
-    if not gone or case.status.phase is Phase.RUNNING:
+    if case.status.phase is Phase.RUNNING:
         return None
-    return _said(
-        Code.PREEMPTED,
-        f"{_several(gone, 'was', 'were')} preempted by pods of higher priority",
-        _first(gone),
-        f"submit it with a higher --priority, or {case.again}",
-    )
+    what, hint = "preempted by pods of higher priority", "submit it with a higher --priority, or"
+    return _of_pods(Code.PREEMPTED, gone, "was/were", what, f"{hint} {case.again}")
 
 
 def _running_timeout(case: Case) -> Diagnosis | None:
@@ -868,10 +868,7 @@ def _unschedulable(case: Case) -> Diagnosis | None:
         if said.get("status") == "False"
         and said.get("reason") in {"Unschedulable", "SchedulerError"}
     }
-    if not found:
-        return None
-    what = f"{_several(found, 'has', 'have')} no node to run on"
-    return _said(Code.UNSCHEDULABLE, what, _first(found), case.again)
+    return _of_pods(Code.UNSCHEDULABLE, found, "has/have", "no node to run on", case.again)
 
 
 def _no_scheduler(case: Case) -> Diagnosis | None:
