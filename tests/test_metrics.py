@@ -22,7 +22,7 @@ from arena_topo.engines import Options, measured, metrics
 from arena_topo.engines.kubernetes import engine, prometheus
 from arena_topo.engines.local import engine as local
 from arena_topo.engines.metrics import GpuSample
-from arena_topo.reasons.measuring import of_job
+from arena_topo.reasons import viewing
 
 MIB = 1 << 20
 LABELS = ("kubernetes.io/service-name", "prometheus-server")
@@ -532,7 +532,7 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
         world.backend.apply(world.plan(world.job("demo", workers=2, gpus=2)))
         world.start("demo")
         status = world.backend.job("demo", "default")
-        assert of_job(world.backend, status) == ()
+        assert viewing.measured(world.backend, status) == ()
         if which == "local":
             # Nobody measures what does not exist.
             assert world.backend.metrics() == ()
@@ -547,7 +547,7 @@ def test_every_engine_tells_what_its_gpus_do_or_nothing(
         for longest in (2000, 0):
             monkeypatch.setattr(metrics, "_LONGEST_FILTER", longest)
             # Each of them a command: that there was none is remembered for one.
-            found = of_job(opened(world.api, tmp_path), status)
+            found = viewing.measured(opened(world.api, tmp_path), status)
             assert [(one.node, one.pod) for one in found] == [("node-0", "demo-worker-1")]
 
 

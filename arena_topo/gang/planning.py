@@ -9,6 +9,7 @@ import difflib
 import io
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import (
     PACK_ABOVE,
+    Instead,
     Placement,
     Policy,
     Reason,
@@ -41,6 +43,7 @@ from arena_topo.topology import (
     Node,
     NodeName,
     Taint,
+    natural,
     published,
 )
 from arena_topo.topology.nics import is_rdma
@@ -344,10 +347,8 @@ def placed(
     solver = Solver(cluster)
     found = solver.find(request)
     if found is None:
-        from arena_topo.gang.alternatives import alternatives  # noqa: PLC0415
-
         # Which flags keep the job from nodes is known here, not in the solver.
-        others = alternatives(job, cluster) if request.excluded else ()
+        others = _alternatives(job, cluster) if request.excluded else ()
         limited = bool(request.min_bandwidth or request.per_node)
         raise solver.explain(
             request,
@@ -531,6 +532,90 @@ def borne(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     if taint.effect == "PreferNoSchedule" or taint.key in {TAINT, *_SEEN_ELSEWHERE}:
         return True
     return any(one.tolerates(taint.key, taint.value, taint.effect) for one in tolerations)
+
+
+# ---------------------------------------------------------------- what a refused job could be
+
+
+_MOST_TRIED = 4
+"""Sets of taints, and nodes to set aside, that are tried one by one."""
+
+
+def _alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
+    """Changes of a job, or of what is set aside for jobs, that let it use other nodes.
+
+    The gentlest come first; the last that is not `later` gives up everything at once.
+    """
+    taints = [_unborne(job, node.taints) for node in cluster.nodes]
+    chosen = [*_selectors(job), *_tolerations(job, taints)]
+    everything = replace(job, selector=(), toleration=(*job.toleration, Toleration.parse("all")))
+    words = {Reason.SELECTOR: "without --selector", Reason.TAINT: "with --toleration all"}
+    if job.selector and any(taints):
+        chosen.append((" and ".join(words.values()), everything))
+    return (
+        *(Instead(words=said, excluded=excluded(one, cluster)) for said, one in chosen),
+        *_set_aside(job, cluster),
+    )
+
+
+def _selectors(job: MPIJob) -> Iterator[tuple[str, MPIJob]]:
+    for one in job.selector:
+        kept = tuple(other for other in job.selector if other is not one)
+        yield f"without --selector {one}", replace(job, selector=kept)
+    if len(job.selector) > 1:
+        yield "without --selector", replace(job, selector=())
+
+
+def _tolerations(job: MPIJob, taints: Iterable[tuple[Taint, ...]]) -> Iterator[tuple[str, MPIJob]]:
+    sets = Counter(filter(None, taints))
+    for group, _nodes in sets.most_common(_MOST_TRIED):
+        try:
+            more = [Toleration.parse(_spelled(taint)) for taint in group]
+        except ValueError:
+            continue
+        said = " and ".join(f"--toleration {_spelled(taint)}" for taint in group)
+        yield f"with {said}", replace(job, toleration=(*job.toleration, *more))
+    if len(sets) > 1:
+        everything = (*job.toleration, Toleration.parse("all"))
+        yield "with --toleration all", replace(job, toleration=everything)
+
+
+def _unborne(job: MPIJob, taints: Sequence[Taint]) -> tuple[Taint, ...]:
+    return tuple(one for one in taints if not borne(one, job.toleration))
+
+
+def _spelled(taint: Taint) -> str:
+    """A taint as `--toleration` takes it."""
+    return (
+        f"{taint.key}={taint.value}:{taint.effect}"
+        if taint.value
+        else (f"{taint.key}:{taint.effect}")
+    )
+
+
+def _set_aside(job: MPIJob, cluster: Cluster) -> Iterator[Instead]:
+    """Nodes that the job keeps away from because others are set aside for jobs like it."""
+    kept_away = excluded(job, cluster)
+    names = sorted(
+        (name for name, reason in kept_away.items() if reason is Reason.DEDICATED), key=natural
+    )
+    for name in names[:_MOST_TRIED]:
+        yield Instead(
+            words=f"{name} is set aside for topology jobs too",
+            excluded={one: reason for one, reason in kept_away.items() if one != name},
+            later=True,
+        )
+    if len(names) > 1:
+        yield Instead(
+            words="more nodes are set aside for topology jobs",
+            excluded={
+                one: reason for one, reason in kept_away.items() if reason is not Reason.DEDICATED
+            },
+            later=True,
+        )
+
+
+# ---------------------------------------------------------------- files and users
 
 
 _CONFIG_MAP = 1 << 20

@@ -101,8 +101,7 @@ def _job(
     instance: str,
     heard: Callable[[str], None],
 ) -> tuple[SeenJob, ...]:
-    from arena_topo.reasons import measuring  # noqa: PLC0415 - only here
-    from arena_topo.reasons.viewing import SeenJob  # noqa: PLC0415 - only here
+    from arena_topo.reasons.viewing import SeenJob, measured  # noqa: PLC0415 - only here
 
     try:
         status = backend.job(name, namespace)
@@ -113,7 +112,7 @@ def _job(
             f"invalid instance name {instance} in job {name}",
             hint=", ".join(one.name for one in status.instances) or None,
         )
-    return (SeenJob(status=status, samples=measuring.of_job(backend, status, tell=heard)),)
+    return (SeenJob(status=status, samples=measured(backend, status, tell=heard)),)
 
 
 def jobs(statuses: Sequence[JobStatus], *, now: float, namespaces: bool = False) -> str:

@@ -38,6 +38,15 @@ class Kind(StrEnum):
     FOREIGN = "ForeignPod"
 
 
+_SENTENCES = {
+    Kind.NODE: "{pod} runs on {seen}, planned was {planned}",
+    Kind.GPUS: "{pod} has {seen}, planned was {planned}",
+    Kind.GATED: "{pod} was made again and waits at its gate for {planned}",
+    Kind.MISSING: "{pod} is missing, planned on {planned}",
+    Kind.FOREIGN: "{seen}, planned for {pod}",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One thing that is not as planned; `worker` is its index, `planned` and `seen` are words."""
@@ -49,54 +58,45 @@ class Difference:
     seen: str
 
     def __str__(self) -> str:
-        match self.kind:
-            case Kind.NODE:
-                return f"{self.pod} runs on {self.seen}, planned was {self.planned}"
-            case Kind.GPUS:
-                return f"{self.pod} has {self.seen}, planned was {self.planned}"
-            case Kind.GATED:
-                return f"{self.pod} was made again and waits at its gate for {self.planned}"
-            case Kind.MISSING:
-                return f"{self.pod} is missing, planned on {self.planned}"
-            case Kind.FOREIGN:
-                return f"{self.seen}, planned for {self.pod}"
+        return _SENTENCES[self.kind].format(pod=self.pod, planned=self.planned, seen=self.seen)
 
 
-def compare(
-    status: JobStatus, sightings: Sightings | None = None, *, own: Iterable[str] = ()
-) -> tuple[Difference, ...]:
-    """What of a job is not as planned, by worker; nothing for one without a placement that runs.
-
-    `own` are further pods (`NAMESPACE/POD`) that are nobody else's.
-    """
+def compare(status: JobStatus, sightings: Sightings | None = None) -> tuple[Difference, ...]:
+    """What of a job is not as planned, by worker; nothing for one without a placement that runs."""
     forecast = status.forecast
     if forecast is None or forecast.state != "placed" or not forecast.workers:
         return ()
     if status.phase not in {Phase.PENDING, Phase.RUNNING}:
         return ()
+    mine = {_who(status, one) for one in status.instances}
     workers = {one.worker: one for one in status.instances if one.worker is not None}
     begun = any(one.started is not None for one in workers.values())
     shared = Counter(node for _, node, _ in forecast.workers)
     found: list[Difference] = []
     for index, node, gpus in forecast.workers:
         one = workers.get(index)
-        if one is None:
-            # Without any worker the job is about to end: they are cleaned up together.
-            if status.phase is Phase.RUNNING and begun:
-                found.append(_missing(status, index, node, gpus))
-            continue
-        found += _of_pod(one, index, node, gpus, begun=begun)
+        # One template can only name all GPUs of a node.
         alone = shared[node] == 1 or forecast.binding != "template"
-        found += _of_annotation(one, index, node, gpus, alone=alone)
-    if sightings is not None:
-        found += _of_claims(status, sightings.claims)
-        if forecast.guarantee == Guarantee.GPUS:
-            found += _of_others(
-                status,
-                sightings,
-                {f"{status.namespace}/{one.name}" for one in status.instances} | set(own),
-            )
+        kinds = [*_of_pod(one, node, gpus, begun=begun, alone=alone)] if one is not None else []
+        # Without any worker the job is about to end: they are cleaned up together.
+        if one is None and status.phase is Phase.RUNNING and begun:
+            kinds = [(Kind.MISSING, _place(node, gpus), "nothing")]
+        if sightings is not None and one is not None:
+            claims = [given for given in sightings.claims if given.who == _who(status, one)]
+            kinds += _of_claims(claims, node, gpus)
+        if sightings is not None and forecast.guarantee == Guarantee.GPUS:
+            started = one.started if one is not None else None
+            kinds += _of_others(sightings, mine, started, node, gpus)
+        pod = one.name if one is not None else f"{status.name}-worker-{index}"
+        found += [
+            Difference(kind=kind, worker=index, pod=pod, planned=planned, seen=seen)
+            for kind, planned, seen in kinds
+        ]
     return tuple(sorted(found, key=lambda one: (one.worker, one.kind)))
+
+
+def _who(status: JobStatus, one: Instance) -> str:
+    return f"{status.namespace}/{one.name}"
 
 
 def _place(node: str, gpus: Sequence[int]) -> str:
@@ -107,89 +107,42 @@ def _list(gpus: Sequence[int]) -> str:
     return ",".join(map(str, sorted(gpus)))
 
 
-def _missing(status: JobStatus, index: int, node: str, gpus: Sequence[int]) -> Difference:
-    return Difference(
-        kind=Kind.MISSING,
-        worker=index,
-        pod=f"{status.name}-worker-{index}",
-        planned=_place(node, gpus),
-        seen="nothing",
-    )
+_Differs = tuple[Kind, str, str]
+"""A kind, what was planned, and what is seen."""
 
 
 def _of_pod(
-    one: Instance, index: int, node: str, gpus: Sequence[int], *, begun: bool
-) -> Iterator[Difference]:
+    one: Instance, node: str, gpus: Sequence[int], *, begun: bool, alone: bool
+) -> Iterator[_Differs]:
+    """Where a pod is, and what its own annotation says; `alone`: that is only of its own GPUs."""
     if one.node and one.node != node:
-        yield Difference(kind=Kind.NODE, worker=index, pod=one.name, planned=node, seen=one.node)
+        yield Kind.NODE, node, one.node
     if one.status == GATED and begun:
-        yield Difference(
-            kind=Kind.GATED,
-            worker=index,
-            pod=one.name,
-            planned=_place(node, gpus),
-            seen=GATED,
-        )
+        yield Kind.GATED, _place(node, gpus), GATED
+    if one.devices is not None and gpus and one.node == node:
+        said, planned = set(one.devices), set(gpus)
+        if said != planned if alone else not planned <= said:
+            seen = f"GPU {_list(one.devices)} by its annotation"
+            yield Kind.GPUS, f"GPU {_list(gpus)}", seen
 
 
-def _of_annotation(
-    one: Instance, index: int, node: str, gpus: Sequence[int], *, alone: bool
-) -> Iterator[Difference]:
-    """What the pod's own annotation says; one template can only name all GPUs of a node."""
-    if one.devices is None or not gpus or one.node != node:
-        return
-    said, planned = set(one.devices), set(gpus)
-    if said != planned if alone else not planned <= said:
-        yield Difference(
-            kind=Kind.GPUS,
-            worker=index,
-            pod=one.name,
-            planned=f"GPU {_list(gpus)}",
-            seen=f"GPU {_list(one.devices)} by its annotation",
-        )
-
-
-def _of_claims(status: JobStatus, claims: Iterable[Given]) -> Iterator[Difference]:
-    """Workers whose claim holds other GPUs than were planned for them."""
-    forecast = status.forecast
-    assert forecast is not None
-    plans = {index: (node, gpus) for index, node, gpus in forecast.workers}
-    names = {f"{status.namespace}/{one.name}": one for one in status.instances}
+def _of_claims(claims: Iterable[Given], node: str, gpus: Sequence[int]) -> Iterator[_Differs]:
+    """A worker whose claim holds other GPUs than were planned for it."""
     for given in claims:
-        one = names.get(given.who)
-        if one is None or one.worker not in plans:
-            continue
-        node, gpus = plans[one.worker]
         if given.node != node or (gpus and set(given.gpus) != set(gpus)):
-            yield Difference(
-                kind=Kind.GPUS,
-                worker=one.worker,
-                pod=one.name,
-                planned=_place(node, gpus),
-                seen=f"{_place(given.node, given.gpus)} by its claim",
-            )
+            yield Kind.GPUS, _place(node, gpus), f"{_place(given.node, given.gpus)} by its claim"
 
 
-def _of_others(status: JobStatus, sightings: Sightings, own: set[str]) -> Iterator[Difference]:
-    """Pods of others that kubelets have given GPUs of ours, since our pods run there."""
-    forecast = status.forecast
-    assert forecast is not None
-    starts = {one.worker: one.started for one in status.instances}
+def _of_others(
+    sightings: Sightings, mine: set[str], started: float | None, node: str, gpus: Sequence[int]
+) -> Iterator[_Differs]:
+    """Pods of others that kubelets have given GPUs of a worker, since it runs there."""
+    if started is None or sightings.observed_at.get(node, 0.0) <= started:
+        return
     for given in sightings.kubelets:
-        if given.who in own:
-            continue
-        for index, node, gpus in forecast.workers:
-            taken = set(given.gpus) & set(gpus)
-            started = starts.get(index)
-            fresh = started is not None and sightings.observed_at.get(node, 0.0) > started
-            if node == given.node and taken and fresh:
-                yield Difference(
-                    kind=Kind.FOREIGN,
-                    worker=index,
-                    pod=f"{status.name}-worker-{index}",
-                    planned=_place(node, gpus),
-                    seen=f"pod {given.who} has {_place(node, tuple(taken))}",
-                )
+        taken = sorted(set(given.gpus) & set(gpus))
+        if given.node == node and given.who not in mine and taken:
+            yield Kind.FOREIGN, _place(node, gpus), f"pod {given.who} has {_place(node, taken)}"
 
 
 @runtime_checkable

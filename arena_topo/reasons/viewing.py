@@ -70,7 +70,7 @@ def look(
         status = found.status
     return SeenJob(
         status=status,
-        samples=_samples(backend, status, tell) if parts.metrics else (),
+        samples=measured(backend, status, tell=tell) if parts.metrics else (),
         drift=drifted(backend, status) if parts.drift else (),
         events=backend.events(status) if parts.events else None,
         explanation=found,
@@ -94,9 +94,19 @@ def drifted(backend: Backend, status: JobStatus) -> Sequence[Difference]:
     return drift.of(backend, status)
 
 
-def _samples(
-    backend: Backend, status: JobStatus, tell: Callable[[str], None]
+def measured(
+    backend: Backend, status: JobStatus, *, tell: Callable[[str], None] = unheard
 ) -> tuple[GpuSample, ...]:
-    from arena_topo.reasons import measuring  # noqa: PLC0415 - only for who measures
+    """What the GPUs of a job's pods do; none where it holds none. `tell` hears why none is known.
 
-    return measuring.of_job(backend, status, tell=tell)
+    Nothing is asked for a job that has no pod with a GPU.
+    """
+    pods = [one.name for one in status.instances if one.node and not one.finished]
+    if not pods or not status.request_gpus or status.phase.over:
+        return ()
+    mine = set(pods)
+    return tuple(
+        one
+        for one in backend.metrics(status.namespace, pods=pods, tell=tell)
+        if one.pod in mine and one.namespace in {"", status.namespace}
+    )
