@@ -17,7 +17,7 @@ from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspen
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines import Backend, JobStatus, Pausing, Phase, waiting
 from arena_topo.engines.kubernetes.mpijob import is_launcher
-from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, queued
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued
 from arena_topo.engines.waiting import command
 from arena_topo.errors import (
     AccessDenied,
@@ -184,31 +184,23 @@ class _Submission:
 
     def submitted(self) -> Submitted:
         starter = self.starter
-        try:
-            view = self.queue.read()
-        except AccessDenied as denied:
-            return self._left_waiting(denied)
-        if starter.withdraw(view.jobs, view.now):
-            view = self.queue.read()
-        job = self._shaped(view.cluster())
-        priority = self.queue.priority(job.priority)
-        mine = fairness.newcomer(job, namespace=self.namespace, priority=priority)
-        bare = self._built(job, Decision(cluster=view.cluster()))
+        view, cluster = self._seen()
+        job = self._shaped(cluster)
+        bare = self._built(job, Decision(cluster=cluster))
         owner = suspender(bare.objects[0])
         if owner is not None:
             return self._handed_over(job, bare, owner)
-        trial = patches.suspended(
-            pinning.gated(pinning.unplaced(bare.objects[0])),
-            Forecast(state="waiting", emulated=view.cluster().emulated),
-            at=None,
-            request=requested(job),
-        )
-        lacks = self.queue.lacks(bare, trial)
-        if "schedulingGates" in lacks:
-            starter = starter.gateless(self.namespace)
-        if "suspend" in lacks:
-            return self._unsuspendable(starter, job, mine)
-        decision = starter.decide(job, mine, view)
+        if view is None:
+            decision = self._unseen(job, cluster)
+        else:
+            priority = self.queue.priority(job.priority)
+            mine = fairness.newcomer(job, namespace=self.namespace, priority=priority)
+            lacks = self._lacks(bare)
+            if "schedulingGates" in lacks:
+                starter = starter.gateless(self.namespace)
+            if "suspend" in lacks:
+                return self._unsuspendable(starter, job, mine)
+            decision = starter.decide(job, mine, view)
         planned = self._built(job, decision)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
@@ -217,6 +209,41 @@ class _Submission:
         if outcome.decision is not decision:
             planned = self._built(job, outcome.decision)
         return self._told(planned, created, outcome)
+
+    def _seen(self) -> tuple[Snapshot | None, Cluster]:
+        """All jobs and the cluster; None and what the controller publishes where they are hidden.
+
+        Then the gang is left to the controller; AccessDenied where there is none.
+        """
+        try:
+            view = self.queue.read()
+        except AccessDenied:
+            cluster = self.backend.cluster()
+            if not self.queue.watched():
+                raise
+            return None, cluster
+        if self.starter.withdraw(view.jobs, view.now):
+            view = self.queue.read()
+        return view, view.cluster()
+
+    def _unseen(self, job: MPIJob, cluster: Cluster) -> Decision:
+        """To wait for the controller; Unplaceable if what it publishes can never hold the gang."""
+        try:
+            placed(job, request_of(job, cluster, self.backend, api=self.api), cluster)
+        except Unplaceable as refused:
+            if refused.verdict is not Verdict.NOT_NOW:
+                raise
+        return Decision(cluster=cluster, refused=because(CauseCode.JOBS_HIDDEN))
+
+    def _lacks(self, bare: Plan) -> tuple[str, ...]:
+        """What of a job that waits at its gates the operator's CRD does not keep."""
+        trial = patches.suspended(
+            pinning.gated(pinning.unplaced(bare.objects[0])),
+            Forecast(state="waiting"),
+            at=None,
+            request=requested(bare.job),
+        )
+        return self.queue.lacks(bare, trial)
 
     def _shaped(self, cluster: Cluster) -> MPIJob:
         check_preferred(self.job, cluster, self.backend)
@@ -327,30 +354,6 @@ class _Submission:
             "The job waits and holds no GPUs. No controller runs here; start it once it fits:"
             f" arena-topo resume {name}"
         )
-
-    def _left_waiting(self, denied: AccessDenied) -> Submitted:
-        """Leave a gang to the controller, for somebody who may not see the cluster."""
-        cluster = self.backend.cluster()
-        if not self.queue.watched():
-            raise denied
-        # Whether it can fit at all can be seen from what the controller publishes.
-        job = self._shaped(cluster)
-        try:
-            placed(job, request_of(job, cluster, self.backend, api=self.api), cluster)
-        except Unplaceable as refused:
-            if refused.verdict is not Verdict.NOT_NOW:
-                raise
-        decision = Decision(cluster=cluster, refused=because(CauseCode.JOBS_HIDDEN))
-        planned = self._built(job, decision)
-        owner = suspender(planned.objects[0])
-        if owner is not None:
-            return self._handed_over(job, planned, owner)
-        stored = self.starter.admit(planned, decision)
-        created = self._completed(stored, planned)
-        with left_behind(job.name, self.namespace):
-            stored = marked_whole(self.queue, stored)
-        outcome = Outcome(stored=stored, decision=decision, resumed=False)
-        return self._told(planned, created, outcome)
 
     def _handed_over(self, job: MPIJob, bare: Plan, owner: str) -> Submitted:
         """Create a gang that another queue starts: at its gates, and not placed before that."""
