@@ -22,8 +22,9 @@ from arena_topo.engines.kubernetes.mpijob import job_of_pod, runs, seconds, star
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.gang import fairness, planning
+from arena_topo.gang.rollout import gated
 from arena_topo.job import MPIJob
-from arena_topo.manifests import GATE, MAP, STATE
+from arena_topo.manifests import MAP, STATE
 from arena_topo.manifests.annotations import job_of, parse_map
 from arena_topo.manifests.binding import bind
 from arena_topo.reasons import launcher_log
@@ -161,45 +162,42 @@ class _Look:
 
     fit: Fit | None = None
     refusals: tuple[Refusal, ...] = ()
-    cluster: Cluster | None = None
-    request: Request | None = None
+    holders: tuple[Holder, ...] = ()
+    unnamed: int = 0
     turn: Turn | None = None
-    terminating: tuple[Holder, ...] = ()
     starts_by: float | None = None
 
 
 def _of_cluster(backend: Backend, facts: Facts) -> Explanation:
-    notes = facts.mpijob["metadata"].get("annotations") or {}
-    waits = facts.status.phase is Phase.PENDING and notes.get(STATE) == "waiting"
-    gated = any(
-        one.get("name") == GATE
-        for pod in facts.pods
-        for one in (pod.get("spec") or {}).get("schedulingGates") or ()
+    status, denied = facts.status, list(facts.denied)
+    state = (facts.mpijob["metadata"].get("annotations") or {}).get(STATE)
+    waits = status.phase is Phase.PENDING and state == "waiting"
+    troubled = (lost(facts.pods, facts.nodes) or cordoned(facts.pods, facts.nodes)) and (
+        state == "placed" and not status.phase.over
     )
-    denied = list(facts.denied)
-    placed = notes.get(STATE) == "placed" and not facts.status.phase.over
-    troubled = placed and bool(lost(facts.pods, facts.nodes) or cordoned(facts.pods, facts.nodes))
     look = _looked(backend, facts, denied) if waits else _Look()
-    log = _log(backend, facts.status, denied)
+    log = _log(backend, status, denied)
+    starts = None
+    if waits or troubled or gated(facts.pods):
+        starts = backend.queue is not None and backend.queue.watched()
     case = Case(
-        status=facts.status,
+        status=status,
         facts=replace(facts, denied=tuple(denied)),
         now=facts.now,
         fit=look.fit,
-        starts=_watched(backend) if waits or gated or troubled else None,
+        starts=starts,
         log=log,
     )
-    holders, unnamed = _held_by(facts, look)
     return Explanation(
-        status=facts.status,
+        status=status,
         verdict=verdict(case),
         now=facts.now,
         refusals=look.refusals,
-        holders=holders,
-        unnamed=unnamed,
+        holders=look.holders,
+        unnamed=look.unnamed,
         turn=look.turn,
         nearest=look.fit.nearest if look.fit is not None else None,
-        starts_by=look.starts_by if case.starts else None,
+        starts_by=look.starts_by if starts else None,
         events=case.events,
         denied=tuple(denied),
         log=log,
@@ -217,40 +215,29 @@ def _log(backend: Backend, status: JobStatus, denied: list[Denied]) -> LauncherL
         return None
 
 
-def _watched(backend: Backend) -> bool:
-    """Whether a controller starts waiting jobs, and lifts gates."""
-    queue = backend.queue
-    return queue is not None and queue.watched()
-
-
 def _looked(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
     """Ask the solver and the queue about a waiting job, as far as they may be read."""
     snapshot, cluster = _view(backend, denied)
-    look = _Look(cluster=cluster, turn=_turn(facts, snapshot))
-    if snapshot is not None:
-        look.terminating = tuple(_terminating(snapshot))
+    look = _Look(fit=Fit(), turn=_turn(facts, snapshot))
     if cluster is None:
-        look.fit = Fit()
         return look
     try:
         job = job_of(dict(facts.mpijob))
-        look.request = planning.request_of(job, cluster, backend)
-        placement = planning.placed(job, look.request, cluster)
+        request = planning.request_of(job, cluster, backend)
+        placement = planning.placed(job, request, cluster)
         _check_bandwidth(job, placement, cluster, backend, facts)
     except Unplaceable as refused:
         look.fit, look.refusals = _refused(refused), refused.refusals
-        if refused.verdict is Fits.NOT_NOW and snapshot is not None and _first(look.turn):
+        if refused.refusals:
+            look.holders, look.unnamed = _held_by(facts, snapshot, request, cluster)
+        first = look.turn is not None and look.turn.whole and look.turn.place == 1
+        if refused.verdict is Fits.NOT_NOW and snapshot is not None and first:
             look.starts_by = fairness.starts_by(job, snapshot, planning.fit)
     except ArenaError as error:
         look.fit = Fit(message=error.message)
     else:
         look.fit = Fit(verdict=Fits.PLACEABLE, behind=_behind(job, facts, snapshot, cluster))
     return look
-
-
-def _first(turn: Turn | None) -> bool:
-    """Whether a job is known to be the first of all that wait."""
-    return turn is not None and turn.whole and turn.place == 1
 
 
 def _check_bandwidth(
@@ -322,18 +309,16 @@ def _turn(facts: Facts, snapshot: Snapshot | None) -> Turn | None:
         jobs = [one for one in known if one is not None]
     others = [one for one in jobs if one.key != mine.key]
     line = fairness.order([*others, mine])
+    here = facts.status.namespace
+    namespaces = (one["metadata"].get("namespace") != here for one in facts.jobs or ())
     at = line.index(mine)
     return Turn(
         place=at + 1,
         of=len(line),
         ahead=tuple(map(_waiting, line[:at])),
-        whole=whole or any(_elsewhere(one, facts) for one in facts.jobs or ()),
+        # Of another namespace: then more than one could be listed.
+        whole=whole or any(namespaces),
     )
-
-
-def _elsewhere(mpijob: Object, facts: Facts) -> bool:
-    """Whether a job is of another namespace, so that more than one could be listed."""
-    return bool(mpijob["metadata"].get("namespace") != facts.status.namespace)
 
 
 def _waiting(one: QueuedJob) -> Waiting:
@@ -355,10 +340,10 @@ def _asked(mpijob: Object) -> int:
     return job.workers * job.gpus
 
 
-def _held_by(facts: Facts, look: _Look) -> tuple[tuple[Holder, ...], int]:
+def _held_by(
+    facts: Facts, snapshot: Snapshot | None, request: Request, cluster: Cluster
+) -> tuple[tuple[Holder, ...], int]:
     """Who holds GPUs of nodes that the job could use, and how many more are in use there."""
-    if look.request is None or look.cluster is None or not look.refusals:
-        return (), 0
     me = facts.mpijob["metadata"].get("uid")
     found = [
         holder
@@ -366,8 +351,9 @@ def _held_by(facts: Facts, look: _Look) -> tuple[tuple[Holder, ...], int]:
         if one["metadata"].get("uid") != me and (holder := _holder(one, facts.now)) is not None
     ]
     jobs = {(one.namespace, one.name) for one in found}
-    pods = [one for one in look.terminating if (one.namespace, job_of_pod(one.name)) not in jobs]
-    return _relevant([*found, *pods], look.request, look.cluster)
+    pods = _terminating(snapshot) if snapshot is not None else ()
+    found += [one for one in pods if (one.namespace, job_of_pod(one.name)) not in jobs]
+    return _relevant(found, request, cluster)
 
 
 def _terminating(snapshot: Snapshot) -> Iterator[Holder]:
