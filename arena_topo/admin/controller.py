@@ -602,9 +602,8 @@ class Controller:
 
     def _fits(self, asked: MPIJob, job: QueuedJob, view: Snapshot) -> bool:
         """Whether a gang can be placed now: what `decide` goes by, without looking for reasons."""
-        held = fairness.reservation(job, view, self.starter.fit)
         whole = view.cluster(without={job.key})
-        left = fairness.kept_from(job, whole, held, now=view.now)
+        left, _head = fairness.left_for(job, whole, view, self.starter.fit)
         return self.starter.fit(asked, left) is not None
 
     def _reasoned(self, job: QueuedJob, cause: Cause | None) -> bool:

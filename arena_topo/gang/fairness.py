@@ -146,6 +146,20 @@ def newcomer(job: MPIJob, *, namespace: str, priority: int) -> QueuedJob:
     )
 
 
+def left_for(
+    mine: QueuedJob,
+    cluster: Cluster,
+    snapshot: Snapshot,
+    fit: Fit,
+    *,
+    blocked: Callable[[QueuedJob], bool] = lambda _: False,
+) -> tuple[Cluster, QueuedJob | None]:
+    """The cluster as a job may use it, and the older gang for which the rest is kept, if any is."""
+    held = reservation(mine, snapshot, fit, blocked=blocked)
+    left = kept_from(mine, cluster, held, now=snapshot.now)
+    return left, held.head if held is not None and left is not cluster else None
+
+
 def kept_from(
     mine: QueuedJob, cluster: Cluster, held: Reservation | None, *, now: float
 ) -> Cluster:

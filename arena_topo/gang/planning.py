@@ -125,11 +125,10 @@ def seen(job: MPIJob, backend: Backend, namespace: str) -> Cluster:
     cluster = view.cluster()
     mine = fairness.newcomer(job, namespace=namespace, priority=queue.priority(job.priority))
     blocked = partial(fairness.short_of_quota, queue)
-    held = fairness.reservation(mine, view, fit, blocked=blocked)
-    left = fairness.kept_from(mine, cluster, held, now=view.now)
-    if held is None or left is cluster:
+    left, head = fairness.left_for(mine, cluster, view, fit, blocked=blocked)
+    if head is None:
         return cluster
-    kept = f"GPUs are kept for {held.head.namespace}/{held.head.name}, which waits longer"
+    kept = f"GPUs are kept for {head.namespace}/{head.name}, which waits longer"
     return replace(left, notes=(*left.notes, kept))
 
 

@@ -142,16 +142,13 @@ class Starter:
         if not snapshot.everything:
             return Decision(cluster=whole, refused=because(CauseCode.JOBS_HIDDEN))
         blocked = partial(self._blocked, snapshot)
-        held = fairness.reservation(mine, snapshot, self.fit, blocked=blocked)
-        cluster = fairness.kept_from(mine, whole, held, now=snapshot.now)
+        left, head = fairness.left_for(mine, whole, snapshot, self.fit, blocked=blocked)
         try:
-            return self._bound(job, mine, cluster)
+            return self._bound(job, mine, left)
         except Unplaceable as refused:
-            if held is not None and self._ahead_matters(job, whole, cluster):
-                return Decision(
-                    cluster=whole,
-                    refused=because(CauseCode.TURN, job=f"{held.head.namespace}/{held.head.name}"),
-                )
+            if head is not None and self.fit(job, whole) is not None:
+                turn = because(CauseCode.TURN, job=f"{head.namespace}/{head.name}")
+                return Decision(cluster=whole, refused=turn)
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
             return Decision(
@@ -212,9 +209,6 @@ class Starter:
                 return Decision(cluster=cluster, placement=placement, binding=binding)
         raise AssertionError("every round takes a node away")
 
-    def _ahead_matters(self, job: MPIJob, whole: Cluster, left: Cluster) -> bool:
-        return whole is not left and self.fit(job, whole) is not None
-
     def admit(self, plan: Plan, decision: Decision) -> Manifest:
         """Create a job as it was decided: suspended, with its placement recorded or waiting."""
         at = self._stamp() if decision.placement is not None else None
@@ -261,8 +255,8 @@ class Starter:
                 done = self._started(stored, decision, gated=gated)
                 if done is not None:
                     return done
-                now = self._current(stored)
-                if now is None or self._anothers(now, stored):
+                now = self._still_ours(stored)
+                if now is None:
                     return self.lost_race(stored, decision)
                 stored = now
             decision = None
@@ -337,8 +331,8 @@ class Starter:
             changed = self.queue.change(stored, patch)
             if changed is not None:
                 return changed, decision
-            now = self._current(stored)
-            if now is None or self._anothers(now, stored):
+            now = self._still_ours(stored)
+            if now is None:
                 return None
             stored = now
         return None
@@ -350,19 +344,21 @@ class Starter:
             return patches.clearing(stored, cause)
         return patches.waiting(stored, pinning.unplaced(stored), cause)
 
-    def _anothers(self, found: Manifest, ours: Manifest) -> bool:
-        """Whether another starter has just recorded a placement on the same job.
+    def _still_ours(self, stored: Manifest) -> Manifest | None:
+        """The job as it is now; None if it is gone, or another starter has just recorded on it.
 
         Then it is theirs to finish: two who take turns at one job would never be done.
         """
-        mine, before = queued(found, {}), queued(ours, {})
-        return (
+        found = self._current(stored)
+        mine, before = None if found is None else queued(found, {}), queued(stored, {})
+        theirs = (
             mine is not None
             and before is not None
             and mine.state == "placed"
             and mine.recorded != before.recorded
             and not fairness.abandoned(mine, self.queue.now())
         )
+        return None if theirs else found
 
     def _current(self, stored: Manifest) -> Manifest | None:
         """The job as it is now; None if it is gone or another one has its name."""

@@ -282,11 +282,10 @@ def _behind(job: MPIJob, facts: Facts, snapshot: Snapshot | None, cluster: Clust
     mine = _mine(facts, snapshot)
     if snapshot is None or mine is None:
         return None
-    held = fairness.reservation(mine, snapshot, planning.fit)
-    left = fairness.kept_from(mine, cluster, held, now=snapshot.now)
-    if held is None or left is cluster or planning.fit(job, left) is not None:
+    left, head = fairness.left_for(mine, cluster, snapshot, planning.fit)
+    if head is None or planning.fit(job, left) is not None:
         return None
-    return f"{held.head.namespace}/{held.head.name}"
+    return f"{head.namespace}/{head.name}"
 
 
 def _mine(facts: Facts, snapshot: Snapshot | None) -> QueuedJob | None:
