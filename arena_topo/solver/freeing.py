@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from arena_topo.solver.classes import Domain, NodeClass, Pool, room
+from arena_topo.solver.classes import Domain, Kind, NodeClass, Pool, room
 from arena_topo.solver.gang import Way, outermost
 from arena_topo.solver.gpu_sets import SMALL, choices
 from arena_topo.solver.loads import Hosts, Terms
@@ -70,7 +70,8 @@ class Freeing:
         self.request = request
         self.pool = pool
         self.index = pool.index
-        self._classes = [self.index.node_class(node) for node in pool.nodes]
+        mixed = request.mix_models
+        self._classes = [self.index.node_class(node, mixed=mixed) for node in pool.nodes]
         self._certain = True
         self._fast: dict[tuple[object, ...], list[GPUSet]] = {}
 
@@ -86,8 +87,7 @@ class Freeing:
         """The least to free, however far apart and in whichever domain; None if nothing will do."""
         best: Release | None = None
         proven = True
-        mixed = self.request.mix_models
-        kinds = [(mixed or one.kind[0], one.kind[1]) for one in self._classes]
+        kinds = [one.kind for one in self._classes]
         for way in outermost(self.request, self.index):
             every = [costs(group, way) for group in range(len(kinds))]
             bounds = (
@@ -253,9 +253,7 @@ class Freeing:
         return f"{listed} {'is' if len(names) == 1 else 'are'} {states}"
 
 
-def _of_kind(
-    tables: Sequence[Table], kinds: Sequence[tuple[object, str]], kind: tuple[object, str]
-) -> list[Table]:
+def _of_kind(tables: Sequence[Table], kinds: Sequence[Kind], kind: Kind) -> list[Table]:
     return [table if own == kind else {} for table, own in zip(tables, kinds, strict=True)]
 
 
