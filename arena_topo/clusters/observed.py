@@ -230,11 +230,11 @@ class _Cards:
     """
 
     def __init__(self, file: FabricFile | None) -> None:
-        self._file = file
+        self._where = "" if file is None else file.where
         self._entries = () if file is None else file.nics
         self._made: dict[object, tuple[Machine, Machine]] = {}
-        self._unlike: dict[int, list[str]] = {}
         self._used: set[int] = set()
+        self._notes: list[str] = []
 
     def of(self, known: _Known, labels: Object) -> _Known:
         """The machine of a node that has these labels, with its NICs."""
@@ -259,27 +259,25 @@ class _Cards:
     def _entry(self, machine: Machine, labels: Object) -> int | None:
         """The entry of the file that is for this node, if it can be."""
         for at, one in enumerate(self._entries):
-            if labels.get(one.label) != one.value:
-                continue
-            self._used.add(at)
-            if machine.gpus and max(one.nics.near or (0,)) > machine.everything:
-                self._unlike.setdefault(at, []).append(machine.name)
+            if labels.get(one.label) == one.value:
+                self._used.add(at)
+                if not machine.gpus or max(one.nics.near or (0,)) <= machine.everything:
+                    return at
+                self._notes.append(
+                    f"{self._where}: nics[{at}].near names GPUs that node {machine.name} does not"
+                    " have: it is not used there"
+                )
                 return None
-            return at
         return None
 
     def notes(self) -> Iterable[str]:
         """What of the file is not used."""
+        yield from self._notes
         for at, one in enumerate(self._entries):
-            where = f"{self._file.where if self._file else ''}: nics[{at}]"
             if at not in self._used:
-                yield f"{where} is not used: no node has the label {one.label}={one.value}"
-            elif at in self._unlike:
-                first, *others = sorted(self._unlike[at], key=natural)
-                more = f" and {len(others)} others" if others else ""
                 yield (
-                    f"{where}.near names GPUs that node {first}{more} does not have: it is not used"
-                    " there"
+                    f"{self._where}: nics[{at}] is not used: no node has the label"
+                    f" {one.label}={one.value}"
                 )
 
 
