@@ -371,8 +371,9 @@ def test_each_kind_of_job_that_is_left_has_its_own_next_step(living):
     living("wait", "one", "two", "three", "--timeout=0.5s")
     assert living.code == 6
     assert living.err.splitlines()[-1] == (
-        "  try:  one, three: arena-topo resume one three -n default starts them when they fit;"
-        " two: the job goes on; see arena-topo get two -n default"
+        "  try:  one: arena-topo resume one -n default starts it when it fits; two: the job goes"
+        " on; see arena-topo get two -n default; three: arena-topo resume three -n default starts"
+        " it when it fits"
     )
 
 

@@ -147,4 +147,4 @@ def _waits(backend: Backend, status: JobStatus) -> str | None:
     from arena_topo.engines import waiting  # noqa: PLC0415 - only for who is left
 
     start = waiting.start_of(status, backend)
-    return None if start is None else waiting.starting(start, [status.name], status.namespace)
+    return None if start is None else waiting.starting(start, status.name, status.namespace)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
 
 from arena_topo.engines import Backend, JobStatus, Phase
 from arena_topo.engines.looking import Clock, looks
 from arena_topo.engines.opening import UnknownJob
 from arena_topo.errors import AccessDenied, ArenaError, JobDeleted, JobFailed, NotFound, TimedOut
 from arena_topo.manifests.cause import CauseCode
+
+_NAMED = 3
+"""Jobs of which it is said what to do; the others are in the same place."""
 
 _FEW = 3
 """So many jobs are asked for one by one; more are read with one list of their namespace."""
@@ -71,21 +73,22 @@ def start_of(status: JobStatus, backend: Backend) -> Start | None:
     return Start.ANEW if cause is not None and cause.code == CauseCode.IMAGE else Start.RESUME
 
 
-def starting(start: Start, names: Sequence[str], namespace: str) -> str:
-    """Who starts these jobs, in a phrase with the command for it, if there is one."""
+def starting(start: Start, name: str, namespace: str) -> str:
+    """Who starts a job, in a phrase with the command for it, if there is one."""
     if start is Start.ANEW:
-        delete = command("delete", *names, namespace=namespace)
-        again = f"submit {'it' if len(names) == 1 else 'them'} with the right --image"
-        return f"{delete}, and {again} or --image-pull-secret; resume does not change them"
+        delete = command("delete", name, namespace=namespace)
+        return (
+            f"{delete}, and submit it with the right --image or --image-pull-secret; resume does"
+            " not change them"
+        )
     if start is not Start.RESUME:
         return str(start)
-    them = "it when it fits" if len(names) == 1 else "them when they fit"
-    return f"{command('resume', *names, namespace=namespace)} starts {them}"
+    return f"{command('resume', name, namespace=namespace)} starts it when it fits"
 
 
 def command(verb: str, *names: str, namespace: str) -> str:
     """What a person types about some jobs."""
-    return f"arena-topo {verb} {' '.join(names)} -n {namespace}"
+    return " ".join(["arena-topo", verb, *names, "-n", namespace])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,59 +353,38 @@ class _Watch:
         """That there is no more time, where the jobs stand that are left, and what to do."""
         left, spent = self.left, f"{round(timeout, 1):g}"
         some = [self.known[name] for name in left if name in self.known]
-        hint = self._next(left, namespace)
         if len(self.names) == 1:
             last = some[0] if some else None
             is_ = f"still {last.phase}" if last else "out of sight"
             return TimedOut(
                 f"job {left[0]} is {is_} after {spent} s",
                 why=last.reason if last else None,
-                hint=hint,
+                hint=self._next(left[0], namespace),
             )
         stand = {one.name: f"{one.phase}{f' ({one.reason})' if one.reason else ''}" for one in some}
         return TimedOut(
             f"{len(left)} of {len(self.names)} jobs are not {self.goal} after {spent} s",
             why="; ".join(f"{name} is {stand.get(name, 'out of sight')}" for name in left),
-            hint=hint,
+            hint="; ".join(f"{name}: {self._next(name, namespace)}" for name in left[:_NAMED]),
         )
 
-    def _next(self, left: Sequence[str], namespace: str) -> str:
-        """What becomes of the jobs that are left, and what to do about them."""
-        groups: dict[_Lot, list[str]] = {}
-        for name in left:
-            groups.setdefault(self._lot(name), []).append(name)
-        phrases = {lot: _phrase(lot, names, namespace) for lot, names in groups.items()}
-        if len(phrases) == 1:
-            return next(iter(phrases.values()))
-        return "; ".join(f"{', '.join(groups[lot])}: {said}" for lot, said in phrases.items())
-
-    def _lot(self, name: str) -> _Lot:
+    def _next(self, name: str, namespace: str) -> str:
+        """What becomes of a job that nobody waits for any more, and what to do about it."""
+        look = command("get", name, namespace=namespace)
         if name not in self.known:
-            return "unseen"
-        return "stays" if self.goal is Goal.DELETED else self.starts.get(name, "goes on")
+            return f"see whether it is there: {look}"
+        if self.goal is Goal.DELETED:
+            return f"delete it if nobody has: {command('delete', name, namespace=namespace)}"
+        start = self.starts.get(name)
+        if start is None:
+            return f"the job goes on; see {look}"
+        said = starting(start, name, namespace)
+        return said if start in {Start.RESUME, Start.ANEW} else f"{said}: {look}"
 
 
 def _held_by(status: JobStatus) -> tuple[Phase, str | None]:
     """What decides who starts a job."""
     return status.phase, None if status.forecast is None else status.forecast.state
-
-
-_Lot = Start | Literal["unseen", "stays", "goes on"]
-"""What becomes of a job that nobody waits for any more."""
-
-
-def _phrase(lot: _Lot, names: Sequence[str], namespace: str) -> str:
-    one = len(names) == 1
-    look = command("get", names[0], namespace=namespace)
-    if lot == "unseen":
-        return f"see whether {'it is' if one else 'they are'} there: {look}"
-    if lot == "stays":
-        them = "it" if one else "them"
-        return f"delete {them} if nobody has: {command('delete', *names, namespace=namespace)}"
-    if lot == "goes on":
-        return f"{'the job goes' if one else 'the jobs go'} on; see {look}"
-    said = starting(lot, names, namespace)
-    return said if lot in {Start.RESUME, Start.ANEW} else f"{said}: {look}"
 
 
 def _status(

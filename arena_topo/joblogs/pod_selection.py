@@ -75,7 +75,7 @@ def early(job: JobStatus, backend: Backend, pod: str) -> NotFound:
     start = start_of(job, backend)
     hint = f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}"
     if start in {Start.RESUME, Start.ANEW}:
-        hint = starting(start, [job.name], job.namespace)
+        hint = starting(start, job.name, job.namespace)
     return NotFound(f"instance {pod} is not running", why=reason(job), hint=hint)
 
 

@@ -492,7 +492,7 @@ class _Waits:
         what, commands = one_line(waiting.what), []
         self._blind = waiting.blind
         if waiting.start is not None:
-            what += f"; {starting(waiting.start, [self._name], self._namespace)}"
+            what += f"; {starting(waiting.start, self._name, self._namespace)}"
             verbs = ("resume", "delete")
             commands += [command(verb, self._name, namespace=self._namespace) for verb in verbs]
         if what == self._what:

@@ -98,7 +98,7 @@ class _Watched:
         if start is None:
             self.starts.pop(name, None)
             return
-        self.starts[name] = waiting.starting(start, [name], self.namespace)
+        self.starts[name] = waiting.starting(start, name, self.namespace)
         if name not in self.hinted:
             self.hinted.add(name)
             resume = waiting.command("resume", name, namespace=self.namespace)
