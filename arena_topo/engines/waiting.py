@@ -353,19 +353,22 @@ class _Watch:
         """That there is no more time, where the jobs stand that are left, and what to do."""
         left, spent = self.left, f"{round(timeout, 1):g}"
         some = [self.known[name] for name in left if name in self.known]
+        nexts = [self._next(name, namespace) for name in left[:_NAMED]]
         if len(self.names) == 1:
             last = some[0] if some else None
             is_ = f"still {last.phase}" if last else "out of sight"
             return TimedOut(
                 f"job {left[0]} is {is_} after {spent} s",
                 why=last.reason if last else None,
-                hint=self._next(left[0], namespace),
+                hint=nexts[0],
             )
         stand = {one.name: f"{one.phase}{f' ({one.reason})' if one.reason else ''}" for one in some}
         return TimedOut(
             f"{len(left)} of {len(self.names)} jobs are not {self.goal} after {spent} s",
             why="; ".join(f"{name} is {stand.get(name, 'out of sight')}" for name in left),
-            hint="; ".join(f"{name}: {self._next(name, namespace)}" for name in left[:_NAMED]),
+            hint=nexts[0]
+            if len(left) == 1
+            else "; ".join(f"{name}: {said}" for name, said in zip(left, nexts, strict=False)),
         )
 
     def _next(self, name: str, namespace: str) -> str:
