@@ -354,7 +354,9 @@ def _greedy(offers: Iterable[Offer], workers: int) -> Release | None:
         return None
     least = 0.0
     taken = [[(load, one.many)] for one, load in zip(every, now, strict=True)]
-    for step in sorted(step for at, one in enumerate(every) for step in _steps(one.table, at)):
+    steps = (step for at, one in enumerate(every) for step in _steps(one.table, at))
+    # Of steps of one price those of nodes that take workers already: fewer nodes to talk about.
+    for step in sorted(steps, key=lambda step: (step.price, not step.start, step.of)):
         many, gain = every[step.of].many, step.stop - step.start
         more = min(wanted, many * gain)
         if not more:
