@@ -374,11 +374,13 @@ class Pool:
         """For each domain of a level the sum over its nodes of what their groups have."""
         return summed(self.leaves, values, self.index.levels[level])
 
-    def group_counts(self, domain: Domain) -> Mapping[int, int]:
+    def counts_in(self, domain: Domain) -> Mapping[int, int]:
         """How many nodes of which groups there are in a domain."""
-        if domain.level == WHOLE:
-            return self.counts
-        return Counter(chain.from_iterable(self.leaves[leaf][0] for leaf in domain.leaves))
+        return self.counts if domain.level == WHOLE else Counter(self.groups_in(domain))
+
+    def groups_in(self, domain: Domain) -> Iterator[int]:
+        """The group of each node of a domain."""
+        return chain.from_iterable(self.leaves[leaf][0] for leaf in domain.leaves)
 
     def members(self, group: int, domain: Domain) -> Iterator[Node]:
         """The nodes of a group in a domain, in the order of their leaves and names."""

@@ -104,7 +104,7 @@ class Freeing:
                     break
                 offers = [
                     Offer(group, many, every[group])
-                    for group, many in self.pool.group_counts(domains[at]).items()
+                    for group, many in self.pool.counts_in(domains[at]).items()
                     if every[group] and kinds[group] == kind
                 ]
                 found = cheapest(offers, *way.demand)
@@ -126,18 +126,19 @@ class Freeing:
         held = [max(table, default=0) for table in tables]
         ready = [*map(_now, tables)]
         prices = [next((step.price for step in _steps(table, 0)), 0.0) for table in tables]
+        # What each further worker of a node costs at least.
+        each = [
+            (price,) * (most - now) for price, most, now in zip(prices, held, ready, strict=True)
+        ]
         domains, workers = self.index.levels[way.level], way.demand.workers
         sums = zip(self.pool.sums(held, way.level), self.pool.sums(ready, way.level), strict=True)
-        for at, (most, now) in enumerate(sums):
-            if most < workers:
-                continue
-            missing, least = workers - now, 0.0
-            counts = self.pool.group_counts(domains[at])
-            for group in sorted(counts, key=prices.__getitem__):
-                if missing <= 0:
-                    break
-                some = min(missing, (held[group] - ready[group]) * counts[group])
-                least, missing = least + some * prices[group], missing - some
+        some = [(at, workers - now) for at, (most, now) in enumerate(sums) if most >= workers]
+        for at, missing in some:
+            least = 0.0
+            if len(some) > 1 and missing > 0:
+                groups = self.pool.groups_in(domains[at])
+                costs = sorted(itertools.chain.from_iterable(map(each.__getitem__, groups)))
+                least = sum(costs[:missing])
             yield max(1, math.ceil(least - 1e-9)), at
 
     def _gpus(self, group: int, way: Way) -> Table:
