@@ -131,6 +131,9 @@ def unplaced(mpijob: Manifest) -> Manifest:
     bare = deepcopy(mpijob)
     template = worker_template(bare)
     before = json_object(notes.get(UNPINNED))
+    if UNPINNED in notes and not before:
+        # An unreadable note: jobs that arena-topo makes have neither field without a pin.
+        before = {"affinity": None, "topologySpreadConstraints": None}
     for name, holder, key in _replaced(template):
         if before.get(name) is not None:
             holder[key] = before[name]
