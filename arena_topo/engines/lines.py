@@ -100,7 +100,7 @@ class Notice:
 
 
 class Following(Protocol):
-    """The logs of many pods of one job, read at once by one thread, with bounded memory.
+    """The logs of many pods of one job, read at once, with bounded memory.
 
     Pods that come later join, and so do the next runs of containers. A stream that breaks goes on
     after its last line: none is lost, none comes twice. Whoever does not read holds the streams up.

@@ -1,7 +1,7 @@
 """Following the logs of many pods: `python -m pytest tests/benchmarks/test_log_speed.py -s`.
 
-Goal: 64 workers at 1,000 lines a second each, on one core, without falling behind, within 100 MB
-and 15 threads. The API server is a process of its own (`log_server`); beside arena-topo stands
+Goal: 64 workers at 1,000 lines a second each, on one core, without falling behind, within 100 MB;
+over TLS as well. The API server is a process of its own (`log_server`); beside arena-topo stands
 kubectl where it is on the path. Lines have a hundred characters; a server sends each in a chunk of
 its own, as kubelets do. Every row is one process (or 64), from its start to its end.
 
