@@ -360,7 +360,11 @@ def agent(folder: Path, words: Sequence[str]) -> int:
     if pod is None:
         _say(f"there is no worker {host} in this job; its workers are {', '.join(job['slots'])}")
         return 255
-    environment = {**job["common"], **job["own"][pod]}
+    if "own" in job:
+        environment = {**job["common"], **job["own"][pod]}
+    else:
+        # A version before has started the job.
+        environment = json.loads((folder / "pods" / pod / "env").read_bytes())
     # The wheel's mpirun says so where its files are, to itself alone where --noprefix is given.
     environment |= {key: os.environ[key] for key in ("OPAL_PREFIX",) if key in os.environ}
     with contextlib.suppress(OSError):
