@@ -449,15 +449,16 @@ def content(place: str, options: LogOptions) -> Iterator[bytes]:
                 rest = b"" if goes_on else rows.pop()
                 if rows:
                     first = rows[0] if inside else rows[0][skip:]
-                    yield b"\n".join([first, *[row[skip:] for row in rows[1:]]])
-                    yield b"" if goes_on else b"\n"
+                    text = b"\n".join([first, *[row[skip:] for row in rows[1:]]])
+                    yield text if goes_on else text + b"\n"
                     inside = goes_on
             elif reader.lost:
-                yield rest[skip:] + b"\n" * (inside or rest != b"")
-                yield f"arena-topo: {given_up(reader.lost).message}\n".encode()
+                end = rest[skip:] + b"\n" * (inside or rest != b"")
+                yield end + f"arena-topo: {given_up(reader.lost).message}\n".encode()
                 rest, inside = b"", False
             got = reader.read()
-        yield rest[skip:]
+        if rest:
+            yield rest[skip:]
 
 
 def everything(job: Job) -> Iterator[Line | Notice]:
