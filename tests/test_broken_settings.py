@@ -112,7 +112,7 @@ def test_the_view_shows_a_variable_that_names_no_kubeconfig(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"\n\nx = 1{'0' * 5000}\n", ", line 3: a number has too many digits\n"),
+        (f"\n\nx = 1{'0' * 5000}\n", ": a number has too many digits\n"),
         (f"request-timeout = 0x{'f' * 5000}\n", ": request-timeout has too many digits\n"),
     ],
     ids=["decimal", "hexadecimal"],

@@ -676,3 +676,16 @@ def test_who_did_not_type_emulate_is_told_where_that_was_said(run, user, monkeyp
     monkeypatch.setenv("ARENA_TOPO_EMULATE", "dgx-1-v100")
     assert told() == f"ARENA_TOPO_EMULATE: {here}"
     assert told("--emulate", "dgx-1-v100") == f"--emulate: {here}"
+
+
+@pytest.mark.usefixtures("site")
+def test_of_flags_that_exclude_each_other_that_of_the_firmer_source_counts(user: Path, run: Run):
+    user.write_text("[submit]\nfollow = true\n")
+    job = ("submit", "mpi", "--name=a", "--image=local", "true")
+    assert run(*job, *HERE, "--dry-run", "-o", "name")[0] == 0
+    code, _out, err = run(*job, *HERE, "--dry-run", "--follow")
+    assert (code, err.splitlines()[0]) == (2, "error: --follow and --dry-run exclude each other")
+    user.write_text("[submit]\nfollow = true\nwait = true\n")
+    code, _out, err = run(*job, *HERE)
+    assert (code, err.splitlines()[0]) == (2, "error: --follow and --wait exclude each other")
+    assert f"follow is set in {user} [submit]" in err

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -59,9 +58,6 @@ _SAME = {"config": "kubeconfig"}
 
 _MOST_DOTS = 1000
 """In a line of a file."""
-
-_LONG = re.compile(rb"[0-9][0-9_]{4299,}")
-"""An integer of more digits than Python reads."""
 
 _SOMEWHERE_ELSE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
@@ -448,11 +444,7 @@ def _toml(path: str, data: bytes) -> Mapping[str, Any]:
     except RecursionError as error:
         raise UsageError(f"{path}: is nested too deeply") from error
     except ValueError as error:
-        # Python does not say where the number stands.
-        long = _LONG.search(data)
-        line = 0 if long is None else data.count(b"\n", 0, long.start()) + 1
-        where = f"{path}, line {line}" if line else path
-        raise UsageError(f"{where}: a number has too many digits") from error
+        raise UsageError(f"{path}: a number has too many digits") from error
 
 
 def _lines(path: str, data: bytes) -> Mapping[str, str]:
