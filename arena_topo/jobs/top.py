@@ -109,7 +109,7 @@ def _job(
         raise missing(name, namespace, backend) from None
     if instance and instance not in {one.name for one in status.instances}:
         raise NotFound(
-            f"invalid instance name {instance} in job {name}",
+            f"the job {name} has no pod {instance}",
             hint=", ".join(one.name for one in status.instances) or None,
         )
     return (SeenJob(status=status, samples=measured(backend, status, tell=heard)),)
