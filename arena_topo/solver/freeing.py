@@ -349,11 +349,11 @@ def _greedy(offers: Iterable[Offer], workers: int) -> Release | None:
     """
     every = list(offers)
     now = [_now(one.table) for one in every]
-    wanted = workers - sum(one.many * load for one, load in zip(every, now, strict=True))
-    if wanted < 0:
+    missing = workers - sum(one.many * load for one, load in zip(every, now, strict=True))
+    if missing < 0:
         # They have places, but not in these numbers.
         return None
-    least = 0.0
+    wanted, least = missing, 0.0
     taken = [[(load, one.many)] for one, load in zip(every, now, strict=True)]
     steps = (step for at, one in enumerate(every) for step in _steps(one.table, at))
     # Of steps of one price those of nodes that take workers already: fewer nodes to talk about.
@@ -368,16 +368,30 @@ def _greedy(offers: Iterable[Offer], workers: int) -> Release | None:
             *((step.stop, times), (step.start + rest, int(rest > 0))),
             (step.start, many - times - int(rest > 0)),
         ]
-    picks = tuple(
+    bound = math.ceil(least - 1e-9)
+    picks = _picks(every, taken)
+    possible = not wanted and all(pick.cost >= 0 for pick in picks)
+    cost = sum(pick.cost * pick.times for pick in picks) if possible else bound
+    for at, one in enumerate(every):
+        # A single node reads better than several.
+        if one.table.get(now[at] + missing, cost + 1) <= cost:
+            taken = [[(load, other.many)] for other, load in zip(every, now, strict=True)]
+            taken[at] = [(now[at], one.many - 1), (now[at] + missing, 1)]
+            cost = one.table[now[at] + missing]
+            return Release(cost, cost <= bound, _picks(every, taken))
+    return Release(cost, cost <= bound, picks) if possible else None
+
+
+def _picks(
+    offers: Sequence[Offer], taken: Sequence[Sequence[tuple[int, int]]]
+) -> tuple[_Pick, ...]:
+    """The loads of the nodes, of cost -1 where a load is impossible."""
+    return tuple(
         _Pick(one.group, load, one.table.get(load, -1), times)
-        for one, some in zip(every, taken, strict=True)
+        for one, some in zip(offers, taken, strict=True)
         for load, times in some
         if load and times
     )
-    if wanted or any(pick.cost < 0 for pick in picks):
-        return None
-    cost = sum(pick.cost * pick.times for pick in picks)
-    return Release(cost, cost <= math.ceil(least - 1e-9), picks)
 
 
 def _programmed(offers: Sequence[Offer], workers: int, least: int, most: int) -> Release | None:
