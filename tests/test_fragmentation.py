@@ -383,6 +383,15 @@ def test_gangs_of_several_nodes_keep_within_what_is_as_near_as_on_the_empty_clus
     assert sixteen.best == pytest.approx(2 * twice)
 
 
+def test_nothing_has_to_be_freed_for_a_gang_that_is_only_farther_apart_and_as_fast():
+    racks = [
+        node(f"n{index}", V100, None if index in (0, 2) else 0, domains=(f"r{index // 2}",))
+        for index in range(4)
+    ]
+    kind = only(*racks, tiers=(Tier(name="leaf", bandwidth=25.0),), beyond=25.0)
+    assert (kind.missing, kind.release) == (gang(kind, 16), None)
+
+
 def test_a_slow_card_keeps_a_node_out_of_gangs_of_several():
     tiers = (Tier(name="leaf", bandwidth=25.0),)
     slow = [node(f"n{at}", V100, domains=("r",), network=2.0 if at < 2 else 9e9) for at in range(5)]

@@ -79,7 +79,8 @@ class Freeing:
         """What to free, as it follows "fits": `when 2 more GPUs of node a are free`."""
         for costs, words in ((self._gpus, self._released), (self._emptied, self._recovered)):
             found = self._least(costs)
-            if found is not None:
+            # Where nothing has to be freed, something else is in the way.
+            if found is not None and found.cost:
                 return f"{'when' if found.proven else 'for example when'} {words(found)}"
         return None
 
