@@ -467,10 +467,10 @@ def test_a_level_of_a_topology_that_tells_nothing_is_mentioned():
     ("document", "message"),
     [
         ({}, "topology ?: it: object missing required field spec"),
-        (topology(), "topology default: spec.levels: expected array of length >= 1"),
+        (topology(), "topology default: spec.levels: expected a list of length >= 1"),
         (
             {"metadata": None, "spec": {"levels": ["rack"]}},
-            "topology ?: spec.levels[0]: expected object, got str",
+            "topology ?: spec.levels[0]: expected a mapping, got a text",
         ),
         (
             topology("a.com/rack", "not a label"),
@@ -591,13 +591,13 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (None, "the file: expected object, got null"),
-        ([HALL], "the file: expected object, got array"),
+        (None, "the file: expected a mapping, got nothing"),
+        ([HALL], "the file: expected a mapping, got a list"),
         ({}, "levels: is missing"),
-        ({"levels": HALL}, "levels: expected array, got object"),
+        ({"levels": HALL}, "levels: expected a list, got a mapping"),
         ({"tiers": []}, "the file: object contains unknown field tiers"),
-        ({True: []}, "the file: expected str"),
-        ({"levels": ["rack"]}, "levels[0]: expected object, got str"),
+        ({True: []}, "the file: expected a text"),
+        ({"levels": ["rack"]}, "levels[0]: expected a mapping, got a text"),
         (
             {"levels": [HALL, level(bandwidth=3)]},
             "levels[1]: object contains unknown field bandwidth",
@@ -624,15 +624,18 @@ HALL = {"name": "hall", "label": "example.com/hall", "bandwidthGBps": 10}
                 f"levels[1].bandwidthGBps: {reason}",
             )
             for value, reason in [
-                ("50", "expected float, got str"),
-                (True, "expected float, got bool"),
-                (0, "expected float >= 0.001"),
-                (math.nan, "expected float >= 0.001"),
-                (math.inf, "expected float <= 1000000.0"),
+                ("50", "expected a number, got a text"),
+                (True, "expected a number, got true or false"),
+                (0, "expected a number >= 0.001"),
+                (math.nan, "expected a number >= 0.001"),
+                (math.inf, "expected a number <= 1000000.0"),
                 (16**5000, "number out of range"),
             ]
         ),
-        ({"levels": [HALL, level()], "beyondGBps": "fast"}, "beyondGBps: expected float, got str"),
+        (
+            {"levels": [HALL, level()], "beyondGBps": "fast"},
+            "beyondGBps: expected a number, got a text",
+        ),
         (
             {"levels": [HALL, level(bandwidthGBps=9.5)]},
             f"levels[0].{RATE}: 10 is more than the 9.5 of levels[1].{RATE}, which is nearer",

@@ -152,11 +152,11 @@ RATE = "bandwidthGBps"
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "the file: expected object, got null"),
+        ("", "the file: expected a mapping, got nothing"),
         ("levels: [", "line 1, column 10: not YAML: "),
         (
             FABRIC.replace("200", "-1"),
-            f"levels[1].{RATE}: expected float >= 0.001",
+            f"levels[1].{RATE}: expected a number >= 0.001",
         ),
         (FABRIC.replace("200", "20"), f"levels[0].{RATE}: 50 is more than the 20 of levels[1]"),
         (FABRIC.replace("3.1", "60"), f"beyondGBps: 60 is more than the 50 of levels[0].{RATE}"),
@@ -181,7 +181,7 @@ def test_a_fabric_file_that_is_wrong_is_answered_with_what_is_expected(arena: Ru
     assert (code, err.splitlines()) == (
         2,
         [
-            f"error: {path}: levels: expected array, got int",
+            f"error: {path}: levels: expected a list, got a whole number",
             (
                 "  why:  levels run from coarse to near; each has a name, the key of a node label,"
                 " maybe GB/s"

@@ -343,11 +343,11 @@ def test_a_job_whose_image_cannot_be_pulled_is_to_be_submitted_anew(still_world)
     status = replace(job(Phase.PENDING, reason=str(cause)), forecast=forecast)
     start = start_of(status, still_world.backend)
     assert start is Start.ANEW
-    assert starting(start, ["demo"], "default") == (
+    assert starting(start, "demo", "default") == (
         "arena-topo delete demo -n default, and submit it with the right --image or"
         " --image-pull-secret; resume does not change them"
     )
-    assert early(status, still_world.backend, "demo").hint == starting(start, ["demo"], "default")
+    assert early(status, still_world.backend, "demo").hint == starting(start, "demo", "default")
 
 
 def test_all_logs_of_a_job_that_has_not_started_are_an_error_with_the_reason(world: World):

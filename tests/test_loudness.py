@@ -57,8 +57,8 @@ def test_a_level_lets_through_what_is_at_least_so_grave(
     loud(level, quiet=quiet)
     say("done")
     tell(["n"])
-    say("warning: w")
-    say("error: e")
+    say("warning: w", LogLevel.WARN)
+    say("error: e", LogLevel.ERROR)
     assert capfd.readouterr().err.splitlines() == heard
 
 

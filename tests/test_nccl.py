@@ -126,7 +126,7 @@ MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 
 @MANY
-@given(st.sampled_from(CASES), st.data())
+@given(st.sampled_from([case for case in CASES if not case.startswith("glued")]), st.data())
 def test_a_log_cut_anywhere_claims_no_connection_that_the_whole_one_does_not(
     name: str, data: st.DataObject
 ) -> None:

@@ -205,11 +205,11 @@ def test_of_several_topologies_the_one_that_places_most_gpu_nodes_is_used_and_na
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        (None, "spec: expected object, got null"),
-        ("levels", "spec: expected object, got str"),
+        (None, "spec: expected a mapping, got nothing"),
+        ("levels", "spec: expected a mapping, got a text"),
         (
             {"levels": [{"nodeLabel": 7}]},
-            "spec.levels[0].nodeLabel: expected str, got int",
+            "spec.levels[0].nodeLabel: expected a text, got a whole number",
         ),
         (
             {"levels": [{"nodeLabel": SPINE}, {"nodeLabel": SPINE}]},

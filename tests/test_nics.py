@@ -103,7 +103,7 @@ def test_nics_that_make_no_sense_leave_the_links_of_their_node(arena, told, tmp_
     machine, err = told("a", node("a", 2), written)
     assert machine["links"] == [["X", "NV2"], ["NV2", "X"]]
     assert machine["nics"] == []
-    assert "data.nics[0].attachment: expected array of length 2, got 1" in err
+    assert "data.nics[0].attachment: expected a list of length 2, got 1" in err
     assert "the NICs of node a are not known by it" in err
 
 
@@ -233,22 +233,22 @@ def test_what_of_a_fabric_file_fits_no_node_is_said(told):
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [
-        ("8x400G", "nics: expected array, got str"),
-        (["8x400G"], "nics[0]: expected object, got str"),
+        ("8x400G", "nics: expected a list, got a text"),
+        (["8x400G"], "nics[0]: expected a mapping, got a text"),
         ([entry(speed=4)], "nics[0]: object contains unknown field speed"),
         ([{"value": "a", "nics": "8x400G"}], "nics[0]: object missing required field label"),
-        ([entry(value=None)], "nics[0].value: expected str, got null"),
-        ([entry(value=True)], "nics[0].value: expected str, got bool"),
-        ([entry(nics=8)], "nics[0].nics: expected str, got int"),
+        ([entry(value=None)], "nics[0].value: expected a text, got nothing"),
+        ([entry(value=True)], "nics[0].value: expected a text, got true or false"),
+        ([entry(nics=8)], "nics[0].nics: expected a text, got a whole number"),
         ([entry(nics="8x400")], "nics[0].nics: a number alone is no unit of speed"),
         ([entry(nics="0x400G")], "nics[0].nics: 0 NICs: a machine has 1 to 256"),
-        ([entry(near=[[0]])], "nics[0].near: expected array of length 8, got 1"),
-        ([entry(nics="1x8G", near=[0])], "nics[0].near[0]: expected array, got int"),
+        ([entry(near=[[0]])], "nics[0].near: expected a list of length 8, got 1"),
+        ([entry(nics="1x8G", near=[0])], "nics[0].near[0]: expected a list, got a whole number"),
         (
             [entry(nics="1x8G", near=[[64]])],
-            "nics[0].near[0][0]: expected int <= 63",
+            "nics[0].near[0][0]: expected a whole number <= 63",
         ),
-        ([entry(nics="1x8G", near="all")], "nics[0].near: expected array, got str"),
+        ([entry(nics="1x8G", near="all")], "nics[0].near: expected a list, got a text"),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_with_its_place(told, entries, problem):

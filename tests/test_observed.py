@@ -431,13 +431,13 @@ def test_what_a_node_offers_in_no_quantity_is_noted_with_its_name(key: str, outc
         (
             "linkType",
             '[["N-A", "NV1"], ["NV1"]]',
-            "data.linkType[1]: expected array of length 2, got 1; using the labels of node node-a",
+            "data.linkType[1]: expected a list of length 2, got 1; using the labels of node node-a",
         ),
         (
             "bandwidth",
             "[[-5.0]]",
             (
-                "data.bandwidth[0][0]: expected float >= 0.0; it is for display only, and"
+                "data.bandwidth[0][0]: expected a number >= 0.0; it is for display only, and"
                 " node node-a does without"
             ),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sized
 from typing import Annotated, NoReturn, TypeVar
 
@@ -14,6 +15,17 @@ Refuse = Callable[[str, str], NoReturn]
 
 SLOWEST, FASTEST = 0.001, 1e6
 """GB/s between which all links and networks are; products of such rates neither vanish nor end."""
+
+_WORDS = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "nothing",
+    "object": "a mapping",
+    "str": "a text",
+}
+"""What msgspec calls a type -> what a person does."""
 
 Rate = Annotated[float, msgspec.Meta(ge=SLOWEST, le=FASTEST)]
 
@@ -33,8 +45,9 @@ def _tried(attempt: Callable[[], Wanted], refuse: Refuse, path: str) -> Wanted:
         return attempt()
     except msgspec.ValidationError as error:
         # "Expected `str`, got `int` - at `$.levels[0].name`"
-        reason, _, place = str(error).replace("`", "").replace(" | null", "").partition(" - at ")
-        inside = path + place.rpartition("$")[2]
+        told, _, place = str(error).replace(" | null", "").partition(" - at ")
+        reason = re.sub("`([^`]*)`", lambda found: _WORDS.get(found[1], found[1]), told)
+        inside = path + place.rpartition("$")[2].rstrip("`")
         refuse(inside.removeprefix("."), reason[:1].lower() + reason[1:])
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         refuse(path, f"not JSON: {error}")
@@ -43,4 +56,4 @@ def _tried(attempt: Callable[[], Wanted], refuse: Refuse, path: str) -> Wanted:
 def check_length(values: Sized, size: int, refuse: Refuse, path: str) -> None:
     """Refuse a list that does not have so many entries."""
     if len(values) != size:
-        refuse(path, f"expected array of length {size}, got {len(values)}")
+        refuse(path, f"expected a list of length {size}, got {len(values)}")
