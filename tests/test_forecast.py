@@ -287,6 +287,14 @@ def test_a_machine_that_nobody_knows_is_refused(arena):
     assert "hgx-h100" in err
 
 
+def test_a_forecast_of_no_machine_says_where_their_names_are(arena):
+    assert arena() == (
+        2,
+        "",
+        "error: no machine is named\n  try:  arena-topo topology presets lists machines\n",
+    )
+
+
 def test_a_machine_whose_name_is_longer_than_any_files_is_refused(arena):
     code, _, err = arena("0" * 300)
     assert code == 2

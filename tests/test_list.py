@@ -94,7 +94,7 @@ def test_a_state_that_there_is_not_is_a_usage_error(one_arena):
     assert (code, out) == (2, "")
     assert err == (
         "error: --status is invalid\n"
-        "  why:  expected PENDING, RUNNING, SUCCEEDED, FAILED, QUEUING, SUSPENDED, UNKNOWN,"
+        "  why:  expected PENDING, RUNNING, SUCCEEDED, FAILED, QUEUING, SUSPENDED or UNKNOWN,"
         " got 'RUNNING,DONE'\n"
     )
 

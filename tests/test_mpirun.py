@@ -83,6 +83,17 @@ def test_the_documented_line_reaches_open_mpi_4_as_it_is(tmp_path, whose):
     assert "arena-topo" not in done.stderr.replace(str(tmp_path), "")
 
 
+def test_a_daemon_in_a_folder_with_a_blank_in_its_name_is_a_word_for_a_shell(tmp_path):
+    folder = tmp_path / "my clone"
+    folder.mkdir()
+    daemon = folder / "mpi" / "orted"
+    daemon.parent.mkdir()
+    daemon.write_text("#!/bin/sh\necho started\n")
+    daemon.chmod(0o700)
+    done = called(folder, "Open MPI 4", "-np 2 x", 'sh -c "$OMPI_MCA_orte_launch_agent"')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
+
+
 @pytest.mark.parametrize("whose", OPEN_MPI)
 def test_interfaces_that_are_not_here_are_left_out_and_named(tmp_path, whose):
     done = called(

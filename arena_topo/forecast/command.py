@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo.cli.arguments import Output, PictureOutputFlag, document
-from arena_topo.cli.options import Globals, display, show, spread, tell
+from arena_topo.cli.options import PROGRAM, Globals, display, show, spread, tell
 from arena_topo.cli.terminal import draws
+from arena_topo.errors import UsageError
 from arena_topo.files import STDIN
 from arena_topo.flag import Word
 from arena_topo.forecast import Asked
@@ -56,6 +57,8 @@ def _machine(target: str, everywhere: Globals) -> Machine:
     from arena_topo.engines import machines  # noqa: PLC0415 - only for files
     from arena_topo.topology import Node, instances, presets  # noqa: PLC0415 - reads the matrices
 
+    if not target:
+        raise UsageError("no machine is named", hint=f"{PROGRAM} topology presets lists machines")
     if target in presets.names():
         return presets.machine(target, target)
     known = instances.machine(target)

@@ -36,7 +36,9 @@ class Phases(frozenset[Phase]):
         try:
             return cls(Phase(one.strip().upper()) for one in text.split(","))
         except ValueError:
-            raise ValueError(f"expected {', '.join(Phase)}, got {text!r}") from None
+            *others, last = Phase
+            form = f"{', '.join(others)} or {last}"
+            raise ValueError(f"expected {form}, got {text!r}") from None
 
 
 def selection(backend: Backend, selector: str, *, mine: bool) -> str:

@@ -305,7 +305,8 @@ def run(folder: Path, program: str, words: Sequence[str]) -> int:
         daemon = found.resolve().with_name("orted")
         if daemon.exists():
             # Else ranks would find the programs beside mpirun before those of their own PATH.
-            environment["OMPI_MCA_orte_launch_agent"] = str(daemon)
+            # A shell reads it.
+            environment["OMPI_MCA_orte_launch_agent"] = shlex.quote(str(daemon))
             said.insert(0, "--noprefix")
     _hear_again()
     try:
