@@ -18,7 +18,7 @@ from test_local_engine import PATIENCE, ended, engine, eventually, job, log, sta
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import open_archive
-from arena_topo.engines.lines import Line, LogOptions, Notice, Turn
+from arena_topo.engines.lines import Line, LogOptions, Notice, Turn, stamped
 from arena_topo.engines.local import logs, store
 from arena_topo.engines.local.engine import LocalBackend
 from arena_topo.engines.local.logs import LocalFollowing, LogWriter
@@ -688,6 +688,13 @@ def test_the_log_of_an_earlier_version_is_read_though_it_has_no_times(tmp_path):
     assert pod.text() == b"one\ntwo\nthree"
     stamp = b"2020-09-13T12:26:40.000000000Z "
     assert pod.text(timestamps=True) == stamp + b"one\n" + stamp + b"two\n" + stamp + b"three"
+    assert [pod.text(tail=count) for count in range(5)] == [
+        b"",
+        b"three",
+        b"two\nthree",
+        b"one\ntwo\nthree",
+        b"one\ntwo\nthree",
+    ]
     demo.end()
     with demo.follow() as following:
         reader = Reader(following)
@@ -738,6 +745,21 @@ def test_what_a_job_said_that_is_deleted_while_it_runs_or_is_suspended_is_kept(e
         [kept] = open_archive(os.environ).kept("local", "default", name)
         assert (kept.deleted, kept.complete) == (True, True)
         assert kept.phase == {"runs": "RUNNING", "waits": "SUSPENDED"}[name]
+
+
+def test_what_a_job_of_an_earlier_version_said_is_kept_once_though_followed(engine, tmp_path):
+    submit(engine, job("demo", "sleep 600"))
+    status = started(engine, "demo")
+    launcher = place(tmp_path)
+    for file in launcher.iterdir():
+        file.unlink()
+    (launcher / "log").write_bytes(b"one\ntwo\n")
+    os.utime(launcher / "log", (1_600_000_000, 1_600_000_000))
+    source = next(logs.sources(engine._store.job("demo", "default")))
+    with open_archive(os.environ).keeping("local", status) as keeping:
+        keeping.write([Line(source=source, at=1, stamp=stamped(1), text=b"one")])
+    engine.delete("demo", "default")
+    assert [one.text for one in kept_lines()] == [b"one", b"two"]
 
 
 def test_a_job_is_deleted_although_its_log_cannot_be_kept(engine, tmp_path):

@@ -428,6 +428,25 @@ def test_whoever_leaves_leaves_no_thread(backend: KubernetesBackend, operator: F
         assert not one.is_alive(), one
 
 
+def test_whoever_leaves_as_logs_begin_leaves_no_thread(
+    backend: KubernetesBackend, operator: FakeOperator
+):
+    job = running(backend, operator, workers=20)
+    before = set(threading.enumerate())
+    for _ in range(20):
+        with backend.follow(job, FOLLOW) as following:
+            while not any("(run)" in one.name for one in set(threading.enumerate()) - before):
+                following.read(0)
+    ours = [
+        one
+        for one in set(threading.enumerate()) - before
+        if re.search(r"\((run|_look|_open)\)", one.name)
+    ]
+    for one in ours:
+        one.join(10)
+        assert not one.is_alive(), one
+
+
 @pytest.mark.parametrize(
     ("head", "body", "whole"),
     [

@@ -589,6 +589,12 @@ class Archive:
                 keeping.ended(source)
             keeping.close(job, deleted=not job.phase.over)
 
+    def forget(self, place: str, job: JobStatus) -> None:
+        """Remove what is kept of a job."""
+        if self.root is not None:
+            gone = self.root / _folder(place, job.namespace, job.name, job.uid)
+            shutil.rmtree(gone, ignore_errors=True)
+
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
         """What is kept of all jobs of a name, the newest first; nothing if nothing can be read.
 

@@ -237,7 +237,10 @@ class Follow:
         A handshake leaves as much memory in its thread as a silent stream takes.
         """
         found: Future[Any] = Future()
-        self._errands.put((work, found))
+        with self.changed:
+            if self.closed:
+                raise _Left
+            self._errands.put((work, found))
         return found.result()
 
     def _open(self) -> None:

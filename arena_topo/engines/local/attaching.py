@@ -22,8 +22,9 @@ class _Pods(msgspec.Struct):
     """What is read here of `pods.json`: where processes start, and with which variables."""
 
     folder: str
-    common: dict[str, str]
-    own: dict[str, dict[str, str]]
+    common: dict[str, str] = msgspec.field(default_factory=dict)
+    own: dict[str, dict[str, str]] | None = None
+    """None in what a version before wrote: it has a file `env` for each pod."""
 
 
 def attach(
@@ -42,9 +43,13 @@ def attach(
     _check(job, instance)
     try:
         pods = decoded((job.folder / "pods.json").read_bytes(), _Pods, "pods.json")
+        if pods.own is None:
+            data = (job.folder / "pods" / instance / "env").read_bytes()
+            environment = decoded(data, dict[str, str], "env")
+        else:
+            environment = {**pods.common, **pods.own.get(instance, {})}
     except (OSError, ValueError) as error:
         raise ArenaError(f"instance {instance} is ending, or its files cannot be read") from error
-    environment = {**pods.common, **pods.own.get(instance, {})}
     tell(f"Hello! Arena attach the container {CONTAINER} of instance {instance}")
     words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
     if terminal and "TERM" in os.environ:

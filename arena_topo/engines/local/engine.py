@@ -451,7 +451,8 @@ class LocalBackend:
 
     def _archive(self, job: Job, before: JobStatus) -> None:
         """Keep what a job said for after its end; it is deleted all the same where that fails."""
-        if not any(logs.parts(str(pod)) for pod in logs.pods(job.folder)):
+        parts = [part for pod in logs.pods(job.folder) for part in logs.parts(str(pod))]
+        if not parts:
             return
         from arena_topo.engines import archive as kept  # noqa: PLC0415  only here, and for logs
 
@@ -460,6 +461,9 @@ class LocalBackend:
             if archive.most > 0 and self._store.holds(job):
                 manifest = self._store.objects(job)[0]
                 slots = supervisor.read_pods(manifest, job.submission.gpus).slots
+                if any(part.name == logs.EARLIER for part in parts):
+                    # All of it is kept now, with other times than it was followed with.
+                    archive.forget(self.place, before)
                 archive.adopt(self.place, before, logs.everything(job), slots=slots)
 
     # ------------------------------------------------------------------ reading

@@ -12,8 +12,10 @@ follows one without a line feed at its end goes on with that line, behind a time
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import math
+import mmap
 import os
 import re
 import threading
@@ -110,7 +112,7 @@ class Part(NamedTuple):
 
 _NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})\.log")
 
-_EARLIER = "log"
+EARLIER = "log"
 """What a version before wrote; where it gave up the beginning there is a hole."""
 
 
@@ -125,8 +127,8 @@ def parts(place: str, folder: int | None = None) -> list[Part]:
         names = os.listdir(opened)  # noqa: PTH208  of a folder that stays the same one
         matches = (_NAME.fullmatch(name) for name in names)
         found = [Part(int(one[1]), int(one[2]), one[0]) for one in matches if one]
-        if _EARLIER in names:
-            found.append(Part(0, 0, _EARLIER))
+        if EARLIER in names:
+            found.append(Part(0, 0, EARLIER))
     finally:
         os.close(opened)
     return sorted(found)
@@ -315,9 +317,8 @@ class LogReader:
         self.__exit__()
         self._file, self.part, self._inside = opened, part, goes_on
         self.lost = max(0, part.start - expected)
-        if part.name == _EARLIER:
-            with contextlib.suppress(OSError):
-                os.lseek(opened, 0, os.SEEK_DATA)
+        if part.name == EARLIER:
+            os.lseek(opened, max(at, _hole(opened)), os.SEEK_SET)
         else:
             os.lseek(opened, max(at, _HEAD * goes_on), os.SEEK_SET)
         return True
@@ -344,7 +345,7 @@ class LogReader:
         if self.part is None or not (data := os.read(self._file, _CHUNK)):
             return b""
         rows = data
-        if self.part.name == _EARLIER:
+        if self.part.name == EARLIER:
             written = os.fstat(self._file).st_mtime_ns
             rows = _rows(data, written, inside=self._inside)
         self._inside = not data.endswith(b"\n")
@@ -356,7 +357,7 @@ class LogReader:
 
     def _content(self, part: Part, most: int = 2 * _LONGEST) -> bytes:
         """What a file of this version begins with, all of it unless said; none if it is gone."""
-        if part.name == _EARLIER:
+        if part.name == EARLIER:
             return b""
         try:
             with os.fdopen(self._opened(part), "rb") as file:
@@ -364,16 +365,26 @@ class LogReader:
         except FileNotFoundError:
             return b""
 
+    def _earlier(self, part: Part) -> tuple[bytes | mmap.mmap, int]:
+        """The file of a version before, and where in it there is more than a hole."""
+        try:
+            with os.fdopen(self._opened(part), "rb") as file:
+                found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                return found, _hole(file.fileno())
+        except (FileNotFoundError, ValueError):
+            # It is gone, or empty.
+            return b"", 0
+
     def _tail(self, run: Sequence[Part], lines: int) -> tuple[Part, int]:
         """Where the last `lines` lines of a run begin."""
         found, last = 0, True
         for part in reversed(run):
-            data = self._content(part)
+            data, begin = self._earlier(part) if part.name == EARLIER else (self._content(part), 0)
             if last and lines == 0:
                 return part, len(data)
-            upto = len(data) - (last and data.endswith(b"\n"))
+            upto = len(data) - (last and data[-1:] == b"\n")
             last = last and not data
-            while (upto := data.rfind(b"\n", 0, upto)) >= 0:
+            while (upto := data.rfind(b"\n", begin, upto)) >= 0:
                 found += 1
                 if found == lines:
                     return part, upto + 1
@@ -390,6 +401,15 @@ class LogReader:
         while at < len(data) and data[at : at + len(wanted)] < wanted:
             at = data.find(b"\n", at) + 1 or len(data)
         return found, at
+
+
+def _hole(opened: int) -> int:
+    """How many bytes at the beginning of a file are a hole, where its system tells."""
+    try:
+        return os.lseek(opened, 0, os.SEEK_DATA)
+    except OSError as error:
+        # There is nothing but a hole (lseek(2)).
+        return os.fstat(opened).st_size if error.errno == errno.ENXIO else 0
 
 
 def moment(text: str) -> float:
