@@ -23,6 +23,7 @@ from arena_topo.engines.local import logs, store
 from arena_topo.engines.local.engine import LocalBackend
 from arena_topo.engines.local.logs import LocalFollowing, LogWriter
 from arena_topo.errors import NotFound, UsageError
+from arena_topo.joblogs import follow
 from arena_topo.manifests import Forecast
 
 __all__ = ["engine"]
@@ -745,6 +746,20 @@ def test_what_a_job_said_that_is_deleted_while_it_runs_or_is_suspended_is_kept(e
         [kept] = open_archive(os.environ).kept("local", "default", name)
         assert (kept.deleted, kept.complete) == (True, True)
         assert kept.phase == {"runs": "RUNNING", "waits": "SUSPENDED"}[name]
+
+
+def test_a_line_that_was_followed_before_it_ended_is_kept_whole(engine):
+    go = "while ! test -e go; do sleep 0.05; done"
+    submit(engine, job("demo", f"printf 'sure? '; {go}; echo yes; echo after"))
+    started(engine, "demo")
+    shown = iter(follow.show(engine, "demo", "default", follow.Asked(options=FOLLOW)))
+    while not any(next(shown)):
+        pass
+    shown.close()
+    Path("go").touch()
+    ended(engine, "demo")
+    engine.delete("demo", "default")
+    assert [one.text for one in kept_lines()] == [b"sure? yes", b"after"]
 
 
 def test_what_a_job_of_an_earlier_version_said_is_kept_once_though_followed(engine, tmp_path):

@@ -646,6 +646,7 @@ def test_what_waits_for_a_reader_that_does_not_read_is_bounded(
     with backend.follow(job, FOLLOW, lambda source: not source.chief) as following:
         assert not following.read(0.0)
         time.sleep(1.0)
+    # What is read after that makes no room for more.
     lines = 0
     while came := following.read(0.0):
         lines += sum(isinstance(one, Line) for one in came)

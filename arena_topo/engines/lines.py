@@ -261,3 +261,31 @@ class Parser:
             return text
         found.append(line._replace(text=text, ends=True))
         return b""
+
+
+class Joiner:
+    """Joins the pieces of lines that are followed as they are written, which have any length.
+
+    They become pieces as `Parser` makes them of a line that is read at once.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[Source, Line] = {}
+
+    def join(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """The lines so far, and whole pieces; what is shorter waits for what follows it."""
+        if not self._begun and all(line.ends for line in lines):
+            return lines
+        found = []
+        for line in lines:
+            begun = self._begun.pop(line.source, None)
+            text = line.text if begun is None else begun.text + line.text
+            while len(text) > LONGEST:
+                found.append(line._replace(text=text[:LONGEST], ends=False))
+                text = text[LONGEST:]
+            whole = line._replace(text=text)
+            if line.ends or len(text) == LONGEST:
+                found.append(whole)
+            else:
+                self._begun[line.source] = whole
+        return found

@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from arena_topo.engines import Backend, Instance, JobStatus, Phase
-from arena_topo.engines.lines import Following, Line, LogOptions, Notice, Source, Turn, Wanted
+from arena_topo.engines.lines import (
+    Following,
+    Joiner,
+    Line,
+    LogOptions,
+    Notice,
+    Source,
+    Turn,
+    Wanted,
+)
 from arena_topo.engines.looking import looks
 from arena_topo.engines.opening import UnknownJob
 from arena_topo.engines.tagging import tagging
@@ -985,15 +994,18 @@ class _Sinks:
 
     def __init__(self, keeping: Keeping | None, saving: Saving | None, shown: Shown) -> None:
         self._keeping, self._saving, self._shown = keeping, saving, shown
+        self._joiner = Joiner()
         self.lines = 0
         """How many came."""
 
     def write(self, lines: Sequence[Line]) -> None:
         """These came, or none."""
         self.lines += len(lines)
-        for one in (self._keeping, self._saving):
-            if one is not None:
-                one.write(lines)
+        if self._keeping is not None:
+            # Who follows the log again has to find the same lines in it.
+            self._keeping.write(self._joiner.join(lines))
+        if self._saving is not None:
+            self._saving.write(lines)
 
     def notice(self, notice: Notice) -> None:
         """Something happened to a log."""
