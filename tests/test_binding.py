@@ -700,6 +700,80 @@ def test_what_a_queue_writes_into_a_pinned_job_outlives_the_pins(binding: str):
     assert unplaced(admitted(pinned)) == admitted(bare)
 
 
+def older(mpijob: Manifest, *, noted: Manifest | None = None, **pins: Any) -> Manifest:
+    """A job as an older client pinned it to nodes: it noted only what looks alone do not tell."""
+    pinned = copy.deepcopy(mpijob)
+    template = worker_of(pinned)
+    template["spec"] |= pins
+    template["metadata"]["annotations"] |= {
+        "arena-topo.io/format": "v1",
+        "arena-topo.io/guarantee": "node",
+    }
+    if noted is not None:
+        template["metadata"]["annotations"]["arena-topo.io/unpinned"] = json.dumps(noted)
+    return pinned
+
+
+OLDER_NODES = {
+    "nodeAffinity": {
+        REQUIRED: {
+            "nodeSelectorTerms": [
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+                for node in "ab"
+            ]
+        }
+    }
+}
+OLDER_APART = {
+    "podAntiAffinity": {
+        REQUIRED: [
+            {
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": {"matchLabels": {"gpu-topology": "train"}},
+            }
+        ]
+    }
+}
+OLDER_EVEN = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"gpu-topology": "train"}},
+}
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        {"affinity": OLDER_NODES},
+        {"affinity": OLDER_NODES | OLDER_APART},
+        {"affinity": OLDER_NODES, "topologySpreadConstraints": [OLDER_EVEN]},
+    ],
+)
+def test_pins_that_an_older_client_wrote_without_a_note_come_off(pins: Manifest):
+    bare = rendered(a_job())
+    assert unplaced(older(bare, **pins)) == bare
+
+
+def test_what_an_older_client_noted_comes_back():
+    bare = rendered(a_job())
+    container = worker_of(bare)["spec"]["containers"][0]
+    container["env"] = [*container["env"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "7"}]
+    noted = {"Worker/spec/affinity": None, "Worker/spec/containers/0/env": container["env"]}
+    pinned = older(bare, noted=noted, affinity=OLDER_NODES)
+    worker_of(pinned)["spec"]["containers"][0]["env"].pop()
+    assert unplaced(pinned) == bare
+
+
+def test_a_note_names_fields_by_the_paths_that_older_clients_read():
+    pinned = placed(rendered(a_job()), APART, BINDINGS["template"])
+    noted = worker_of(pinned)["metadata"]["annotations"]["arena-topo.io/unpinned"]
+    assert set(json.loads(noted)) == {
+        "Worker/spec/affinity",
+        "Worker/spec/topologySpreadConstraints",
+    }
+
+
 @pytest.mark.parametrize("forged", ["", "[", "[" * 100_000, "3"])
 def test_a_note_that_cannot_be_read_leaves_no_pin(forged: str):
     pinned = placed(rendered(a_job()), APART, BINDINGS["template"])

@@ -57,6 +57,12 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _BUILT_IN = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
+_AFFINITY = "Worker/spec/affinity"
+_SPREAD = "Worker/spec/topologySpreadConstraints"
+_RESOURCES = "Worker/spec/containers/0/resources"
+_ENV = "Worker/spec/containers/0/env"
+"""The fields that the note of a template names; the last is in notes of older clients alone."""
+
 
 def placed(
     mpijob: Manifest,
@@ -133,7 +139,8 @@ def unplaced(mpijob: Manifest) -> Manifest:
     before = json_object(notes.get(UNPINNED))
     if UNPINNED in notes and not before:
         # An unreadable note: jobs that arena-topo makes have neither field without a pin.
-        before = {"affinity": None, "topologySpreadConstraints": None}
+        before = {_AFFINITY: None, _SPREAD: None}
+    _drop_unnoted(bare, template, before)
     for name, holder, key in _replaced(template):
         if before.get(name) is not None:
             holder[key] = before[name]
@@ -144,6 +151,8 @@ def unplaced(mpijob: Manifest) -> Manifest:
     _drop(template["metadata"], "annotations", ours.__contains__)
     _drop(template["spec"], "schedulingGates", lambda one: one.get("name") == GATE)
     _drop(_container(template), "env", _reads_pin)
+    if before.get(_ENV) is not None:
+        _container(template)["env"] = before[_ENV]
     for pod in _pods(bare):
         _drop(pod, "tolerations", _is_toleration)
     return bare
@@ -426,9 +435,9 @@ def _bare(mpijob: Manifest) -> tuple[Manifest, Manifest, dict[str, Any]]:
 
 def _replaced(template: Manifest) -> Iterator[tuple[str, Manifest, str]]:
     """The fields that pins change as a whole, each with its name, its holder and its key there."""
-    yield "affinity", template["spec"], "affinity"
-    yield "topologySpreadConstraints", template["spec"], "topologySpreadConstraints"
-    yield "resources", _container(template), "resources"
+    yield _AFFINITY, template["spec"], "affinity"
+    yield _SPREAD, template["spec"], "topologySpreadConstraints"
+    yield _RESOURCES, _container(template), "resources"
 
 
 def _remembering(pinned: Manifest, before: Mapping[str, Any]) -> Manifest:
@@ -441,6 +450,44 @@ def _remembering(pinned: Manifest, before: Mapping[str, Any]) -> Manifest:
         notes = template["metadata"]["annotations"]
         notes[UNPINNED] = json.dumps(changed, separators=(",", ":"), ensure_ascii=False)
     return pinned
+
+
+def _drop_unnoted(mpijob: Manifest, template: Manifest, before: Mapping[str, Any]) -> None:
+    """Take off the pins to nodes of an older client, which noted only what their looks hid.
+
+    Jobs that it resumed run on, and are suspended and placed anew by this version.
+    """
+    pod = template["spec"]
+    if any(one.get("name") == GATE for one in pod.get("schedulingGates") or ()):
+        return
+    workers = _workers(mpijob)
+
+    def about_workers(one: Mapping[str, Any]) -> bool:
+        selector = one.get("labelSelector") or {}
+        return one.get("topologyKey") == _HOSTNAME and selector.get("matchLabels") == workers
+
+    if _SPREAD not in before:
+        _drop(pod, "topologySpreadConstraints", about_workers)
+    affinity = pod.get("affinity") or {}
+    if _AFFINITY in before or not affinity:
+        return
+    nodes, apart = (affinity.get(kind) or {} for kind in ("nodeAffinity", "podAntiAffinity"))
+    terms = (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or ()
+    # Terms are alternatives: beside one of somebody else's, a node alone is no pin.
+    if terms and all(map(_is_node, terms)):
+        del nodes[_REQUIRED]
+    _drop(apart, _REQUIRED, about_workers)
+    for kind in ("nodeAffinity", "podAntiAffinity"):
+        if affinity.get(kind) == {}:
+            del affinity[kind]
+    if not affinity:
+        del pod["affinity"]
+
+
+def _is_node(term: Mapping[str, Any]) -> bool:
+    fields = list(term.get("matchFields") or ())
+    alone = len(fields) == 1 and not term.get("matchExpressions")
+    return alone and fields[0].get("key") == "metadata.name"
 
 
 def _drop(holder: Manifest, key: str, is_ours: Callable[[Any], bool]) -> None:
