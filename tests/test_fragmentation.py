@@ -35,6 +35,7 @@ from arena_topo.topology import (
     flat,
     gpu_set,
     members,
+    presets,
 )
 
 HERE = Path(__file__).parent
@@ -427,6 +428,19 @@ def test_each_node_where_no_job_can_start_says_its_own_reason():
     )
     assert "b (cordoned)" in text
     assert "c (NotReady)" in text
+
+
+def test_a_gang_that_fits_on_gpus_that_are_only_counted_does_not_lack_anything():
+    # Any two of GPUs 4 to 7 of a DGX-1 are joined; three of them are free, nobody says which.
+    counted = node("a", presets.machine("dgx-1-p100", "a"), gpu_set(range(4, 8)), hidden=1)
+    (kind,) = look(cluster(counted)).kinds
+    assert [(one.size, one.whole, one.best) for one in kind.gangs[:2]][1] == (
+        2,
+        0,
+        kind.gangs[1].full,
+    )
+    assert kind.missing is None
+    assert kind.release is None
 
 
 def test_what_nobody_names_is_counted_at_its_worst():

@@ -167,16 +167,17 @@ def _kind(cluster: Cluster) -> Kind:
     rooms = [node.free_count for node in nodes if node.unavailable is None]
     total, free = sum(len(node.machine.gpus) for node in nodes), sum(rooms)
     gangs = tuple(_gang(1 << power, now, empty, wire) for power in range(total.bit_length()))
-    short = (one for one in gangs if one.size <= free and one.whole_empty and not one.whole)
-    missing, release = next(short, None), None
-    if missing is not None:
+    missing, release = None, None
+    for one in gangs:
+        if one.size > free or not one.whole_empty or one.whole:
+            continue
         asked = Request(
-            workers=missing.workers,
-            gpus=missing.gpus,
-            wire=wire,
-            min_bandwidth=missing.full or 0.0,
+            workers=one.workers, gpus=one.gpus, wire=wire, min_bandwidth=one.full or 0.0
         )
-        release = now.to_free(asked)
+        # Of GPUs that are only counted fewer gangs are certain than one placement shows.
+        if now.best(asked) is None:
+            missing, release = one, now.to_free(asked)
+            break
     return Kind(
         model=nodes[0].machine.model,
         resource=nodes[0].resource,
