@@ -390,7 +390,8 @@ def test_nothing_has_to_be_freed_for_a_gang_that_is_only_farther_apart_and_as_fa
         for index in range(4)
     ]
     kind = only(*racks, tiers=(Tier(name="leaf", bandwidth=25.0),), beyond=25.0)
-    assert (kind.missing, kind.release) == (gang(kind, 16), None)
+    assert (gang(kind, 16).whole, gang(kind, 16).best) == (0, pytest.approx(gang(kind, 16).full))
+    assert (kind.missing, kind.release) == (None, None)
 
 
 def test_a_slow_card_keeps_a_node_out_of_gangs_of_several():
