@@ -172,7 +172,7 @@ def test_gpus_that_are_not_healthy_are_not_waited_for():
         "fits now with --workers 1; or when 2 more GPUs of node a are free"
     )
     assert said(world, workers=4, gpus=1) == (
-        "fits now with --workers 1; or when a is free and healthy"
+        "fits now with --workers 1; or when a is free of other jobs and healthy"
     )
 
 
@@ -227,6 +227,10 @@ def test_what_must_become_of_each_node_reads_one_way():
     )
     assert said(world, workers=3, gpus=8).endswith(
         "when n0, n1 and n2 are free of other jobs and uncordoned"
+    )
+    ill = node("n3", V100, 0b1, allocatable=gpu_set(range(4)))
+    assert said(cluster(*world.nodes, ill), workers=4, gpus=8).endswith(
+        "when n0, n1, n2 and 1 more are free of other jobs, uncordoned and healthy"
     )
 
 

@@ -250,7 +250,7 @@ class Freeing:
         """What must become of nodes: `a and b are free of other jobs and uncordoned`."""
         nodes = [node for node, _ in self._named(found)]
         names = sorted((node.name for node in nodes), key=natural)
-        states = " and ".join(dict.fromkeys(map(_recovery, nodes)))
+        states = _listed([*dict.fromkeys(itertools.chain.from_iterable(map(_recovery, nodes)))])
         listed = _names(names[:MOST_NAMES], len(names))
         return f"{listed} {'is' if len(names) == 1 else 'are'} {states}"
 
@@ -264,12 +264,12 @@ def _in_use(node: Node) -> int:
     return len(node.machine.gpus) - node.free_count
 
 
-def _recovery(node: Node) -> str:
+def _recovery(node: Node) -> tuple[str, ...]:
     """What a node lacks until it is well."""
     if node.unavailable is not None:
-        return "uncordoned" if node.unavailable == "cordoned" else "ready"
+        return ("uncordoned",) if node.unavailable == "cordoned" else ("ready",)
     well = _healthy(node) == node.machine.everything
-    return "free of other jobs" if well else "free and healthy"
+    return ("free of other jobs",) if well else ("free of other jobs", "healthy")
 
 
 def _healthy(node: Node) -> GPUSet:
