@@ -339,16 +339,16 @@ def test_a_pod_of_ours_that_was_promised_its_node_has_what_the_kubelet_gave():
 @pytest.mark.parametrize(
     ("key", "text", "said"),
     [
-        ("allocations", "[1]", "data.allocations: expected object, got array"),
+        ("allocations", "[1]", "data.allocations: expected a mapping, got a list"),
         (
             "allocations",
             '{"default/w": [99]}',
-            "data.allocations[...][0]: expected int <= 63",
+            "data.allocations[...][0]: expected a whole number <= 63",
         ),
         ("allocations", "x", "data.allocations: not JSON: "),
         ("observedAt", "yesterday", "data.observedAt: does not say when the allocations were seen"),
         ("uuids", '["a", "a"]', "data.uuids: does not name each GPU once"),
-        ("uuids", '{"a": 1}', "data.uuids: expected array, got object"),
+        ("uuids", '{"a": 1}', "data.uuids: expected a list, got a mapping"),
     ],
 )
 def test_what_an_agent_has_written_wrong_costs_nothing_else(key: str, text: str, said: str):
