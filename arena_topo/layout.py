@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -192,14 +193,58 @@ def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
 def folded(screen: str, width: int | None) -> str:
     """A screen in which each line wider than `width` columns goes on below, indented by two more.
 
-    Words longer than a line stay whole, and without a width so do all lines.
+    Rows of a table go on at the same column, so that cells stay below their headers. Words longer
+    than a line stay whole, and without a width so do all lines.
     """
-    if width is None or max(map(len, screen.split("\n"))) <= width:
+    lines = screen.split("\n")
+    if width is None or max(map(len, lines)) <= width:
         return screen
-    return "\n".join(
-        line if len(line) <= width else fold(line, width, indent=f"{_start(line)}  ")
-        for line in screen.split("\n")
-    )
+    return "\n".join(line for block in _blocks(lines) for line in _narrowed(block, width))
+
+
+def _blocks(lines: Iterable[str]) -> Iterable[list[str]]:
+    """Neighbouring lines with one indent; a first line may have more, as above the rows' names."""
+    block: list[str] = []
+    for line in lines:
+        more = len(_start(block[-1])) - len(_start(line)) if block else 0
+        if block and (not line or not block[-1] or more < 0 or (more and len(block) > 1)):
+            yield block
+            block = []
+        block.append(line)
+    yield block
+
+
+_ROOM = 16
+"""Columns that a last cell needs, so that it is folded for itself and not put below."""
+
+
+def _narrowed(block: Sequence[str], width: int) -> Iterable[str]:
+    """Lines of a block, each with what of it goes below."""
+    if max(map(len, block)) <= width:
+        return block
+    columns = _columns(block)
+    fitting = [at for at in columns if all(len(line[:at].rstrip()) <= width for line in block)]
+    if len(columns) < _TABLE or columns[-1] + _ROOM <= width or not fitting:
+        return [
+            line if len(line) <= width else fold(line, width, indent=f"{_start(line)}  ")
+            for line in block
+        ]
+    indent = f"{_start(block[-1])}  "
+    rest = _narrowed([(indent + line[fitting[-1] :]).rstrip() for line in block], width)
+    heads = [line[: fitting[-1]].rstrip() for line in block]
+    pairs = zip(heads, rest, strict=True)
+    return [f"{head}\n{below}" if below.strip() else head for head, below in pairs]
+
+
+_TABLE = 2
+"""Columns beside the first that make a table of some lines."""
+
+
+def _columns(block: Sequence[str]) -> list[int]:
+    """Where the cells of the first line begin, but for the first, and those of all lines can."""
+    header, *rows = block
+    starts = [found.end() for found in re.finditer(r"(?<=\S)\s\s+(?=\S)", header)]
+    return [at for at in starts if rows and all(not row[at - 2 : at].strip() for row in rows)]
 
 
 def _start(line: str) -> str:

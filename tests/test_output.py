@@ -437,6 +437,37 @@ def test_an_empty_last_cell_leaves_the_padding_of_the_cell_before():
     assert layout.align(["k:\t", "key:\tv"]) == "k:    \nkey:  v\n"
 
 
+def test_rows_of_a_table_that_is_too_wide_go_on_at_the_same_column():
+    screen = layout.align(
+        (
+            "NAME\tSTATUS\tDURATION\tNODE\tREASON",
+            "a-long-name\tPENDING\t1s\tN/A\tanother one has waited longer",
+            "b\tRUNNING\t10s\tnode-0\t",
+        )
+    )
+    assert layout.folded(f"Jobs:\n\n{screen}", 36).splitlines() == [
+        "Jobs:",
+        "",
+        "NAME         STATUS   DURATION",
+        "  NODE    REASON",
+        "a-long-name  PENDING  1s",
+        "  N/A     another one has waited",
+        "    longer",
+        "b            RUNNING  10s",
+        "  node-0",
+    ]
+    assert layout.folded(screen, 28).splitlines()[:3] == [
+        "NAME         STATUS",
+        "  DURATION  NODE",
+        "    REASON",
+    ]
+    matrix = "      GPU0  GPU1  GPU2\nGPU0  X     NV1   NV2\nGPU1  NV1   X     SYS\n"
+    assert layout.folded(matrix, 20) == (
+        "      GPU0  GPU1\n  GPU2\nGPU0  X     NV1\n  NV2\nGPU1  NV1   X\n  SYS\n"
+    )
+    assert layout.folded(screen, 200) == layout.folded(screen, None) == screen
+
+
 @given(st.lists(st.lists(st.text(alphabet="ab c", max_size=6), min_size=1, max_size=5), max_size=8))
 def test_alignment_never_loses_or_reorders_a_cell(rows):
     shown = layout.align("\t".join(row) for row in rows).splitlines()
