@@ -112,3 +112,11 @@ def test_the_help_of_a_command_shows_its_examples_whole_under_any_name(capfd):
             "  # Jobs of all namespaces that wait or run",
             "  arena-topo list -A --status PENDING,RUNNING",
         ]
+
+
+def test_paths_and_names_with_hyphens_stay_whole_in_help(capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, shown, _err = answer(capfd, "topology", "publish", "--help")
+    assert code == 0
+    assert "/var/lib/kubelet/pod-resources/kubelet.sock" in shown
+    assert "arena-topo-system" in shown

@@ -415,7 +415,7 @@ class ArenaGroup(TyperGroup):
         """Write the commands, each with its whole summary, then the options."""
         with formatter.section("Commands"):
             # A summary that is cut off to the width of a line says nothing.
-            formatter.write_dl([(name, self.summaries[name]) for name in self.commands])
+            _write_definitions([(name, self.summaries[name]) for name in self.commands], formatter)
         _write_panels(self.get_params(ctx), ctx, formatter)
 
 
@@ -450,6 +450,16 @@ HABITS = {
 """Commands of kubectl, docker and Slurm, and what does the same here."""
 
 
+_GLUE = "\N{NON-BREAKING HYPHEN}"
+
+
+def _write_definitions(records: Iterable[tuple[str, str]], formatter: Any) -> None:
+    """Write names and texts in two columns; paths and names with hyphens stay whole in them."""
+    written = len(formatter.buffer)
+    formatter.write_dl([(name, text.replace("-", _GLUE)) for name, text in records])
+    formatter.buffer[written:] = [part.replace(_GLUE, "-") for part in formatter.buffer[written:]]
+
+
 def _write_panels(
     params: Iterable[Any], ctx: Any, formatter: Any, *, everywhere: bool = False
 ) -> None:
@@ -466,7 +476,7 @@ def _write_panels(
     for title, records in panels.items():
         if (title == GLOBAL_PANEL) is everywhere:
             with formatter.section(title):
-                formatter.write_dl(records)
+                _write_definitions(records, formatter)
     if not everywhere:
         formatter.write_paragraph()
         formatter.write_text(f"{PROGRAM} options shows the options that every command takes.")
