@@ -88,7 +88,10 @@ def _workers(job: MPIJob, forecast: Forecast, *, rings: bool) -> str:
     """The table of workers; `rings` where the GPUs are in the order that the solver gave them."""
     lines = workers(forecast, job.name, slots=max(1, job.gpus))
     listed = sum(len(gpus) for _index, _node, gpus in forecast.workers)
-    if rings and listed > _SMALLEST_RING:
+    # Where workers of a node have several GPUs each, NCCL lays the ring through them.
+    several = [node for _index, node, gpus in forecast.workers if len(gpus) > 1]
+    along = len(several) == len(set(several))
+    if rings and along and listed > _SMALLEST_RING:
         lines.append("  GPUs are in the order of the ring, rank after rank.")
     return align(lines)
 
