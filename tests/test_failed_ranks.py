@@ -194,6 +194,14 @@ def test_a_report_is_left_out_where_a_rule_of_another_is_cut_off_by_the_program(
     assert "Process name:" not in out
 
 
+def test_a_rule_without_a_report_is_not_the_last_line_of_a_log(
+    cluster: FakeApi, run: Callable[..., Any]
+):
+    fail(cluster, f"ValueError: no data\n{'-' * 74}\n", code=3)
+    _, out, _ = run("why", "demo", "-n", "team-a")
+    assert "last line of its log: ValueError: no data\n" in out
+
+
 def test_a_log_without_a_report_gives_its_last_line_as_the_cause(
     cluster: FakeApi, run: Callable[..., Any]
 ):

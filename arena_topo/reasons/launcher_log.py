@@ -57,7 +57,11 @@ class LauncherLog:
     @property
     def lines(self) -> tuple[str, ...]:
         """The last lines of the program, without blank lines and what its MPI reports."""
-        return tuple(_of_program(self.text))[-SHOWN:]
+        lines = list(_of_program(self.text))
+        # A rule at the end begins a report of the MPI that was cut off, and says nothing.
+        while lines and _FRAME.fullmatch(lines[-1]):
+            lines.pop()
+        return tuple(lines[-SHOWN:])
 
 
 def read(backend: Backend, status: JobStatus) -> LauncherLog | None:
