@@ -523,14 +523,14 @@ def test_many_writers_at_once_tear_nothing(tmp_path):
     script = """
 import os, sys
 from arena_topo.completion import names
-for at in range(30):
+for at in range(100):
     cache = names.Cache("key", os.environ)
     cache.put("jobs", "default", {f"job-{sys.argv[1]}-{at}": "4 GPUs"}, whole=False)
     cache.write()
 """
     environ = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     writers = [
-        subprocess.Popen([sys.executable, "-c", script, str(n)], env=environ) for n in (1, 2)
+        subprocess.Popen([sys.executable, "-c", script, str(n)], env=environ) for n in range(4)
     ]
     while any(one.poll() is None for one in writers):
         text = names._read(names.folder(environ), f"context-{crc32(b'key'):08x}") or names.HEAD

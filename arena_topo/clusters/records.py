@@ -387,7 +387,7 @@ def _name(one: Object | msgspec.Raw | _Foreign) -> str:
     if isinstance(one, Mapping):
         meta = one.get("metadata")
     elif isinstance(one, _Foreign):
-        meta = msgspec.structs.asdict(one.metadata)  # type: ignore[attr-defined]
+        meta = {"name": getattr(getattr(one, "metadata", None), "name", None)}
     else:
         with suppress(TypeError, ValueError, RecursionError):
             meta = msgspec.json.decode(one, type=_Named).metadata
@@ -939,6 +939,7 @@ KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
 
 _DECODERS = {kind: msgspec.json.Decoder(form) for kind, (form, _) in KINDS.items()}
 _PAGES: Mapping[str, msgspec.json.Decoder[_Page[Any]]] = {
+    # msgspec takes a generic type that is made at run time, which mypy does not know.
     kind: msgspec.json.Decoder(_Page[form])  # type: ignore[valid-type]
     for kind, (form, _) in KINDS.items()
 }
