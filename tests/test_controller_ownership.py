@@ -170,7 +170,7 @@ def test_an_event_about_the_job_itself_breaks_its_gang(world):
     here.later(2)
     told(here, "MPIJob", "bert", here.job("bert")["metadata"]["uid"])
     here.rounds()
-    assert [line for line in here.said if "taken back whole" in line and "exceeded quota" in line]
+    assert [line for line in here.said if "rolled back" in line and "exceeded quota" in line]
 
 
 def test_get_and_the_queue_agree_whose_events_are_whose(world):

@@ -464,7 +464,7 @@ def test_replan_moves_a_running_gang_whole(world: World) -> None:
     assert outcome.resumed
     world.whole(workers=1)
     assert world.nodes() != [before]
-    assert "taken back whole" in world.told[0]
+    assert "rolled back" in world.told[0]
 
 
 def test_what_is_over_or_unknown_is_not_suspended_nor_what_is_not_ours_replanned(

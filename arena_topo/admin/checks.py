@@ -163,7 +163,7 @@ class _Check:
     def suspension(self) -> Iterator[_Judged]:
         if self.served and not self.unsuspended and not self.mechanisms.suspends:
             yield _warn(
-                "the operator does not suspend jobs: they cannot wait, nor be taken back whole",
+                "the operator does not suspend jobs: they cannot wait, nor be rolled back",
                 "install mpi-operator 0.4 or later",
             )
 

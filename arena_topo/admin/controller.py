@@ -7,7 +7,7 @@ a round is due when something has changed, or when a deadline of the last one ha
     withdraw   the records of submitters that died before they resumed their job
     place      gangs that their own queue has started, and that wait at their gates
     tend       running gangs: gated workers go where the record says; one that cannot complete is
-               taken back whole; one that lost a node is placed anew
+               rolled back; one that lost a node is placed anew
     start      waiting gangs, the first in the queue first
     publish    what is free, for those who may not read the cluster
 
@@ -532,7 +532,7 @@ class Controller:
         if self.queue.change(job.manifest, patch) is None:
             return False
         again = "" if tries < MOST_TRIES else "; it is not tried again before somebody resumes it"
-        self.tell(f"{job.namespace}/{job.name}: taken back whole: {cause}{again}")
+        self.tell(f"{job.namespace}/{job.name}: rolled back: {cause}{again}")
         return True
 
     # Gangs that wait

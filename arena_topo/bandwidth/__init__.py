@@ -60,7 +60,7 @@ PCIe: three bridges of four links); more come from an NVSwitch of which two GPUs
 NVLS_FROM = {Architecture.HOPPER: 5, Architecture.BLACKWELL: 6}
 """GPUs of one host from which NCCL chooses NVLS; measured on H100, H200 and B200 by GPU count."""
 
-SOCKETS = fitted.UNKNOWN_NETWORK[1] / fitted.TCP_SHARE
+SOCKETS = fitted.UNKNOWN_TCP[1] / fitted.TCP_SHARE
 """GB/s of a network of known rate over which sockets reach what they reach of an unknown one."""
 
 _PAIR = 2
@@ -700,8 +700,8 @@ def _tcp(
     known = [rate for rate in rates if rate] + ([] if network is None else [network])
     ranges = [_socket_range(min(known))] if known else []
     if network is None and 0.0 in rates:
-        ranges.append(fitted.UNKNOWN_NETWORK)
-        if ranges[0] >= fitted.UNKNOWN_NETWORK:
+        ranges.append(fitted.UNKNOWN_TCP)
+        if ranges[0] >= fitted.UNKNOWN_TCP:
             notes = (*notes, "a network of which nothing is known: TCP")
     low, high = min(ranges)
     return _sockets(low, high, ranks, constants, notes)
@@ -710,7 +710,7 @@ def _tcp(
 def _socket_range(rate: float) -> tuple[float, float]:
     """GB/s that sockets get at least and at most of a network of known rate."""
     high = min(fitted.TCP_SHARE * rate, fitted.MOST_TCP)
-    return max(min(fitted.UNKNOWN_NETWORK[0], high / 2), high / fitted.TCP_WIDTH), high
+    return max(min(fitted.UNKNOWN_TCP[0], high / 2), high / fitted.TCP_WIDTH), high
 
 
 def _local(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:

@@ -88,7 +88,7 @@ RING_OF_OLD = 0.8
 """On two hosts, what of the NICs old NCCL and untuned RoCE still reach, at ring's traffic (rows 58,
 116, 117, 120 and 124: 0.60 to 0.95, median 0.80)."""
 
-UNKNOWN_NETWORK = (0.4, 1.6)
+UNKNOWN_TCP = (0.4, 1.6)
 """GB/s between hosts where nothing is known: TCP in the pools that published step times (ACK 0.79,
 Philly 0.8, Gandiva 0.4, T4 at AWS 0.45 to 0.77, RTX 1.5 to 1.7)."""
 

@@ -1,1 +1,1 @@
-"""How a gang starts: planned, recorded, resumed in its turn, or taken back whole."""
+"""How a gang starts: planned, recorded, resumed in its turn, or rolled back."""

@@ -351,7 +351,7 @@ def _rolled_back(
     back = roll_back(starter.queue, outcome.stored, trouble, tries)
     if back is None:
         return starter.lost_race(outcome.stored, outcome.decision)
-    tell(f"{trouble}: the gang was taken back whole (try {tries} of {MOST_TRIES})")
+    tell(f"{trouble}: the gang was rolled back (try {tries} of {MOST_TRIES})")
     wait_for_old_pods(starter, back)
     if tries >= MOST_TRIES:
         refused = replace(outcome.decision, placement=None, binding=None, refused=trouble)

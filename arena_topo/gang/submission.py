@@ -652,7 +652,7 @@ def replan(
     if back is None:
         raise ArenaError(f"{name} was changed by somebody else meanwhile", hint="try again")
     _check_suspended(back)
-    tell(f"{cause}: the gang was taken back whole")
+    tell(f"{cause}: the gang was rolled back")
     wait_for_old_pods(starter, back)
     job = job_of(stored)
     outcome = starter.start(job, back, None)
