@@ -18,6 +18,7 @@ from fake_operator import FakeOperator
 from hypothesis import HealthCheck, settings
 
 from arena_topo import cli
+from arena_topo.cli import opening
 from arena_topo.cli import settings as settings_files
 
 TLS = Path(__file__).parent / "tls"
@@ -33,6 +34,9 @@ settings.register_profile(
 settings.register_profile("thorough", deadline=None, derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+
+# On a busy machine a look at the names of jobs may take more than its three seconds.
+opening._GLANCE = 60.0
 
 # A process of a user runs one line, and this one thousands: the parser is made once for them all.
 cli.tree = functools.cache(cli.tree)

@@ -95,7 +95,8 @@ def kubeconfig(
 class Fault:
     """What happens to requests whose `METHOD /path` matches, so many times.
 
-    `cut` breaks the connection after so many bytes of the answer's body.
+    `silent` gives no answer until the client hangs up; `cut` breaks the connection after so many
+    bytes of the answer's body.
     """
 
     match: str
@@ -103,6 +104,7 @@ class Fault:
     status: int | None = None
     retry_after: int | None = None
     delay: float = 0.0
+    silent: bool = False
     reset: bool = False
     body: bytes | None = None
     cut: int | None = None

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import re
+import select
 import socket
 import ssl
 import struct
@@ -125,6 +126,9 @@ class Handler(StreamRequestHandler):
                 return False
         if fault.delay:
             time.sleep(fault.delay)
+        if fault.silent:
+            select.select([self.connection], [], [], 60)
+            raise BrokenPipeError
         if fault.reset:
             self._reset()
         self.cut = fault.cut

@@ -352,7 +352,7 @@ def test_a_limit_of_months_leaves_time_for_an_answer(api: FakeApi, connect):
 
 
 def test_a_server_that_does_not_answer_times_out(api: FakeApi, connect):
-    api.fail("/version", delay=0.5)
+    api.fail("/version", silent=True)
     with pytest.raises(TimedOut, match="did not answer in time") as caught:
         connect(request_timeout=0.05).get("/version")
     assert "--request-timeout is 0.05 s" in (caught.value.hint or "")
@@ -754,7 +754,7 @@ def test_what_was_deleted_needs_no_options(api: FakeApi, connect):
 
 
 def test_a_change_that_is_not_answered_may_have_been_taken(api: FakeApi, connect):
-    api.fail("POST", delay=0.5)
+    api.fail("POST", silent=True)
     with pytest.raises(TimedOut, match="in time; whether it took the request is not known"):
         connect(request_timeout=0.05).post(MAP, a_map())
 
@@ -873,51 +873,76 @@ def test_the_time_is_that_of_the_servers_last_answer(canned, tmp_path: Path):
 # A total deadline.
 
 
-def test_a_server_that_never_wants_a_delay_is_not_asked_without_one_for_ever(api: FakeApi, connect):
-    api.fail("/version", status=429, retry_after=0, times=99_999)
+class Clock:
+    """What `connection` sees of the clock: it goes on while somebody sleeps, and else stands."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("arena_topo.engines.kubernetes.connection.time", clock)
+    return clock
+
+
+def test_a_server_that_never_wants_a_delay_is_not_asked_without_one_for_ever(
+    api: FakeApi, connect, clock: Clock
+):
+    api.fail("/version", status=429, retry_after=0, times=500)
     with pytest.raises(ClusterError):
-        connect(deadline=3.0).get("/version")
-    assert 1 < len(api.requests) < 10  # the delays are drawn by chance
+        connect(deadline=30.0).get("/version")
+    # The delays are drawn at random between a half and the whole of five seconds at most.
+    assert 5 < len(api.requests) < 30
+    assert clock.now <= 1030.0
 
 
 def test_within_a_deadline_passing_troubles_are_tried_for_as_long_as_it_lasts(
-    api: FakeApi, connect, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, connect, clock: Clock
 ):
-    monkeypatch.setattr("arena_topo.engines.kubernetes.connection._FIRST_DELAY", 0.0001)
     api.fail("/version", status=503, times=4)
     api.fail("/version", reset=True, times=4)
     api.fail("/version", status=429, retry_after=0, times=4)
-    assert connect(deadline=60.0).get("/version")["major"] == "1"
+    assert connect(deadline=600.0).get("/version")["major"] == "1"
     assert len(api.requests) == 13
+    assert clock.now > 1000.0
 
 
 def test_a_try_that_is_not_answered_is_followed_by_another_within_the_deadline(
     api: FakeApi, connect
 ):
-    api.fail("/version", delay=0.5)
+    api.fail("/version", silent=True)
     connection = connect(request_timeout=0.1, deadline=60.0)
     assert connection.get("/version")["major"] == "1"
-    assert len(api.requests) == 2
+    assert len(api.requests) >= 2  # on a busy machine the second may have no answer in time
 
 
-def test_trouble_that_outlasts_the_deadline_is_one_clear_error(api: FakeApi, connect):
+def test_trouble_that_outlasts_the_deadline_is_the_error(api: FakeApi, connect, clock: Clock):
     api.fail("/version", status=503, times=999)
     with pytest.raises(ClusterError, match="currently unable to handle") as caught:
-        connect(deadline=0.3).get("/version")
+        connect(deadline=30.0).get("/version")
     assert caught.value.status == 503
+    assert 1020.0 < clock.now <= 1030.0
 
 
 def test_a_server_that_stays_silent_past_the_deadline_names_the_flag(api: FakeApi, connect):
-    api.fail("/version", delay=1.0, times=9)
-    with pytest.raises(TimedOut, match="did not answer in time") as caught:
+    api.fail("/version", silent=True, times=9)
+    with pytest.raises(TimedOut, match=r"did not answer in time|took too long") as caught:
         connect(deadline=0.2).get("/version")
     assert "--timeout is 0.2 s in all" in (caught.value.hint or "")
 
 
-def test_the_deadline_is_for_all_requests_together(api: FakeApi, connect):
-    connection = connect(deadline=0.3)
+def test_the_deadline_is_for_all_requests_together(api: FakeApi, connect, clock: Clock):
+    connection = connect(deadline=30.0)
     connection.get("/version")
-    time.sleep(0.35)
+    clock.sleep(30.0)
     with pytest.raises(TimedOut, match="took too long") as caught:
         connection.get("/version")
     assert (len(api.requests), caught.value.exit_code) == (1, 6)

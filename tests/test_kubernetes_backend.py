@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -334,10 +335,12 @@ def test_nothing_is_left_of_a_job_whose_creation_breaks_again_and_again(
 
 def test_a_creation_that_is_not_answered_in_time_is_taken_back(api: FakeApi, tmp_path: Path):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    backend = kubernetes.open_backend(Options(kubeconfig=config, request_timeout=0.5))
+    backend = kubernetes.open_backend(Options(kubeconfig=config, request_timeout=1.0))
     made = plan()
     backend.api_version()
-    api.after("^POST .*/mpijobs$", lambda: time.sleep(1))
+    given_up = threading.Event()
+    api.before("^(GET|DELETE) ", given_up.set)
+    api.after("^POST .*/mpijobs$", lambda: given_up.wait(60))
     with pytest.raises(TimedOut, match="whether it took the request is not known"):
         backend.apply(made)
     assert api.all("MPIJob") == []

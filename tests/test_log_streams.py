@@ -348,15 +348,15 @@ def test_a_log_that_is_not_followed_is_given_up_after_the_time_of_a_request(
     api: FakeApi, operator: FakeOperator, tmp_path: Path
 ):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
-    backend = kubernetes.open_backend(Options(kubeconfig=config, request_timeout=0.5))
+    backend = kubernetes.open_backend(Options(kubeconfig=config, request_timeout=2.0))
     job = running(backend, operator, "one")
-    api.fail(rf"{WORKER}/log\?", delay=3)
+    api.fail(rf"{WORKER}/log\?", silent=True)
     with backend.follow(job, LogOptions()) as following:
         reader = Reader(following)
         reader.until_done()
     [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
     assert refused.turn is Turn.REFUSED
-    assert str(refused.error) == f"no more of the log of {WORKER} came for 0.5 s"
+    assert str(refused.error) == f"no more of the log of {WORKER} came for 2 s"
     assert reader.texts() == ["one"]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from worlds import WORLDS
@@ -437,7 +439,13 @@ def test_what_could_not_be_saved_is_an_error_at_the_end(place, tmp_path, code):
 
 def test_a_job_that_is_deleted_while_it_is_followed_is_an_error_after_its_lines(place):
     place.say("one")
-    timer = place.later(lambda: place.world.backend.delete("demo", "default"))
+    kept = Path(os.environ["XDG_STATE_HOME"]) / "arena-topo" / "logs"
+
+    def delete():
+        until(lambda: any(b"one" in one.read_bytes() for one in kept.rglob("*.log")))
+        place.world.backend.delete("demo", "default")
+
+    timer = place.later(delete)
     code, out, err = place.logs("-f", "demo")
     timer.join()
     assert (code, out) == (1, "one\n")

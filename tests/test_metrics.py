@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -351,7 +352,7 @@ def test_what_is_no_vector_is_no_error(api, tmp_path, answer: Any):
     assert heard[0].startswith("what GPUs do is not known: ")
 
 
-@pytest.mark.parametrize("trouble", [{"status": 503, "times": 99}, {"delay": 30.0}])
+@pytest.mark.parametrize("trouble", [{"status": 503, "times": 99}, {"silent": True}])
 def test_a_prometheus_that_does_not_answer_is_not_waited_for(
     api, tmp_path, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, Any]
 ):
@@ -511,7 +512,8 @@ def test_without_measures_gpus_are_not_available_and_why_is_said_to_who_asked(sh
     shown.world.api.behind.clear()
     out, err = shown("-g")
     assert out.count("N/A             N/A\n") == 3
-    assert "note: what GPUs do is not known: no endpoints available" in err
+    # The time for asking again may be over while the server answers.
+    assert re.search("note: what GPUs do is not known: .*(no endpoints|took too long)", err)
     out, err = shown("-o", "json")
     assert all(one["gpuMetrics"] == {} for one in json.loads(out)["instances"])
     assert err == ""

@@ -209,7 +209,7 @@ def test_refreshing_ends_in_time_where_nobody_answers(
     configured: tuple[str, ...],
     capfd: pytest.CaptureFixture[str],
 ):
-    api.fail(".", delay=30.0, times=99)
+    api.fail(".", silent=True, times=99)
     code, out, err = run(capfd, *configured, "top", *words, "-r", "--timeout", "1s")
     assert (code, out) == (6, "")
     assert "--timeout is over" in err

@@ -114,7 +114,7 @@ def test_after_a_clock_was_set_back_the_end_of_a_job_brings_no_line_again(
 
 
 def hang(api: FakeApi, pod: str) -> None:
-    api.fail(rf"GET .*/{pod}/log", times=1000, delay=600.0)
+    api.fail(rf"GET .*/{pod}/log", times=1000, silent=True)
 
 
 def test_one_log_that_does_not_come_holds_no_other_up_and_is_named(
@@ -182,7 +182,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("fault", [{"status": 502, "retry_after": 9999}, {"delay": 600.0}])
+@pytest.mark.parametrize("fault", [{"status": 502, "retry_after": 9999}, {"silent": True}])
 def test_a_launcher_whose_log_is_never_read_fails_a_follow(
     fault: dict[str, Any],
     api: FakeApi,
@@ -211,7 +211,7 @@ def test_a_job_that_failed_says_so_though_its_log_could_not_be_read(
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("fault", [{"status": 502, "retry_after": 9999}, {"delay": 600.0}])
+@pytest.mark.parametrize("fault", [{"status": 502, "retry_after": 9999}, {"silent": True}])
 def test_a_worker_whose_log_is_never_read_is_named_at_the_end(
     fault: dict[str, Any],
     api: FakeApi,
