@@ -29,7 +29,7 @@ settings.register_profile(
     deadline=None,
     derandomize=False,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=60,
+    max_examples=25,
 )
 settings.register_profile("thorough", deadline=None, derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kube_objects import node
 
@@ -90,7 +90,6 @@ def stored(job: MPIJob, api: ApiVersion = ApiVersion.V2BETA1) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.sampled_from([ApiVersion.V2BETA1, ApiVersion.V1]))
 def test_a_job_is_read_back_as_it_was_asked_for(job: MPIJob, api: ApiVersion) -> None:
     found = job_of(stored(job, api))
@@ -203,7 +202,7 @@ keys = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(said=st.dictionaries(keys, nonsense, max_size=4), alone=st.booleans())
 @example(said={"maxNodes": math.inf}, alone=True)
 @example(said={"workers": math.inf}, alone=True)
@@ -272,7 +271,7 @@ odd = nonsense | st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(data=st.data(), api=st.sampled_from(ApiVersion), often=st.integers(1, 3))
 def test_whatever_a_tenant_makes_of_a_job_stops_this_job_and_no_other(
     data: st.DataObject, api: Any, often: Any

@@ -286,7 +286,7 @@ boards = st.sampled_from([name for name in presets.names() if "pcie" not in name
     st.sampled_from([None, Algorithm.RING]),
 )
 @example("dgx-1-v100", 2, 1, (4, 3.125), None)  # as many NICs as the machine has, near its GPUs
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_no_forecast_is_above_the_nics_or_above_one_host(preset, many, gpus, cards, algorithm):
     gpus = min(gpus, len(presets.machine(preset, "x").gpus))
     nics, speed = cards
@@ -315,7 +315,6 @@ def test_no_forecast_is_above_the_nics_or_above_one_host(preset, many, gpus, car
 
 
 @given(boards, st.integers(2, 6), st.integers(1, 8), st.sampled_from([1, 2, 4, 8, 16]))
-@settings(max_examples=100, deadline=None)
 def test_more_or_faster_nics_and_fewer_hosts_never_lower_the_point(preset, many, gpus, nics):
     gpus = min(gpus, len(presets.machine(preset, "x").gpus))
     before = point(nodes(preset, many, gpus, nics=nics, speed=25.0))
@@ -328,7 +327,6 @@ def test_more_or_faster_nics_and_fewer_hosts_never_lower_the_point(preset, many,
 
 
 @given(st.sampled_from(presets.names()), st.data())
-@settings(max_examples=100, deadline=None)
 def test_names_and_the_order_of_gpus_do_not_matter(preset, data):
     board = presets.machine(preset, "node")
     size = len(board.gpus)

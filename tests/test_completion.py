@@ -345,7 +345,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     return words + [one for each in draw(st.lists(rest, max_size=5)) for one in each]
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4 * settings.default.max_examples, suppress_health_check=list(HealthCheck))
 @given(lines())
 @example(["--", "list", "-o", "json"])
 @example(["attach", "--no-tty"])
@@ -442,7 +442,7 @@ _WORD = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4 * settings.default.max_examples, suppress_health_check=list(HealthCheck))
 @given(st.lists(_WORD, max_size=6))
 @example(["list", "--status=\x1b,"])
 @example(["list", "--status", "\x85\u2028,"])

@@ -788,7 +788,7 @@ def test_standard_input_is_not_read_without_end_either(monkeypatch):
 
 
 @given(st.text(max_size=60) | st.binary(max_size=60))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_no_file_is_a_mistake_of_the_program(tmp_path_factory, junk):
     path = tmp_path_factory.getbasetemp() / "junk.yaml"
     path.write_bytes(junk if isinstance(junk, bytes) else junk.encode("utf-8", "surrogatepass"))
@@ -1084,7 +1084,7 @@ def document(job: MPIJob) -> dict[str, Any]:
 
 
 @given(job=jobs(), style=st.sampled_from(["yaml", "flow", "json"]))
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_any_job_is_read_back_from_its_file(tmp_path_factory, job, style):
     data = document(job)
     if style == "json":

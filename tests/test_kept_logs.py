@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.engines import JobStatus, Options, Phase
@@ -170,7 +170,6 @@ def beginnings(log: Sequence[Line]) -> st.SearchStrategy[int]:
     return st.sampled_from(sorted({moments.index(at) for at in moments}))
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), log=logs())
 def test_each_line_is_there_once_whatever_was_followed_when(
     data: st.DataObject, log: list[Line]
@@ -185,7 +184,6 @@ def test_each_line_is_there_once_whatever_was_followed_when(
         assert served(archive) == [log[index] for index in seen]
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), log=logs())
 def test_follows_at_the_same_time_keep_each_line_once(data: st.DataObject, log: list[Line]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +205,6 @@ def test_follows_at_the_same_time_keep_each_line_once(data: st.DataObject, log: 
             )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     times=st.lists(st.integers(0, 6), min_size=1, max_size=25),
     cuts=st.lists(st.integers(1, 25), min_size=1, max_size=4),

@@ -1146,7 +1146,7 @@ def leaves(value: Any) -> set[str]:
     return {value} if isinstance(value, str) else set()
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings.default.max_examples // 3)
 @pytest.mark.parametrize("api", ALL)
 @given(data=st.data())
 def test_any_text_in_any_flag_comes_back_unchanged(api: ApiVersion, data: st.DataObject):

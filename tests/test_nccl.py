@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arena_topo.nccl import Cause, Connection, Rank, Report
@@ -122,7 +122,7 @@ def test_each_log_names_the_issue_it_is_from() -> None:
 ALL = tuple(line for name in CASES for line in log(name).splitlines())
 WHOLE = {name: kinds(read(log(name))) for name in CASES}
 EVER = set().union(*WHOLE.values())
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=2 * settings.default.max_examples)
 
 
 @MANY

@@ -162,7 +162,7 @@ def test_two_logs_at_once_do_not_mix() -> None:
     assert [one.mixed for one in reader.tables()] == [False, False]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.integers(0, len(TABLE)), st.integers(0, len(TABLE)))
 def test_a_table_cut_anywhere_has_no_row_that_the_whole_one_has_not(begin: int, end: int) -> None:
     whole = set(rows(TABLE))

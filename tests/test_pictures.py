@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from cube_mesh import HGX, V100, cluster, machine, matrix, node
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo import escaping
@@ -339,7 +339,6 @@ def meshes():
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(meshes())
 def test_no_gpu_stands_on_another_and_any_machine_can_be_drawn(of):
     spots = gpu_spots(picture(of))

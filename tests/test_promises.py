@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -48,9 +47,7 @@ def test_every_promise_names_tests_that_are_there():
 
 def names_in(path: Path) -> set[str]:
     """The names of the test functions in a file."""
-    parsed = ast.parse(path.read_text(encoding="utf-8"))
-    functions = [one for one in ast.walk(parsed) if isinstance(one, ast.FunctionDef)]
-    return {one.name for one in functions if one.name.startswith("test_")}
+    return set(re.findall(r"^ *def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 Lane = tuple[int, int]

@@ -125,7 +125,7 @@ def changed(one: Any, path: tuple[Any, ...], value: Any) -> Any:
     return found
 
 
-@settings(max_examples=1500)
+@settings(max_examples=10 * settings.default.max_examples)
 @given(st.data())
 def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.DataObject):
     things = list(THINGS)

@@ -18,7 +18,7 @@ from arena_topo.joblogs import follow as logs
 from arena_topo.joblogs.follow import Asked, End
 
 WORKERS = 2
-LINES, BEGUN = 40_000, 1_795_244_400.0
+LINES, BEGUN = 4_000, 1_795_244_400.0
 """Lines of each worker, more than sockets hold, and when they were written (Unix seconds)."""
 
 PATIENCE = 4.0
@@ -43,7 +43,7 @@ def submitted(world: KubernetesWorld) -> None:
     world.start("demo")
     for worker in range(WORKERS):
         lines = [
-            (rfc3339_nano(BEGUN + number / LINES), b"%d of %d %080d\n" % (number, worker, 0))
+            (rfc3339_nano(BEGUN + number / LINES), b"%d of %d %01000d\n" % (number, worker, 0))
             for number in range(LINES)
         ]
         world.api.logs["default", f"demo-worker-{worker}"] = Log(lines=lines)

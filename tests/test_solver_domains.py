@@ -102,12 +102,12 @@ def frugal_value(request: Request, on: Cluster, calls: int) -> int:
     ("nodes", "pairs", "workers"),
     [
         (8000, 1, 8001),
-        (8000, 1, 102),
-        (8000, 1, 2002),
-        (8000, 1, 16002),
         (8000, 1, 16003),
-        (400, 2, 802),
         (400, 2, 803),
+        pytest.param(8000, 1, 102, marks=pytest.mark.exhaustive),
+        pytest.param(8000, 1, 2002, marks=pytest.mark.exhaustive),
+        pytest.param(8000, 1, 16002, marks=pytest.mark.exhaustive),
+        pytest.param(400, 2, 802, marks=pytest.mark.exhaustive),
     ],
 )
 def test_loads_that_never_sum_up_are_given_up_without_trying_every_number_of_nodes(

@@ -156,7 +156,7 @@ def test_freeing_a_gpu_never_makes_a_job_slower_in_three_thousand_seeded_cluster
         free_one_more(dice)
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.randoms(use_true_random=False))
 def test_other_names_for_nodes_and_domains_change_nothing_but_names(dice):
     request, on = small(dice)
@@ -235,7 +235,6 @@ def test_relabelling_the_gpus_of_a_machine_by_a_symmetry_keeps_every_worth():
                     assert value(request, cluster(node("a", of, image))) == expected
 
 
-@settings(max_examples=100)
 @given(st.randoms(use_true_random=False))
 def test_relabelling_the_gpus_of_all_nodes_keeps_the_worth_of_a_gang(dice):
     request, on = small(dice)

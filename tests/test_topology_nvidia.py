@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology
@@ -345,7 +345,6 @@ LINKS = st.sampled_from(
 )
 ATTACHMENTS = st.sampled_from(PATHS)  # no NIC hangs on NVLink
 MODELS = st.sampled_from([None, "P100", "V100", "A100", "H100", "B200", "L40S"])
-QUICK = settings(max_examples=60, deadline=None)
 
 
 @st.composite
@@ -375,13 +374,11 @@ def machines(draw, most_nics=4):
     )
 
 
-@QUICK
 @given(machines())
 def test_a_parse_of_a_print_is_the_same_machine(machine):
     assert parse_topo(write_topo(machine), name=machine.name, model=machine.model) == machine
 
 
-@QUICK
 @given(machines(), st.data())
 def test_a_cut_text_never_gives_other_links(machine, data):
     text = write_topo(machine)
@@ -394,7 +391,6 @@ def test_a_cut_text_never_gives_other_links(machine, data):
     assert {nic.attachment for nic in read.nics} <= {nic.attachment for nic in machine.nics}
 
 
-@QUICK
 @given(machines(), st.integers(24, 120), st.booleans())
 def test_a_wrapped_text_never_gives_other_links(machine, width, stripped):
     pieces = [
@@ -409,7 +405,6 @@ def test_a_wrapped_text_never_gives_other_links(machine, width, stripped):
     assert read.links == machine.links
 
 
-@QUICK
 @given(machines(most_nics=0), LINKS, st.data())
 def test_one_changed_cell_is_always_refused(machine, link, data):
     size = len(machine.gpus)
@@ -426,7 +421,6 @@ def test_one_changed_cell_is_always_refused(machine, link, data):
 NOISE = st.text(alphabet="GPUNIC0129XVSYODE -:|\t\n\x1b[m", max_size=200)
 
 
-@QUICK
 @given(st.one_of(st.text(max_size=200), NOISE, NOISE.map(lambda noise: GOOD[:150] + noise)))
 def test_no_text_makes_the_reader_fall_over(text):
     try:

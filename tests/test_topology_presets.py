@@ -7,7 +7,7 @@ from itertools import combinations
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.errors import UsageError
@@ -247,7 +247,6 @@ def test_nonsense_to_emulate_is_a_usage_error_that_lists_the_presets(spec, messa
     assert all(name in caught.value.why for name in presets.names())
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=40))
 def test_no_text_makes_the_emulation_fall_over(spec):
     try:

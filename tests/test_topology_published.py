@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arena_topo.errors import UnreadableTopology
@@ -283,7 +283,6 @@ def machines(draw):
     )
 
 
-@settings(max_examples=50, deadline=None)
 @given(machines(), st.integers(0, 255))
 def test_a_published_machine_is_read_back_the_same(machine, healthy):
     healthy &= machine.everything
@@ -304,7 +303,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["devices", "linkType", "bandwidth", "busBandwidth", "nics"]), JSON
