@@ -153,7 +153,7 @@ RATE = "bandwidthGBps"
     ("text", "problem"),
     [
         ("", "the file: expected a mapping, got nothing"),
-        ("levels: [", "line 1, column 10: not YAML: "),
+        ("levels: [", "line 2, column 1: not YAML: "),
         (
             FABRIC.replace("200", "-1"),
             f"levels[1].{RATE}: expected a number >= 0.001",

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,8 +144,7 @@ def test_values_that_no_program_can_read_are_refused_with_the_file(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kind: Node\nx: 2020-13-45\n", "line 2, column 4: not YAML: '2020-13-45' is no time"),
-        (f"kind: Node\nx: {MANY_DIGITS}\n", "line 2, column 4: not YAML: '1000000"),
+        ("kind: Node\nx: [\n", "line 3, column 1: not YAML"),
         ("kind: Node\nx: " + "[" * 5000, "is nested too deeply (line 2)"),
     ],
 )
@@ -165,30 +163,12 @@ def test_a_number_that_nobody_reads_may_have_many_digits(run: Run, file: Callabl
     assert err == ""
 
 
-ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{name}: &{name} [{','.join(9 * [f'*{before}'])}]\n" for before, name in pairwise("abcdefghij")
-)
-"""3 kB that stand for 3,486,784,401 values."""
-
-
 @pytest.mark.parametrize("place", ["--state", "--fabric"])
-def test_aliases_do_not_multiply_what_is_read(place: str, run: Run, file: Callable[[str], str]):
-    path = file(f"{ALIASES}kind: Node\nmetadata: {{name: a, labels: {{x: *j}}}}\nlevels: *j\n")
-    refused(run(*READERS[place], path), path, "repeats too much of itself by aliases")
-
-
-def test_aliases_that_only_save_typing_are_read(run: Run, file: Callable[[str], str]):
-    gpus = '{nvidia.com/gpu: "8", cpu: "64", memory: 256Gi}'
-    ready = "conditions: [{type: Ready, status: 'True'}]"
-    path = file(
-        f"kind: Node\nmetadata: {{name: n-0}}\nstatus: &s {{allocatable: {gpus}, {ready}}}\n"
-        "---\nkind: List\nitems:\n"
-        f"- &n {{kind: Node, metadata: {{name: n-1}}, status: {{allocatable: {gpus}, {ready}}}}}\n"
-        "- {<<: *n, metadata: {name: n-2}}\n"
-    )
-    code, out, _err = run("top", "node", "--state", path, "-o", "json")
-    assert code == 0
-    assert all(name in out for name in ("n-0", "n-1", "n-2"))
+def test_aliases_which_can_stand_for_any_number_of_values_are_refused(
+    place: str, run: Run, file: Callable[[str], str]
+):
+    path = file("kind: Node\nmetadata: &a {name: a}\nlevels: [*a]\n")
+    refused(run(*READERS[place], path), path, "has an alias, and aliases are not read (line 3)")
 
 
 # ---------------------------------------------------------------- jobs, machines and pods

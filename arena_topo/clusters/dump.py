@@ -22,8 +22,8 @@ from arena_topo.files import STDIN, UTF_16, opened
 
 _MOST_BYTES, _MOST_VALUES = 256 << 10, 2000
 """What a small file may have: levels of a network are few."""
-_MOST_YAML = 256 << 20
-"""Bytes of YAML, which takes far more memory than JSON; that many take minutes to read."""
+_MOST_YAML = 64 << 20
+"""Bytes of YAML, which takes far more memory than JSON; that many take a minute to read."""
 
 _SMALL = "give a small text file in YAML or JSON; docs/how-it-works.md shows one"
 _HINT = (
@@ -132,12 +132,12 @@ class _Head(msgspec.Struct, rename="camel"):
 
     kind: Any = None
     api_version: Any = None
-    items: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    # Go writes an empty list as null.
+    items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
 
 
-_DOCUMENT = msgspec.json.Decoder(_Head | list[msgspec.Raw])
 _HEAD = msgspec.json.Decoder(_Head)
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_DOCUMENT = msgspec.json.Decoder(_Head | list[msgspec.Raw])
 
 
 def _of_json(name: str, data: bytes | bytearray) -> _Found:
@@ -158,36 +158,22 @@ def _of_json(name: str, data: bytes | bytearray) -> _Found:
             raise UsageError(f"{name}: is nested too deeply", hint=_HINT) from error
         at += len(one)
         if isinstance(found, list):
-            for item in found:
-                yield from _objects(item, None)
+            found = _Head(kind="List", items=found)
         elif found.kind is None and found.items is msgspec.UNSET:
             raise UsageError(f"{name}: {_NO_OBJECT}", hint=_HINT)
-        else:
-            yield from _of_head(found, msgspec.Raw(one), None)
-
-
-def _objects(one: msgspec.Raw, implied: str | None) -> _Found:
-    """The objects in one value: itself, or its items if it is a list; nonsense is nothing."""
-    try:
-        head = _HEAD.decode(one)
-    except ValueError:
-        return
-    yield from _of_head(head, one, implied)
+        yield from _of_head(found, msgspec.Raw(one), None)
 
 
 def _of_head(head: _Head, one: msgspec.Raw, implied: str | None) -> _Found:
-    kind = head.kind
-    if isinstance(head.items, msgspec.Raw) and (kind is None or str(kind).endswith("List")):
-        try:
-            items = _ITEMS.decode(head.items)
-        except ValueError:  # Go writes an empty list as null
-            return
-        for item in items:
-            yield from _objects(item, kind if isinstance(kind, str) and kind != "List" else None)
+    """An object, or those in it if it is a list; what is no object is passed over."""
+    kind = head.kind if implied is None or head.kind is not None else implied
+    if head.items is msgspec.UNSET or (head.kind and not str(head.kind).endswith("List")):
+        yield known_kind(kind, head.api_version), one
         return
-    if kind is None and implied is not None:
-        kind = implied.removesuffix("List")
-    yield known_kind(kind, head.api_version), one
+    typed = str(kind).removesuffix("List") or None if kind is not None else None
+    for item in head.items or ():
+        with suppress(msgspec.ValidationError):
+            yield from _of_head(_HEAD.decode(item), item, typed)
 
 
 def _refuse(name: str, data: bytes | bytearray, start: int, error: ValueError) -> NoReturn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -20,10 +20,10 @@ from arena_topo.clusters.usage import (
     ACK_ALLOCATION,
     OVER,
     REQUIRED,
-    Requests,
     amount,
     gpu_count,
     job_over,
+    requested,
     worker_replicas,
     worker_template,
 )
@@ -68,16 +68,6 @@ _ANNOTATIONS = frozenset(
 
 _BARRING = frozenset({"NoSchedule", "NoExecute"})
 """Effects of device taints by which the scheduler does not allocate the device."""
-
-_TEXTS = frozenset(
-    {
-        *("type", "uuid", "productName", "profile", "pcieRoot", "nvlinkClique", "parentUUID"),
-        # The second until release 25.12 of NVIDIA's driver.
-        *("pciBusID", "pcieBusID"),
-    }
-)
-_NUMBERS = frozenset({"index", "numaNode"})
-"""Attributes of devices that are read, as NVIDIA's driver calls them."""
 
 _STANDARD = "resource.kubernetes.io"
 """The domain of attributes that all drivers share (k8s.io/dynamic-resource-allocation,
@@ -309,21 +299,23 @@ def record(
 
     `status_of` is asked about pods that may hold GPUs.
     """
-    form, make = KINDS[kind]
+    _, make = KINDS[kind]
+    told: Any = one
     try:
-        if isinstance(one, msgspec.Raw):
-            found = make(_DECODERS[kind].decode(one))
-        elif isinstance(one, _Foreign):
-            found = make(one)
-        else:
-            found = make(msgspec.convert(one, form))
+        if isinstance(one, Mapping):
+            told = msgspec.Raw(msgspec.json.encode(one))
+        found = make(_DECODERS[kind].decode(told) if isinstance(told, msgspec.Raw) else told)
     except RecursionError:
-        return Unread(expected=kind, name=_name(one), why="it is nested too deeply", at=at)
+        return Unread(expected=kind, name=_name(told), why="it is nested too deeply", at=at)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return Unread(expected=kind, name=_name(one), why=misfit(error), at=at)
-    if status_of is None or not isinstance(found, PodRecord) or isinstance(one, _Foreign):
+        return Unread(expected=kind, name=_name(told), why=misfit(error), at=at)
+    if status_of is None or not isinstance(found, PodRecord) or not (found.asks or found.claims):
         return found
-    return _with_status(found, one, status_of) if found.asks or found.claims else found
+    try:
+        status = status_of(msgspec.json.decode(told))
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        status = "Unknown"
+    return msgspec.structs.replace(found, status=status)
 
 
 def read(one: Object, *, at: int = 0, status_of: StatusOf | None = None) -> Record | Unread | None:
@@ -350,57 +342,40 @@ class _Page(msgspec.Struct, Generic[_Item]):
     metadata: dict[str, Any] | None = None
 
 
-_RAW_PAGE = msgspec.json.Decoder(_Page[msgspec.Raw])
-
 PageReader = Callable[[bytes], Mapping[str, Any] | None]
 """Makes records of a page of a list: its `items`, beside its `metadata`; None for what is none."""
 
 
 def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
     """What makes records of the pages of a list of one of these `KINDS`."""
+    # At once where that serves; one by one, where one that does not fit must not hide the others.
+    forms = [msgspec.Raw] if status_of or kind == "MPIJob" else [KINDS[kind][0], msgspec.Raw]
+    decoders = [msgspec.json.Decoder(_Page[form]) for form in forms]  # type: ignore[valid-type]
 
     def read_page(data: bytes) -> Mapping[str, Any] | None:
-        found: _Page[Any]
-        try:
-            found = _PAGES[kind].decode(data) if status_of is None else _RAW_PAGE.decode(data)
-        except (ValueError, RecursionError):
-            # One that does not fit must not hide the others.
-            try:
-                found = _RAW_PAGE.decode(data)
-            except (ValueError, RecursionError):
-                return None
-        if not found.kind.endswith("List"):
-            return None
-        items = [record(kind, one, status_of=status_of) for one in found.items or ()]
-        return {"items": items, "metadata": found.metadata}
+        for decoder in decoders:
+            with suppress(ValueError, RecursionError):
+                found = decoder.decode(data)
+                if not found.kind.endswith("List"):
+                    return None
+                items = [record(kind, one, status_of=status_of) for one in found.items or ()]
+                return {"items": items, "metadata": found.metadata}
+        return None
 
     return read_page
 
 
 class _Named(msgspec.Struct):
-    metadata: Any = None
+    metadata: dict[str, Any] | None = None
 
 
-def _name(one: Object | msgspec.Raw | _Foreign) -> str:
+def _name(one: msgspec.Raw | _Foreign | Object) -> str:
     """The name of an object that may be no object at all, on one line; empty where it has none."""
-    meta: Any = None
-    if isinstance(one, Mapping):
-        meta = one.get("metadata")
-    elif isinstance(one, _Foreign):
-        meta = {"name": getattr(getattr(one, "metadata", None), "name", None)}
-    else:
-        with suppress(TypeError, ValueError, RecursionError):
-            meta = msgspec.json.decode(one, type=_Named).metadata
-    name = meta.get("name") if isinstance(meta, Mapping) else None
-    return brief(name if isinstance(name, str) else repr(name), 63) if name is not None else ""
-
-
-def _with_status(found: PodRecord, one: Object | msgspec.Raw, status_of: StatusOf) -> PodRecord:
-    try:
-        status = status_of(one if isinstance(one, Mapping) else msgspec.json.decode(one))
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        status = "Unknown"
-    return msgspec.structs.replace(found, status=status)
+    name = getattr(getattr(one, "metadata", None), "name", None)
+    if isinstance(one, msgspec.Raw):
+        with suppress(ValueError, RecursionError):
+            name = (msgspec.json.decode(one, type=_Named).metadata or {}).get("name")
+    return "" if name is None else brief(name if isinstance(name, str) else repr(name), 63)
 
 
 # ---------------------------------------------------------------- as a server gives them out
@@ -410,55 +385,48 @@ class _Foreign(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A part of an object: what is read of it, null as good as absent."""
 
 
-class _Meta(_Foreign, frozen=True, gc=False):
-    name: Annotated[str, msgspec.Meta(min_length=1)]
-    namespace: str | None = None
-    annotations: dict[str, str] | None = None
-    deletion_timestamp: str | None = None
+class _Entry(_Foreign, frozen=True, gc=False):
+    """An entry of a list in an object: owner, taint, condition, address, gate, claim, device."""
 
-
-class _Labelled(_Meta, frozen=True, gc=False):
-    labels: dict[str, str] | None = None
-
-
-class _Reference(_Foreign, frozen=True, gc=False):
     kind: str | None = None
     name: str | None = None
-
-
-class _Owned(_Meta, frozen=True, gc=False):
-    owner_references: list[_Reference] | None = None
-
-
-class _Taint(_Foreign, frozen=True, gc=False):
     key: str | None = None
     value: str | None = None
     effect: str | None = None
-
-
-class _Condition(_Foreign, frozen=True, gc=False):
     type: str | None = None
     status: str | None = None
-
-
-class _Address(_Foreign, frozen=True, gc=False):
     address: str | None = None
+    resource: str | None = None
+    resource_claim_name: str | None = None
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    admin_access: bool | None = None
+
+
+class _Meta(_Foreign, frozen=True, gc=False):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    namespace: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+    owner_references: list[_Entry] | None = None
 
 
 class _NodeSpec(_Foreign, frozen=True, gc=False):
     unschedulable: bool | None = None
-    taints: list[_Taint] | None = None
+    taints: list[_Entry] | None = None
 
 
 class _NodeStatus(_Foreign, frozen=True, gc=False):
     allocatable: dict[str, Any] | None = None
     capacity: dict[str, Any] | None = None
-    conditions: list[_Condition] | None = None
-    addresses: list[_Address] | None = None
+    conditions: list[_Entry] | None = None
+    addresses: list[_Entry] | None = None
 
 
 class _Node(_Foreign, frozen=True, gc=False):
-    metadata: _Labelled
+    metadata: _Meta
     spec: _NodeSpec | None = None
     status: _NodeStatus | None = None
 
@@ -468,7 +436,7 @@ def _node(one: _Node) -> NodeRecord:
     if not is_subdomain(meta.name):
         raise ValueError("no node can be called so")
     ready = [told.status or "Unknown" for told in status.conditions or () if told.type == "Ready"]
-    addresses = status.addresses or ()
+    addresses = [told.address for told in status.addresses or ()]
     notes: list[str] = []
     allocatable = _quantities(status.allocatable, f"node {meta.name}: allocatable", notes)
     # Where a node tells what may be used, what it has besides is of no matter.
@@ -485,7 +453,7 @@ def _node(one: _Node) -> NodeRecord:
         ready=ready[0] if ready else None,
         allocatable=allocatable,
         capacity=capacity,
-        address=(addresses[0].address if addresses else None) or NOWHERE,
+        address=(addresses and addresses[0]) or NOWHERE,
         notes=tuple(notes),
     )
 
@@ -518,52 +486,44 @@ def _quantities(
     return found
 
 
-class _Resources(_Foreign, frozen=True, gc=False):
-    limits: dict[str, Any] | None = None
-    requests: dict[str, Any] | None = None
-
-    def both(self) -> tuple[Object, Object]:
-        return self.limits or {}, self.requests or {}
+_NULL = msgspec.Raw(b"null")
 
 
 class _Container(_Foreign, frozen=True, gc=False):
-    resources: _Resources | None = None
+    resources: msgspec.Raw = _NULL
     restart_policy: str | None = None
-
-
-class _Claimed(_Foreign, frozen=True, gc=False):
-    name: str | None = None
-    resource_claim_name: str | None = None
 
 
 class _PodSpec(_Foreign, frozen=True, gc=False):
     node_name: str | None = None
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
-    overhead: dict[str, Any] | None = None
-    resources: _Resources | None = None
-    resource_claims: list[_Claimed] | None = None
-    scheduling_gates: list[_Reference] | None = None
+    overhead: msgspec.Raw = _NULL
+    resources: msgspec.Raw = _NULL
+    resource_claims: list[_Entry] | None = None
+    scheduling_gates: list[_Entry] | None = None
     affinity: dict[str, Any] | None = None
 
-    def requests(self) -> Requests:
-        none = _Resources()
-        return Requests(
-            running=[(one.resources or none).both() for one in self.containers or ()],
-            starting=[
-                (*(one.resources or none).both(), one.restart_policy == "Always")
-                for one in self.init_containers or ()
-            ],
-            whole=(self.resources or none).both(),
-            overhead=self.overhead or {},
+    def asked(self) -> _Asked:
+        """What the pod asks for."""
+        # Pods are alike in this by the hundred.
+        return _asked_in(
+            msgspec.json.encode(
+                {
+                    "containers": self.containers,
+                    "initContainers": self.init_containers,
+                    "overhead": self.overhead,
+                    "resources": self.resources,
+                }
+            )
         )
 
 
 class _PodStatus(_Foreign, frozen=True, gc=False):
     phase: str | None = None
     start_time: str | None = None
-    resource_claim_statuses: list[_Claimed] | None = None
-    extended_resource_claim_status: _Claimed | None = None
+    resource_claim_statuses: list[_Entry] | None = None
+    extended_resource_claim_status: _Entry | None = None
 
 
 class _Pod(_Foreign, frozen=True, gc=False):
@@ -578,10 +538,9 @@ def _pod(one: _Pod) -> PodRecord:
     notes = {key: told[key] for key in _ANNOTATIONS if key in told} if told else {}
     namespace = meta.namespace or ""
     over = status.phase in OVER
-    requests = _NO_REQUESTS if over else spec.requests()
     node = None if over else spec.node_name
     if node is None and not over and FORMAT in notes:
-        node = _promised(spec, requests)
+        node = _promised(spec)
     if node is None:
         return PodRecord(
             name=meta.name,
@@ -590,20 +549,7 @@ def _pod(one: _Pod) -> PodRecord:
             deleted=meta.deletion_timestamp,
             annotations=notes,
         )
-    bound = bool(spec.node_name)
-    wrong: list[str] = []
-
-    def counted(count: Callable[[], float], outcome: str) -> float | None:
-        try:
-            return count()
-        except ValueError as error:
-            who = f"pod {namespace}/{meta.name}"
-            wrong.append(f"{who} asks for resources that make no sense: {error}; {outcome}")
-            return None
-
-    gpus = counted(requests.gpus, f"every GPU of node {node} counts as in use")
-    cpu = counted(lambda: requests.of("cpu"), f"its CPU on node {node} is not counted")
-    memory = counted(lambda: requests.of("memory"), f"its memory on node {node} is not counted")
+    bound, asked = bool(spec.node_name), spec.asked()
     extended = status.extended_resource_claim_status
     return PodRecord(
         name=meta.name,
@@ -612,19 +558,60 @@ def _pod(one: _Pod) -> PodRecord:
         promised=not bound,
         deleted=meta.deletion_timestamp,
         annotations=notes,
-        gpus=None if gpus is None else int(gpus),
-        cpu=cpu or 0.0,
-        memory=memory or 0.0,
+        gpus=asked.gpus,
+        cpu=asked.cpu,
+        memory=asked.memory,
         claims=tuple(_claims(spec, status)) if bound and spec.resource_claims else (),
         extended=None if extended is None else extended.resource_claim_name or "",
         # Without a start no kubelet has given it anything.
         started=published.moment(status.start_time),
-        asks=_gpu_limits(requests) if bound and gpus is not None else {},
-        notes=tuple(wrong),
+        asks=asked.limits if bound else {},
+        notes=tuple(
+            f"pod {namespace}/{meta.name} asks for resources that make no sense: {error};"
+            f" {outcome.format(node=node)}"
+            for error, outcome in asked.wrong
+        ),
     )
 
 
-_NO_REQUESTS = Requests(running=(), starting=(), whole=({}, {}), overhead={})
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod asks for, as its record has it; `wrong` are errors, and what becomes of each."""
+
+    gpus: int | None
+    cpu: float
+    memory: float
+    limits: dict[str, float]
+    wrong: tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=4096)
+def _asked_in(spec: bytes) -> _Asked:
+    """What the JSON of a pod's spec asks for."""
+    pod, wrong = msgspec.json.decode(spec), list[tuple[str, str]]()
+
+    def counted(count: Callable[[], float], outcome: str) -> float | None:
+        try:
+            return count()
+        except ValueError as error:
+            wrong.append((str(error), outcome))
+            return None
+
+    gpus = counted(lambda: gpu_count(pod), "every GPU of node {node} counts as in use")
+    cpu = counted(lambda: requested(pod, "cpu"), "its CPU on node {node} is not counted")
+    memory = counted(lambda: requested(pod, "memory"), "its memory on node {node} is not counted")
+    limits: dict[str, float] = defaultdict(float)
+    for one in items(pod, "containers") if gpus is not None else ():
+        for resource, quantity in of(of(one, "resources"), "limits").items():
+            if resource.startswith(GPU_PREFIXES):
+                with suppress(ValueError):
+                    limits[resource] += amount(quantity)
+    return _Asked(
+        gpus=None if gpus is None else int(gpus),
+        cpu=cpu or 0.0,
+        memory=memory or 0.0,
+        limits=dict(limits),
+        wrong=tuple(wrong),
+    )
 
 
 def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[str]:
@@ -636,20 +623,7 @@ def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[str]:
             yield (said or one).resource_claim_name or ""
 
 
-def _gpu_limits(requests: Requests) -> dict[str, float]:
-    asks: dict[str, float] = defaultdict(float)
-    for limits, _ in requests.running:
-        for resource, quantity in limits.items():
-            if resource.startswith(GPU_PREFIXES):
-                with suppress(ValueError):
-                    asks[resource] += amount(quantity)
-    return dict(asks) if asks else _NOTHING
-
-
-_NOTHING: dict[str, float] = {}
-
-
-def _promised(spec: _PodSpec, requests: Requests) -> str | None:
+def _promised(spec: _PodSpec) -> str | None:
     """The one node that a worker of ours will get as soon as a scheduler looks at it.
 
     Nobody can take that back any more: neither the end of its job nor that of its record keeps the
@@ -665,14 +639,8 @@ def _promised(spec: _PodSpec, requests: Requests) -> str | None:
     # A term without anything matches no node.
     terms = [one for one in items(required, "nodeSelectorTerms") if one]
     nodes = {_only_node(items(term, "matchFields")) for term in terms}
-    found = nodes.pop() if len(nodes) == 1 else None
-    if found is None:
-        return None
-    try:
-        return found if requests.gpus() else None
-    except ValueError:
-        # Whatever it asks for: whoever counts it says so.
-        return found
+    # What asks for nonsense counts too, and whoever counts it says so.
+    return nodes.pop() if len(nodes) == 1 and spec.asked().gpus != 0 else None
 
 
 def _only_node(fields: list[Object]) -> str | None:
@@ -699,25 +667,15 @@ def _job(one: dict[str, Any]) -> JobRecord:
     except (TypeError, ValueError) as error:
         wrong = f"{bare}: its recorded placement makes no sense: {error}; only its pods are counted"
         return msgspec.structs.replace(bare, notes=(wrong,))
-    wrongs = []
-    if replicas is not None and len(workers) > replicas:
-        wrongs.append(
-            f"{bare}: its recorded placement is of {len(workers)} workers, but it has {replicas};"
-            " the others do not count"
-        )
-        workers = workers[:replicas]
-    greedy = next(((index, gpus) for index, _, gpus in workers if len(gpus) > each), None)
-    if greedy is not None:
-        wrongs.append(
-            f"{bare}: its recorded placement gives worker {greedy[0]} {len(greedy[1])} GPUs, but it"
-            f" asks for {each}; the others do not count"
-        )
+    many = len(workers) if replicas is None else replicas
+    greedy = many < len(workers) or any(len(gpus) > each for _, _, gpus in workers)
+    more = f"{bare}: its recorded placement is of more than it asks for; the rest does not count"
     return msgspec.structs.replace(
         bare,
-        workers=tuple(workers),
+        workers=tuple(workers[:many]),
         each=each,
         exact=_guarantee(one, notes) == "gpus",
-        notes=tuple(wrongs),
+        notes=(more,) if greedy else (),
     )
 
 
@@ -758,7 +716,7 @@ def _guarantee(job: Object, notes: Mapping[str, str]) -> str:
 
 
 class _ConfigMap(_Foreign, frozen=True, gc=False):
-    metadata: _Labelled
+    metadata: _Meta
     data: dict[str, str] | None = None
 
 
@@ -785,14 +743,15 @@ class _Topology(_Foreign, frozen=True, gc=False):
     spec: Any = None
 
 
-def _topology(one: _Topology) -> TopologyRecord:
-    return TopologyRecord(name=one.metadata.name, spec=one.spec)
+class _Attribute(_Foreign, frozen=True, gc=False, rename={"text": "string", "number": "int"}):
+    text: str | None = None
+    number: int | None = None
 
 
 class _Device(_Foreign, frozen=True, gc=False):
     name: str | None = None
-    attributes: dict[str, Any] | None = None
-    taints: list[_Taint] | None = None
+    attributes: dict[str, _Attribute] | None = None
+    taints: list[_Entry] | None = None
     allow_multiple_allocations: bool | None = None
     basic: _Device | None = None
 
@@ -834,15 +793,13 @@ def _gpu(device: _Device, driver: str, pool: str) -> Gpu | None:
     """A device as far as it is read; None if it is no GPU and no part of one."""
     # v1beta1 nests what is of a device one level deeper.
     inside = device.basic or device
-    found: dict[str, Any] = {}
+    texts, numbers = dict[str, str](), dict[str, int]()
     for name, value in (inside.attributes or {}).items():
-        domain, slash, bare = name.rpartition("/")
-        if slash and domain not in {driver, _STANDARD}:
-            continue
-        said = _attribute(bare, value)
-        if said is not None:
-            found[bare] = said
-    is_gpu = found.keys() & {"uuid", "parentUUID"} and found.keys() & {"productName", "type"}
+        domain, _, bare = name.rpartition("/")
+        if domain in {"", driver, _STANDARD}:
+            texts |= {bare: value.text} if value.text else {}
+            numbers |= {} if value.number is None else {bare: value.number}
+    is_gpu = texts.keys() & {"uuid", "parentUUID"} and texts.keys() & {"productName", "type"}
     if device.name is None or not is_gpu:
         return None
     return Gpu(
@@ -850,66 +807,42 @@ def _gpu(device: _Device, driver: str, pool: str) -> Gpu | None:
         pool=pool,
         tainted=any(one.effect in _BARRING for one in inside.taints or ()),
         shared=bool(inside.allow_multiple_allocations),
-        type=found.get("type"),
-        uuid=found.get("uuid"),
-        product=found.get("productName"),
-        profile=found.get("profile"),
-        bus=found.get("pciBusID") or found.get("pcieBusID"),
-        root=found.get("pcieRoot"),
-        clique=found.get("nvlinkClique"),
-        parent=found.get("parentUUID"),
-        index=found.get("index"),
-        numa=found.get("numaNode"),
+        type=texts.get("type"),
+        uuid=texts.get("uuid"),
+        product=texts.get("productName"),
+        profile=texts.get("profile"),
+        # The second until release 25.12 of NVIDIA's driver.
+        bus=texts.get("pciBusID") or texts.get("pcieBusID"),
+        root=texts.get("pcieRoot"),
+        clique=texts.get("nvlinkClique"),
+        parent=texts.get("parentUUID"),
+        index=numbers.get("index"),
+        numa=numbers.get("numaNode"),
     )
 
 
-def _attribute(name: str, value: object) -> str | int | None:
-    """The value of an attribute, the first of a list (KEP-5491); None if it is not read."""
-    kind = "string" if name in _TEXTS else "int" if name in _NUMBERS else None
-    if kind is None or not isinstance(value, Mapping):
-        return None
-    said, several = value.get(kind), value.get(f"{kind}s")
-    if said is None and isinstance(several, list) and several:
-        said = several[0]
-    if kind == "int":
-        return said if isinstance(said, int) and not isinstance(said, bool) else None
-    return said if isinstance(said, str) and said else None
-
-
-class _Result(_Foreign, frozen=True, gc=False):
-    driver: str | None = None
-    pool: str | None = None
-    device: str | None = None
-    admin_access: bool | None = None
-
-
 class _Devices(_Foreign, frozen=True, gc=False):
-    results: list[_Result] | None = None
+    results: list[_Entry] | None = None
 
 
 class _Allocation(_Foreign, frozen=True, gc=False):
     devices: _Devices | None = None
 
 
-class _User(_Foreign, frozen=True, gc=False):
-    resource: str | None = None
-    name: str | None = None
-
-
 class _ClaimStatus(_Foreign, frozen=True, gc=False):
     allocation: _Allocation | None = None
-    reserved_for: list[_User] | None = None
+    reserved_for: list[_Entry] | None = None
 
 
 class _Claim(_Foreign, frozen=True, gc=False):
-    metadata: _Owned
+    metadata: _Meta
     status: _ClaimStatus | None = None
 
 
 def _claim(one: _Claim) -> ClaimRecord:
     meta, status = one.metadata, one.status or _ClaimStatus()
     owners = meta.owner_references or ()
-    allocation = status.allocation or _Allocation()
+    devices = (status.allocation or _Allocation()).devices or _Devices()
     users = [user.name for user in status.reserved_for or () if user.resource == "pods"]
     users += [owner.name for owner in owners if owner.kind == "Pod"]
     return ClaimRecord(
@@ -920,7 +853,7 @@ def _claim(one: _Claim) -> ClaimRecord:
         # Monitoring may look at devices that others hold.
         devices=tuple(
             (result.driver or "", result.pool or "", result.device or "")
-            for result in (allocation.devices or _Devices()).results or ()
+            for result in devices.results or ()
             if not result.admin_access
         ),
     )
@@ -931,15 +864,10 @@ KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
     "Pod": (_Pod, _pod),
     "MPIJob": (dict[str, Any], _job),
     "ConfigMap": (_ConfigMap, _config_map),
-    "Topology": (_Topology, _topology),
+    "Topology": (_Topology, lambda one: TopologyRecord(name=one.metadata.name, spec=one.spec)),
     "ResourceSlice": (_Slice, _slice),
     "ResourceClaim": (_Claim, _claim),
 }
 """The kinds that are read: what is decoded of each, and what makes a record of it."""
 
 _DECODERS = {kind: msgspec.json.Decoder(form) for kind, (form, _) in KINDS.items()}
-_PAGES: Mapping[str, msgspec.json.Decoder[_Page[Any]]] = {
-    # msgspec takes a generic type that is made at run time, which mypy does not know.
-    kind: msgspec.json.Decoder(_Page[form])  # type: ignore[valid-type]
-    for kind, (form, _) in KINDS.items()
-}

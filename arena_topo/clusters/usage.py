@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,36 +46,34 @@ OVER = ("Succeeded", "Failed")
 """Phases in which a pod or a job holds nothing any more."""
 
 
-def worker_template(mpijob: Object) -> Object:
-    """The pod template of the workers, in any of the three versions; empty where there is none."""
+def _role(mpijob: Object, name: str) -> Object:
+    """What an MPIJob says of its launcher or its workers, in any of the three versions."""
     spec = of(mpijob, "spec")
-    if "mpiReplicaSpecs" in spec:
-        spec = of(of(spec, "mpiReplicaSpecs"), "Worker")
-    return of(spec, "template")
+    return of(of(spec, "mpiReplicaSpecs"), name) if "mpiReplicaSpecs" in spec else spec
 
 
-def launcher_command(mpijob: Object) -> str:
-    """The words that an MPIJob's launcher is told to run, in any version; empty where it has none.
-
-    With the shell that runs them, if there is one, and without any quotes.
-    """
-    try:
-        spec = of(mpijob, "spec")
-        if "mpiReplicaSpecs" in spec:
-            spec = of(of(spec, "mpiReplicaSpecs"), "Launcher")
-        containers = items(of(of(spec, "template"), "spec"), "containers")
-    except TypeError:
-        return ""
-    lists = [containers[0].get(key) for key in ("command", "args")] if containers else []
-    return " ".join(str(word) for one in lists if isinstance(one, list) for word in one)
+def worker_template(mpijob: Object) -> Object:
+    """The pod template of the workers; empty where there is none."""
+    return of(_role(mpijob, "Worker"), "template")
 
 
 def worker_replicas(mpijob: Object) -> object:
     """How many workers an MPIJob has, as it says it; None where it does not."""
-    spec = of(mpijob, "spec")
-    if "mpiReplicaSpecs" in spec:
-        spec = of(of(spec, "mpiReplicaSpecs"), "Worker")
-    return spec.get("replicas")
+    return _role(mpijob, "Worker").get("replicas")
+
+
+def launcher_command(mpijob: Object) -> str:
+    """The words that an MPIJob's launcher is told to run; empty where it has none.
+
+    With the shell that runs them, if there is one, and without any quotes.
+    """
+    try:
+        template = of(_role(mpijob, "Launcher"), "template")
+        containers = items(of(template, "spec"), "containers")
+    except TypeError:
+        return ""
+    lists = [containers[0].get(key) for key in ("command", "args")] if containers else []
+    return " ".join(str(word) for one in lists if isinstance(one, list) for word in one)
 
 
 def job_over(mpijob: Object) -> bool:
@@ -103,62 +101,33 @@ def gpu_count(pod_spec: Object) -> int:
 
     TypeError or ValueError for quantities that are none.
     """
-
-    def both(one: Object) -> tuple[Object, Object]:
-        resources = of(one, "resources")
-        return of(resources, "limits"), of(resources, "requests")
-
-    return Requests(
-        running=[both(one) for one in items(pod_spec, "containers")],
-        starting=[
-            (*both(one), one.get("restartPolicy") == "Always")
-            for one in items(pod_spec, "initContainers")
-        ],
-        whole=both(pod_spec),
-        overhead=of(pod_spec, "overhead"),
-    ).gpus()
+    return round(sum(requested(pod_spec, name, limits=True) for name in GPU_RESOURCES))
 
 
-class Requests(NamedTuple):
-    """The limits and requests in a pod: of its containers, those that start first, and its own.
+def requested(pod_spec: Object, resource: str, *, limits: bool = False) -> float:
+    """What a pod takes of a resource, or its limit, by the scheduler's rule for init containers.
 
-    Of containers that start first, whether they stay (sidecars) as well.
+    Init containers run one after another before the others start; those that restart always stay
+    (kubernetes, pkg/api/v1/resource: PodRequests). TypeError or ValueError for what is no quantity.
     """
 
-    running: Sequence[tuple[Object, Object]]
-    starting: Sequence[tuple[Object, Object, bool]]
-    whole: tuple[Object, Object]
-    overhead: Object
+    def asked(one: Object) -> float:
+        resources = of(one, "resources")
+        wanted = None if limits else of(resources, "requests").get(resource)
+        # The API server fills in requests from limits; a hand-written dump may not.
+        return amount(of(resources, "limits").get(resource) if wanted is None else wanted)
 
-    def gpus(self) -> int:
-        """The GPUs that the pod holds; ValueError for a quantity that is none."""
-        return round(sum(self.of(name, limits=True) for name in GPU_RESOURCES))
-
-    def of(self, resource: str, *, limits: bool = False) -> float:
-        """What the pod takes of a resource, by the scheduler's rule for init containers.
-
-        Init containers run one after another before the others start; those that restart always
-        stay (kubernetes, pkg/api/v1/resource: PodRequests). ValueError for what is no quantity.
-        """
-        overhead = amount(self.overhead.get(resource))
-        whole = self.whole[not limits].get(resource)
-        if whole is not None:
-            return amount(whole) + overhead
-        running = sidecars = peak = 0.0
-        for limited, wanted in self.running:
-            running += _asked(limited, wanted, resource, limits=limits)
-        for limited, wanted, stays in self.starting:
-            asked = _asked(limited, wanted, resource, limits=limits)
-            peak = max(peak, sidecars + asked)
-            sidecars += asked if stays else 0.0
-        return max(running + sidecars, peak) + overhead
-
-
-def _asked(limited: Object, wanted: Object, resource: str, *, limits: bool) -> float:
-    asked = None if limits else wanted.get(resource)
-    # The API server fills in requests from limits; a hand-written dump may not.
-    asked = limited.get(resource) if asked is None else asked
-    return 0.0 if asked is None else amount(asked)
+    overhead = amount(of(pod_spec, "overhead").get(resource))
+    whole = of(of(pod_spec, "resources"), "limits" if limits else "requests").get(resource)
+    if whole is not None:
+        return amount(whole) + overhead
+    running = sum(map(asked, items(pod_spec, "containers")))
+    sidecars = peak = 0.0
+    for one in items(pod_spec, "initContainers"):
+        wanted = asked(one)
+        peak = max(peak, sidecars + wanted)
+        sidecars += wanted if one.get("restartPolicy") == "Always" else 0.0
+    return max(running + sidecars, peak) + overhead
 
 
 def amount(quantity: Any) -> float:

@@ -383,7 +383,7 @@ def _load(path: Path) -> Mapping[str, Any]:
     if len(text) > MOST:
         raise UsageError(f"{path}: not a kubeconfig: it has more than {MOST >> 20} MiB")
     try:
-        document = safe_yaml.document(text, most=MOST_VALUES, quick=True)
+        document = safe_yaml.document(text, most=MOST_VALUES)
     except safe_yaml.Excess as error:
         raise UsageError(f"{path}: not a kubeconfig: it {error}") from error
     except yaml.YAMLError as error:
