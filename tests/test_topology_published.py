@@ -78,7 +78,6 @@ def changed(matrix, i, j, cell):
 
 def test_a_config_map_becomes_its_machine():
     read = configmap.read(document(), model="Tesla-V100-SXM2-16GB")
-    assert read.node == NODE
     assert read.healthy == gpu_set([0, 1, 3])
     machine = read.machine
     assert machine.name == NODE
@@ -105,7 +104,7 @@ def test_without_links_the_machine_is_unknown_but_has_its_gpus(nothing):
 
 
 def test_the_label_names_the_node_where_the_data_does_not():
-    assert configmap.read(document(nodeName=None)).node == NODE
+    assert configmap.read(document(nodeName=None)).machine.name == NODE
 
 
 NUMBERED = 'data.devices: does not number the GPUs, as in {"0":"Healthy"}'
@@ -236,7 +235,8 @@ def test_nics_that_make_no_sense_are_refused_and_the_rest_is_used(nics, said):
     written["data"]["nics"] = nics
     with pytest.raises(UnreadableTopology, match=said):
         configmap.read(written)
-    found, complaints = configmap.salvage(written)
+    complaints = {}
+    found = configmap.read(written, complaints=complaints)
     assert found.machine.links == machine.links
     assert set(complaints) == {"nics"}
 
@@ -287,7 +287,7 @@ def machines(draw):
 def test_a_published_machine_is_read_back_the_same(machine, healthy):
     healthy &= machine.everything
     read = configmap.read(published.config_map(machine, healthy), model="V100")
-    assert read == configmap.Published(node="node", machine=machine, healthy=healthy)
+    assert read == configmap.Published(machine=machine, healthy=healthy)
 
 
 def test_an_unknown_machine_is_published_without_links():
@@ -423,7 +423,8 @@ def test_links_of_a_published_switch_are_recognised_by_the_lanes_of_its_model():
 def test_what_makes_sense_of_a_config_map_survives_what_does_not(key):
     whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(0b11110111))
     whole["data"][key] = "garbage"
-    read, complaints = configmap.salvage(whole)
+    complaints = {}
+    read = configmap.read(whole, complaints=complaints)
     assert read.healthy == 0b11110111
     assert len(read.machine.gpus) == 8
     assert list(complaints) == [key]
@@ -436,7 +437,7 @@ def test_a_config_map_without_sensible_devices_is_not_to_be_saved():
     whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["devices"] = "garbage"
     with pytest.raises(UnreadableTopology, match=r"data\.devices"):
-        configmap.salvage(whole)
+        configmap.read(whole, complaints={})
 
 
 def test_a_measured_bandwidth_of_nothing_is_refused():

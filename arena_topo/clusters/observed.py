@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from arena_topo.clusters import network, slices
 from arena_topo.clusters.objects import Object
@@ -27,9 +27,11 @@ from arena_topo.clusters.records import (
     Unread,
     read,
 )
-from arena_topo.clusters.usage import AllocationSources, NodeUsage, amount, uses_of
+from arena_topo.clusters.slices import Published
+from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
 from arena_topo.errors import UnreadableTopology
 from arena_topo.escaping import brief
+from arena_topo.numbers import whole
 from arena_topo.topology import (
     GPU_RESOURCES,
     MOST_GPUS,
@@ -54,6 +56,8 @@ from arena_topo.topology.fabric import FabricFile
 
 _COUNT = "nvidia.com/gpu.count"
 """The label of NVIDIA's GPU feature discovery that counts GPUs."""
+
+_Told = TypeVar("_Told")
 
 _LONGEST_NAME = 63
 """Characters of a name that are shown; DNS labels have no more."""
@@ -129,14 +133,13 @@ class _Inventory:
     ) -> None:
         self._static = static
         self._notes: list[str] = []
-        self._nodes: dict[NodeName, NodeRecord] = {}
+        nodes: dict[NodeName, NodeRecord] = {}
         for node in found[NodeRecord.kind]:
             name = NodeName(node.name)
-            if name in self._nodes:
+            if name in nodes:
                 self._notes.append(f"node {name} is listed twice; the first one counts")
             else:
-                self._nodes[name] = node
-        nodes = self._nodes
+                nodes[name] = node
         self._machines = _Machines(found[ConfigMapRecord.kind], self._notes)
         present: dict[str, int] = {name: _present(one) for name, one in nodes.items()}
         self._devices = slices.devices(
@@ -160,11 +163,10 @@ class _Inventory:
             file=file,
         )
         self._notes += self._joined.notes
-        self._names = sorted(nodes, key=natural)
-        self._bare = {
-            name: _node(nodes[name], self._known[name], self._joined, self._notes)
-            for name in self._names
-        }
+        self._idle = [
+            _node(nodes[name], self._known[name], self._joined, self._notes)
+            for name in sorted(nodes, key=natural)
+        ]
 
     def is_of(self, static: list[Record]) -> bool:
         """Whether it was made of these very records."""
@@ -180,7 +182,7 @@ class _Inventory:
     ) -> ClusterReading:
         """The cluster with what pods, jobs and claims use of it."""
         notes = [*unread, *self._notes]
-        if self._nodes:
+        if self._idle:
             notes += self._machines.stale(now)
         pods = found[PodRecord.kind]
         ours = {one.key for one in pods if one.ours}
@@ -192,10 +194,10 @@ class _Inventory:
         uses = uses_of(pods, found[JobRecord.kind], sources, notes)
         seen = Cluster(
             nodes=calibrated(
-                _with_use(self._bare[name], self._known[name], use, notes)
-                if (use := uses.get(name)) is not None
-                else self._bare[name]
-                for name in self._names
+                _with_use(node, self._known[node.name], uses[node.name], notes)
+                if node.name in uses
+                else node
+                for node in self._idle
             ),
             tiers=self._joined.tiers,
             unused=self._joined.unused,
@@ -207,20 +209,11 @@ class _Inventory:
         return ClusterReading(cluster=seen, uses=uses, claims=sources.claims)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A machine and which of its GPUs are healthy; `dra` where a driver serves them."""
-
-    machine: Machine
-    healthy: GPUSet
-    dra: slices.Published | None = None
-
-
-def _where(labels: Object, known: _Known) -> Object:
+def _where(labels: Object, known: Published) -> Object:
     """The labels that tell of the network, with the NVLink domain that only a driver tells."""
-    if known.dra is None or known.dra.clique is None or fabric.CLIQUE in labels:
+    if known.clique is None or fabric.CLIQUE in labels:
         return labels
-    return {**labels, fabric.CLIQUE: known.dra.clique}
+    return {**labels, fabric.CLIQUE: known.clique}
 
 
 class _Cards:
@@ -233,13 +226,23 @@ class _Cards:
         self._where = "" if file is None else file.where
         self._entries = () if file is None else file.nics
         self._made: dict[object, tuple[Machine, Machine]] = {}
-        self._used: set[int] = set()
+        self._unused = dict(enumerate(self._entries))
         self._notes: list[str] = []
 
-    def of(self, known: _Known, labels: Object) -> _Known:
+    def of(self, known: Published, labels: Object) -> Published:
         """The machine of a node that has these labels, with its NICs."""
         machine = known.machine
-        at = self._entry(machine, labels)
+        at = next(
+            (at for at, one in enumerate(self._entries) if labels.get(one.label) == one.value), None
+        )
+        if at is not None:
+            self._unused.pop(at, None)
+            if machine.gpus and max(self._entries[at].nics.near or (0,)) > machine.everything:
+                self._notes.append(
+                    f"{self._where}: nics[{at}].near names GPUs that node {machine.name} does not"
+                    " have: it is not used there"
+                )
+                at = None
         instance = instances.of_labels(labels) if at is None else ""
         if not machine.gpus or (at is None and not instance):
             return known
@@ -256,29 +259,14 @@ class _Cards:
         machine = replace(machine, nics=made.nics, nics_assumed=made.nics_assumed)
         return replace(known, machine=machine)
 
-    def _entry(self, machine: Machine, labels: Object) -> int | None:
-        """The entry of the file that is for this node, if it can be."""
-        for at, one in enumerate(self._entries):
-            if labels.get(one.label) == one.value:
-                self._used.add(at)
-                if not machine.gpus or max(one.nics.near or (0,)) <= machine.everything:
-                    return at
-                self._notes.append(
-                    f"{self._where}: nics[{at}].near names GPUs that node {machine.name} does not"
-                    " have: it is not used there"
-                )
-                return None
-        return None
-
     def notes(self) -> Iterable[str]:
         """What of the file is not used."""
         yield from self._notes
-        for at, one in enumerate(self._entries):
-            if at not in self._used:
-                yield (
-                    f"{self._where}: nics[{at}] is not used: no node has the label"
-                    f" {one.label}={one.value}"
-                )
+        for at, one in self._unused.items():
+            yield (
+                f"{self._where}: nics[{at}] is not used: no node has the label"
+                f" {one.label}={one.value}"
+            )
 
 
 _INSTEAD = {
@@ -286,6 +274,8 @@ _INSTEAD = {
     "busBandwidth": "what sets of GPUs of node {node} reach is computed from its links",
     "bandwidth": "it is for display only, and node {node} does without",
     published.NICS: "the NICs of node {node} are not known by it",
+    published.UUIDS: "node {node} does without",
+    published.ALLOCATIONS: "what pods of node {node} have is taken from themselves",
 }
 """What becomes of a node whose ConfigMap makes sense but for this key."""
 
@@ -300,7 +290,7 @@ class _Machines:
     def __init__(self, config_maps: Iterable[ConfigMapRecord], notes: list[str]) -> None:
         self._notes = notes
         self._config_maps: dict[str, ConfigMapRecord] = {}
-        self._parsed: dict[object, _Known] = {}
+        self._parsed: dict[object, Published] = {}
         self.kubelets: dict[str, published.Allocations] = {}
         self.uuids: dict[str, tuple[str, ...]] = {}
         believed = [one for one in config_maps if one.believed]
@@ -310,23 +300,25 @@ class _Machines:
                 notes.append(f"{one} does not say which node it is of; it is not used")
             elif node not in self._config_maps:
                 self._config_maps[node] = one
-                self._look(node, one)
+                self._look(node, one, published.UUIDS, configmap.uuids, self.uuids)
+                self._look(node, one, published.ALLOCATIONS, configmap.allocations, self.kubelets)
             elif one.namespace == self._config_maps[node].namespace:
                 notes.append(f"{one} is the second for node {node}; the first one counts")
 
-    def _look(self, node: str, one: ConfigMapRecord) -> None:
+    def _look(
+        self,
+        node: str,
+        one: ConfigMapRecord,
+        key: str,
+        read: Callable[[Object], _Told | None],
+        known: dict[str, _Told],
+    ) -> None:
         """Remember what only an agent knows of a node, where it has written it."""
         try:
-            if published.UUIDS in one.data:
-                self.uuids[node] = configmap.uuids(one.plain())
+            if key in one.data and (found := read(one.plain())) is not None:
+                known[node] = found
         except UnreadableTopology as error:
-            self._notes.append(f"{error}; node {node} does without")
-        try:
-            if published.ALLOCATIONS in one.data:
-                found = configmap.allocations(one.plain())
-                self.kubelets |= {} if found is None else {node: found}
-        except UnreadableTopology as error:
-            self._notes.append(f"{error}; what pods of node {node} have is taken from themselves")
+            self._notes.append(f"{error}; {_INSTEAD[key].format(node=node)}")
 
     def stale(self, now: float | None) -> Iterable[str]:
         """A note for each node whose agent has not looked at it for long (`now`: Unix seconds)."""
@@ -353,7 +345,7 @@ class _Machines:
                     " used"
                 )
 
-    def of(self, node: NodeRecord, present: int, dra: slices.Published | None) -> _Known:
+    def of(self, node: NodeRecord, present: int, dra: Published | None) -> Published:
         """The machine of a node that has so many GPUs, as far as it says.
 
         `dra` is what a DRA driver publishes of it, where one does.
@@ -361,58 +353,51 @@ class _Machines:
         name, labels = node.name, node.labels
         if dra is None:
             return self._said(name, labels, present)
-        if not any(node.offers.get(resource) for resource in GPU_RESOURCES):
-            return self._served(name, labels, dra)
-        known = self._said(name, labels, present)
-        if dra.machine.gpus:
-            self._notes.append(
-                f"node {name}: a device plugin offers its GPUs, and {dra.driver} publishes them"
-                " too; the device plugin's count"
-            )
-        if len(known.machine.gpus) == len(dra.machine.gpus):
-            return replace(known, machine=_merged(known.machine, dra.machine))
-        return known
-
-    def _served(self, name: str, labels: Object, dra: slices.Published) -> _Known:
-        """A node whose GPUs are claimed: with the links of its ConfigMap, where they are told."""
-        known = _Known(dra.machine, dra.healthy, dra)
-        config_map = self._config_maps.get(name)
-        if config_map is None:
-            return known
         size = len(dra.machine.gpus)
-        said = self._published(name, config_map, {**_product(dra), **labels}, 0)
+        if any(node.offers.get(resource) for resource in GPU_RESOURCES):
+            known = self._said(name, labels, present)
+            if size:
+                self._notes.append(
+                    f"node {name}: a device plugin offers its GPUs, and {dra.driver} publishes them"
+                    " too; the device plugin's count"
+                )
+            if size != len(known.machine.gpus):
+                return known
+            return replace(known, machine=_merged(known.machine, dra.machine))
+        # The driver's, with the links of its ConfigMap, where they are told.
+        product = {nodelabels.PRODUCT_LABELS[0]: dra.product} if dra.product else {}
+        said = self._published(name, {**product, **labels}, 0)
         if said is None:
-            return known
-        told = len(said.machine.gpus)
-        if told != size:
+            return dra
+        if (told := len(said.machine.gpus)) != size:
             self._notes.append(
-                f"{config_map} describes {told} GPU{'s' if told != 1 else ''},"
+                f"{self._config_maps[name]} describes {told} GPU{'s' if told != 1 else ''},"
                 f" but {dra.driver} publishes {size} of node {name}; what the driver says counts"
             )
-            return known
-        healthy = GPUSet(dra.healthy & said.healthy)
-        if said.machine.knowledge is Knowledge.UNKNOWN:
-            return replace(known, healthy=healthy)
-        return replace(known, machine=_merged(said.machine, dra.machine), healthy=healthy)
+            return dra
+        linked = said.machine.knowledge is not Knowledge.UNKNOWN
+        return replace(
+            dra,
+            machine=_merged(said.machine, dra.machine) if linked else dra.machine,
+            healthy=GPUSet(dra.healthy & said.healthy),
+        )
 
-    def _said(self, name: str, labels: Object, offered: int) -> _Known:
+    def _said(self, name: str, labels: Object, offered: int) -> Published:
         """The machine of a node that offers so many GPUs."""
-        config_map = self._config_maps.get(name)
-        if config_map is not None:
-            known = self._published(name, config_map, labels, offered)
-            if known is not None:
-                return known
-        telling = tuple(sorted(_telling(labels)))
-        shared = self._parsed.get((telling, offered))
-        if shared is None:
+        known = self._published(name, labels, offered)
+        if known is not None:
+            return known
+        key = (tuple(sorted(_telling(labels))), offered)
+        if key not in self._parsed:
             machine = nodelabels.from_labels(name, labels, offered)
-            shared = _Known(machine, machine.everything)
-            self._parsed[telling, offered] = shared
-        return _renamed(shared, name)
+            self._parsed[key] = Published(machine=machine, healthy=machine.everything)
+        return _renamed(self._parsed[key], name)
 
-    def _published(
-        self, name: str, config_map: ConfigMapRecord, labels: Object, offered: int
-    ) -> _Known | None:
+    def _published(self, name: str, labels: Object, offered: int) -> Published | None:
+        """The machine of a node as its ConfigMap tells it; None where that does not serve."""
+        config_map = self._config_maps.get(name)
+        if config_map is None:
+            return None
         product = next((labels[key] for key in nodelabels.PRODUCT_LABELS if key in labels), None)
         told = {**config_map.data, **config_map.annotations, "product": product}
         key = frozenset(one for one in told.items() if one[0] not in _OF_ONE)
@@ -420,8 +405,9 @@ class _Machines:
         label = config_map.labels.get(published.NODE_LABEL)
         known = self._parsed.get(key) if label in {None, "", name} else None
         if known is None:
+            complaints: dict[str, UnreadableTopology] = {}
             try:
-                said, complaints = configmap.salvage(config_map.plain(), model=product)
+                said = configmap.read(config_map.plain(), model=product, complaints=complaints)
             except UnreadableTopology as error:
                 self._notes.append(f"{error}; using the labels of node {name}")
                 return None
@@ -430,33 +416,25 @@ class _Machines:
                 self._notes.append(f"{complaint}; {_INSTEAD[lost].format(node=name)}")
             if "linkType" in complaints:
                 machine = nodelabels.from_labels(name, labels, len(machine.gpus))
-            known = _Known(machine, said.healthy)
+            known = Published(machine=machine, healthy=said.healthy)
             if not complaints:
                 self._parsed[key] = known
-        told_of = len(known.machine.gpus)
-        plural = "s" if told_of != 1 else ""
-        if offered > told_of:
+        gpus = known.machine.gpus
+        if offered > len(gpus):
             self._notes.append(
-                f"{config_map} describes {told_of} GPU{plural}, but"
+                f"{config_map} describes {len(gpus)} GPU{'s' if len(gpus) != 1 else ''}, but"
                 f" node {name} offers {offered}; using its labels",
             )
             return None
-        known = _renamed(known, name)
-        named = self.uuids.get(name, ())
-        if len(named) != told_of:
+        known, named = _renamed(known, name), self.uuids.get(name, ())
+        if len(named) != len(gpus):
             return known
-        gpus = tuple(
-            replace(gpu, uuid=uuid) for gpu, uuid in zip(known.machine.gpus, named, strict=True)
-        )
+        gpus = tuple(replace(gpu, uuid=uuid) for gpu, uuid in zip(gpus, named, strict=True))
         return replace(known, machine=replace(known.machine, gpus=gpus))
 
 
 _OF_ONE = frozenset({"nodeName", published.OBSERVED, published.ALLOCATIONS, published.UUIDS})
 """Keys of a ConfigMap that do not describe the machine."""
-
-
-def _product(dra: slices.Published) -> dict[str, str]:
-    return {} if dra.product is None else {nodelabels.PRODUCT_LABELS[0]: dra.product}
 
 
 def _merged(one: Machine, other: Machine) -> Machine:
@@ -473,18 +451,16 @@ def _merged(one: Machine, other: Machine) -> Machine:
     return replace(one, gpus=gpus)
 
 
+def _renamed(known: Published, name: str) -> Published:
+    return replace(known, machine=replace(known.machine, name=name))
+
+
 def ago(seconds: float) -> str:
     """How long ago that is, in one unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _renamed(known: _Known, name: str) -> _Known:
-    if known.machine.name == name:
-        return known
-    return replace(known, machine=replace(known.machine, name=name))
 
 
 def _telling(labels: Object) -> Iterable[tuple[str, str]]:
@@ -516,27 +492,23 @@ def _present(node: NodeRecord) -> int:
 
 
 def _counted(node: NodeRecord, label: str) -> int:
-    try:
-        return int(amount(node.labels.get(label)))
-    except ValueError:
-        return 0
+    return whole(node.labels.get(label, "")) or 0
 
 
 def _possible(gpus: int) -> int:
     return gpus if gpus <= MOST_GPUS else 0
 
 
-def _node(one: NodeRecord, known: _Known, joined: network.Network, notes: list[str]) -> Node:
+def _node(one: NodeRecord, known: Published, joined: network.Network, notes: list[str]) -> Node:
     """A node on which nothing runs."""
     name, labels = NodeName(one.name), one.labels
-    dra = known.dra
     resource = _resource(one)
-    shared = nodelabels.shared(labels) or (dra.shared if dra is not None else None)
+    shared = nodelabels.shared(labels) or known.shared
     notes += one.notes
     if not shared:
         notes += _impossible(one, resource)
     usable = count(known.healthy)
-    if dra is None and (one.allocatable is not None or one.capacity is not None):
+    if not known.driver and (one.allocatable is not None or one.capacity is not None):
         offered = int(one.offers.get(resource, 0))
         usable = min(usable, offered if shared else _possible(offered))
     limits = one.allocatable or {}
@@ -556,8 +528,8 @@ def _node(one: NodeRecord, known: _Known, joined: network.Network, notes: list[s
         all_memory=None if memory is None else int(_left(memory)),
         unavailable=_unavailable(one),
         shared=shared,
-        resource=dra.driver if dra is not None else resource or ORDINARY,
-        driver=dra.driver if dra is not None else "",
+        resource=known.driver or resource or ORDINARY,
+        driver=known.driver,
         dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
         or (
             TAINT in labels
@@ -569,7 +541,7 @@ def _node(one: NodeRecord, known: _Known, joined: network.Network, notes: list[s
     )
 
 
-def _with_use(node: Node, known: _Known, use: NodeUsage, notes: list[str]) -> Node:
+def _with_use(node: Node, known: Published, use: NodeUsage, notes: list[str]) -> Node:
     """A node with what is in use of it."""
     free, hidden = _free(node.name, known, use, notes)
     usable = count(node.free) - node.hidden
@@ -589,7 +561,7 @@ def _undoubted(free: GPUSet, hidden: int) -> tuple[GPUSet, int]:
     return (GPUSet(0), 0) if hidden >= count(free) else (free, hidden)
 
 
-def _free(name: str, known: _Known, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
+def _free(name: str, known: Published, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
     """The GPUs nobody is known to have, and how many of them somebody has all the same."""
     free, busy, hidden = known.healthy, GPUSet(0), use.hidden
     for who, gpus in use.known:
@@ -606,18 +578,13 @@ def _free(name: str, known: _Known, use: NodeUsage, notes: list[str]) -> tuple[G
 
 
 def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
-    """What a node says that is more GPUs than any machine has, and what becomes of it."""
-    for what, many in (
-        (f"allocatable {resource}", (node.allocatable or {}).get(resource, 0)),
-        (f"capacity {resource}", (node.capacity or {}).get(resource, 0)),
-        (f"label {_COUNT}", _counted(node, _COUNT)),
-    ):
-        if many > MOST_GPUS:
-            yield (
-                f"node {node.name}: {what} is {many:.15g}, but {MOST_GPUS} GPUs are the most that"
-                " one machine has; it is taken for none"
-            )
-            return
+    """What a node offers that is more GPUs than any machine has, and what becomes of it."""
+    many = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
+    if many > MOST_GPUS:
+        yield (
+            f"node {node.name}: {resource} is {many:.15g}, but {MOST_GPUS} GPUs are the most that"
+            " one machine has; it is taken for none"
+        )
 
 
 def _rdma(node: NodeRecord) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from arena_topo.clusters.records import ClaimRecord, Device, Gpu, SliceRecord
@@ -38,16 +38,16 @@ VERSIONS = ("v1", "v1beta2", "v1beta1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The GPUs that one driver publishes of a node.
+    """The GPUs of a node as it, or its DRA driver, publishes them.
 
     GPUs whose number nobody publishes (lost, or not whole) are in the machine, and not `healthy`.
-    `shared` says why none of them can be placed by its links. `clique` is the NVLink domain that
-    they are in, where all say the same.
+    `driver` is the DRA driver that serves them, if one does; `shared` says why none of them can be
+    placed by its links. `clique` is the NVLink domain that they are in, where all say the same.
     """
 
-    driver: str
     machine: Machine
     healthy: GPUSet
+    driver: str = ""
     clique: str | None = None
     shared: str | None = None
     product: str | None = None
@@ -65,13 +65,29 @@ class Devices:
 class _Pool:
     """The devices that one driver publishes of one node."""
 
-    gpus: list[Gpu] = field(default_factory=list)
-    parts: list[Gpu] = field(default_factory=list)
+    devices: list[Gpu] = field(default_factory=list)
     complete: bool = True
 
-    def add(self, devices: Iterable[Gpu]) -> None:
-        for one in devices:
-            (self.gpus if one.whole else self.parts).append(one)
+    @property
+    def gpus(self) -> list[Gpu]:
+        return [one for one in self.devices if one.whole]
+
+    @property
+    def product(self) -> str | None:
+        """What all GPUs are called; None if they differ or are not called anything."""
+        products = {one.product for one in self.gpus}
+        return products.pop() if len(products) == 1 else None
+
+    @property
+    def shared(self) -> str | None:
+        """Why none of the GPUs can be placed by its links; None if they can."""
+        gpus = self.gpus
+        if any(one.shared for one in gpus):
+            return "GPUs are shared (allowMultipleAllocations)"
+        slices = sorted({one.profile or "" for one in self.devices if one.type == "mig"})
+        if slices and not gpus:
+            return f"MIG slices ({slices[0]})" if slices[0] else "MIG slices"
+        return None
 
 
 def devices(
@@ -90,7 +106,6 @@ def devices(
     for one in slices:
         pools[one.driver, one.pool].setdefault(one.name, one)
     found: dict[str, dict[str, _Pool]] = defaultdict(lambda: defaultdict(_Pool))
-    unattached: dict[str, int] = defaultdict(int)
     for (driver, _), named in pools.items():
         newest = max(one.generation for one in named.values())
         live = [one for one in named.values() if one.generation == newest]
@@ -99,106 +114,57 @@ def devices(
         for one in live:
             fresh = [gpu for gpu in one.gpus if gpu.name not in seen]
             seen |= {gpu.name for gpu in fresh}
-            if one.node is None:
-                unattached[driver] += sum(gpu.whole for gpu in fresh)
+            if one.node is None or not fresh:
                 continue
-            if not fresh:
-                continue
-            if len(live) < wanted and found[one.node][driver].complete:
-                found[one.node][driver].complete = False
+            pool = found[one.node][driver]
+            if len(live) < wanted and pool.complete:
+                pool.complete = False
                 notes.append(
                     f"node {one.node}: {len(live)} of {wanted} ResourceSlices of {driver} are"
                     " there; none of its GPUs can be used until all are"
                 )
-            found[one.node][driver].add(fresh)
-    for driver, many in sorted(unattached.items()):
-        if many:
-            notes.append(
-                f"{many} GPU{'s' if many != 1 else ''} of {driver} belong to no single node; they"
-                " are not used"
-            )
-    return _devices(found, counts, uuids, notes)
-
-
-def _devices(
-    found: Mapping[str, Mapping[str, _Pool]],
-    counts: Mapping[str, int],
-    uuids: Mapping[str, Sequence[str]],
-    notes: list[str],
-) -> Devices:
+            pool.devices += fresh
     nodes: dict[str, Published] = {}
     places: dict[Device, tuple[str, GPUSet]] = {}
-    shapes = _Shapes()
+    shapes: dict[object, Machine] = {}
     for node, drivers in found.items():
         driver, *others = sorted(drivers, key=lambda one: (-len(drivers[one].gpus), one))
         pool = drivers[driver]
+        gpus = pool.gpus
         if others and drivers[others[0]].gpus:
             notes.append(
                 f"node {node}: {driver} and {others[0]} both publish GPUs; those of {driver} count"
             )
-        if len(pool.gpus) > MOST_GPUS:
+        if len(gpus) > MOST_GPUS:
             notes.append(
-                f"node {node}: {driver} publishes {len(pool.gpus)} GPUs, but {MOST_GPUS} are"
+                f"node {node}: {driver} publishes {len(gpus)} GPUs, but {MOST_GPUS} are"
                 " the most that one machine has; it is taken for none"
             )
             continue
-        numbered = _numbered(pool.gpus, uuids.get(node, ()))
-        size = _size(numbered, counts.get(node, 0))
-        machine = shapes.machine(node, numbered, size)
-        nodes[node] = _published(driver, machine, pool, numbered)
-        places.update(_places(node, driver, pool, numbered))
-    return Devices(nodes=nodes, places=places)
-
-
-def _size(numbered: Mapping[int, Gpu], counted: int) -> int:
-    """How many GPUs a machine has: one that is lost is still counted by a label."""
-    if not numbered:
-        return 0
-    return max(max(numbered) + 1, counted if counted <= MOST_GPUS else 0)
-
-
-def _places(
-    node: str, driver: str, pool: _Pool, numbered: Mapping[int, Gpu]
-) -> Iterator[tuple[Device, tuple[str, GPUSet]]]:
-    taken: dict[str, int] = {}
-    for index, one in numbered.items():
-        yield (driver, one.pool, one.name), (node, gpu_set([index]))
-        taken |= {key: index for key in (one.uuid, one.bus) if key}
-    for one in pool.parts:
+        numbered = _numbered(gpus, uuids.get(node, ()))
+        # One that is lost is still counted by a label.
+        counted = counts.get(node, 0) if counts.get(node, 0) <= MOST_GPUS else 0
+        size = max(max(numbered) + 1, counted) if numbered else 0
+        healthy = gpu_set(index for index, one in numbered.items() if not one.tainted)
+        cliques = {one.clique for one in gpus}
+        nodes[node] = Published(
+            driver=driver,
+            machine=_machine(node, numbered, size, pool.product, shapes),
+            healthy=healthy if pool.complete else GPUSet(0),
+            clique=cliques.pop() if len(cliques) == 1 else None,
+            shared=pool.shared,
+            product=pool.product,
+        )
+        index_of = {(one.pool, one.name): index for index, one in numbered.items()}
         # A part that is allocated takes its GPU, whose whole is then no more to be had.
-        whole = taken.get(one.parent or "", taken.get(one.bus or ""))
-        yield (driver, one.pool, one.name), (node, gpu_set([] if whole is None else [whole]))
-
-
-def _published(
-    driver: str, machine: Machine, pool: _Pool, numbered: Mapping[int, Gpu]
-) -> Published:
-    cliques = {one.clique for one in pool.gpus}
-    healthy = gpu_set(index for index, one in numbered.items() if not one.tainted)
-    return Published(
-        driver=driver,
-        machine=machine,
-        healthy=healthy if pool.complete else GPUSet(0),
-        clique=cliques.pop() if len(cliques) == 1 else None,
-        shared=_shared(pool),
-        product=_product(pool.gpus),
-    )
-
-
-def _product(gpus: Iterable[Gpu]) -> str | None:
-    """What all GPUs are called; None if they differ or are not called anything."""
-    products = {one.product for one in gpus}
-    return products.pop() if len(products) == 1 else None
-
-
-def _shared(pool: _Pool) -> str | None:
-    """Why none of the GPUs can be placed by its links; None if they can."""
-    if any(one.shared for one in pool.gpus):
-        return "GPUs are shared (allowMultipleAllocations)"
-    slices = sorted({one.profile or "" for one in pool.parts if one.type == "mig"})
-    if slices and not pool.gpus:
-        return f"MIG slices ({slices[0]})" if slices[0] else "MIG slices"
-    return None
+        taken = {one.bus: index for index, one in numbered.items()}
+        taken |= {one.uuid: index for index, one in numbered.items()}
+        taken.pop(None, None)
+        for one in pool.devices:
+            whole = taken.get(one.parent, taken.get(one.bus))
+            index = index_of[one.pool, one.name] if one.whole else whole
+            places[driver, one.pool, one.name] = node, gpu_set([] if index is None else [index])
+    return Devices(nodes=nodes, places=places)
 
 
 def _numbered(gpus: Sequence[Gpu], uuids: Sequence[str]) -> dict[int, Gpu]:
@@ -241,53 +207,41 @@ def _by_number(numbers: Sequence[int | None], gpus: Sequence[Gpu]) -> dict[int, 
     return dict(sorted(zip(known, gpus, strict=True), key=lambda one: one[0]))
 
 
-class _Shapes:
-    """The links of machines: nodes are bought by the dozen, so equal ones share one matrix."""
+def _machine(
+    name: str,
+    numbered: Mapping[int, Gpu],
+    size: int,
+    product: str | None,
+    shapes: dict[object, Machine],
+) -> Machine:
+    """The machine of these GPUs among `size`, each with its UUID and NUMA node.
 
-    def __init__(self) -> None:
-        self._known: dict[object, Machine] = {}
-
-    def machine(self, name: str, numbered: Mapping[int, Gpu], size: int) -> Machine:
-        """The machine of these GPUs among `size`, each with its UUID and NUMA node."""
-        key = (
-            size,
-            tuple((index, one.product, one.root, one.numa) for index, one in numbered.items()),
+    Nodes are bought by the dozen, so equal ones share one matrix, which `shapes` remembers.
+    """
+    alike = tuple((index, one.product, one.root, one.numa) for index, one in numbered.items())
+    if (size, alike) not in shapes:
+        known = presets.match(product, size, name) if product else None
+        links = _links(numbered, size) if known is None else known.links
+        assumed = any(link not in {None, SYS} for row in links for link in row)
+        shapes[size, alike] = known or Machine(
+            name=name,
+            gpus=(),
+            links=links,
+            knowledge=Knowledge.ASSUMED if assumed else Knowledge.UNKNOWN,
         )
-        shape = self._known.get(key)
-        if shape is None:
-            shape = self._known[key] = _shape(name, numbered, size)
-        gpus = tuple(
-            replace(gpu, uuid=numbered[gpu.index].uuid) if gpu.index in numbered else gpu
-            for gpu in shape.gpus
-        )
-        return replace(shape, name=name, gpus=gpus)
-
-
-def _shape(name: str, numbered: Mapping[int, Gpu], size: int) -> Machine:
-    product = _product(numbered.values())
-    known = presets.match(product, size, name) if product else None
-
-    def gpu(index: int) -> GPU:
+    gpus = []
+    for index in range(size):
         one = numbered.get(index)
-        if one is None:
-            return GPU(index=index, model=model_of(product))
-        return GPU(
-            index=index,
-            model=model_of(one.product or product),
-            numa=one.numa,
+        model = model_of((one.product if one else None) or product)
+        gpus.append(
+            GPU(
+                index=index,
+                model=model,
+                uuid=one.uuid if one else None,
+                numa=one.numa if one else None,
+            )
         )
-
-    gpus = tuple(map(gpu, range(size)))
-    if known is not None:
-        return replace(known, gpus=gpus)
-    links = _links(numbered, size)
-    assumed = any(link not in {None, SYS} for row in links for link in row)
-    return Machine(
-        name=name,
-        gpus=gpus,
-        links=links,
-        knowledge=Knowledge.ASSUMED if assumed else Knowledge.UNKNOWN,
-    )
+    return replace(shapes[size, alike], name=name, gpus=tuple(gpus))
 
 
 def _links(numbered: Mapping[int, Gpu], size: int) -> Matrix:

@@ -52,38 +52,32 @@ Wanted = TypeVar("Wanted")
 class Published:
     """A node's machine as a ConfigMap tells it, and which of its GPUs are healthy."""
 
-    node: str
     machine: Machine
     healthy: GPUSet
 
 
-def read(config_map: Mapping[str, Any], *, model: str | None = None) -> Published:
+def read(
+    config_map: Mapping[str, Any],
+    *,
+    model: str | None = None,
+    complaints: dict[str, UnreadableTopology] | None = None,
+) -> Published:
     """Read ACK's ConfigMap; UnreadableTopology names the path of what makes no sense.
 
     `model` is the GPUs' model or product name, which the ConfigMap does not tell. Without
-    `linkType` the machine is unknown, with the number of its devices.
-    """
-    found, complaints = salvage(config_map, model=model)
-    for complaint in complaints.values():
-        raise complaint
-    return found
-
-
-def salvage(
-    config_map: Mapping[str, Any], *, model: str | None = None
-) -> tuple[Published, dict[str, UnreadableTopology]]:
-    """Read what makes sense of ACK's ConfigMap, and what does not, by key.
-
-    UnreadableTopology if not even its node and its devices make sense.
+    `linkType` the machine is unknown, with the number of its devices. With `complaints`, keys that
+    make no sense are left out and gathered there, unless the node or its devices do not.
     """
     said, model = _ConfigMap(config_map), model_of(model)
     devices, name = said.devices(), said.node()
-    size, complaints = len(devices), dict[str, UnreadableTopology]()
+    size = len(devices)
 
     def part(key: str, read: Callable[[int], Wanted], otherwise: Wanted) -> Wanted:
         try:
             return read(size)
         except UnreadableTopology as error:
+            if complaints is None:
+                raise
             complaints[key] = error
             return otherwise
 
@@ -100,7 +94,7 @@ def salvage(
         bandwidth=part("bandwidth", said.bandwidth, None),
     )
     healthy = gpu_set(int(index) for index, health in devices.items() if health == HEALTHY)
-    return Published(node=name, machine=machine, healthy=healthy), complaints
+    return Published(machine=machine, healthy=healthy)
 
 
 def uuids(config_map: Mapping[str, Any]) -> tuple[str, ...]:
