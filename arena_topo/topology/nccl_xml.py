@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from itertools import combinations, takewhile
 from typing import NoReturn
+from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from arena_topo.errors import UnreadableTopology
@@ -46,36 +46,8 @@ MOST_LEVELS = 64
 
 HINT = "dump one: run a job on all GPUs of the machine with NCCL_TOPO_DUMP_FILE=FILE"
 
-
-@dataclass(slots=True, kw_only=True)
-class Element:
-    """One element, with the line it begins on; `above` are those that hold it, outermost first."""
-
-    tag: str
-    attributes: Mapping[str, str]
-    line: int
-    above: tuple[Element, ...] = ()
-    children: list[Element] = field(default_factory=list)
-
-    def get(self, name: str) -> str:
-        """An attribute; empty where there is none."""
-        return self.attributes.get(name, "").strip()
-
-    def number(self, name: str) -> int | None:
-        """An attribute of up to nine digits; None if it is anything else."""
-        written = self.get(name)
-        return int(written) if re.fullmatch(r"[0-9]{1,9}", written) else None
-
-    def all(self, tag: str) -> Iterator[Element]:
-        """All elements below with this tag, in their order."""
-        for child in self.children:
-            if child.tag == tag:
-                yield child
-            yield from child.all(tag)
-
-    def refuse(self, reason: str) -> NoReturn:
-        """Say that this element makes no sense."""
-        raise UnreadableTopology(reason, where=f"line {self.line}", hint=HINT)
+_LINE = " line"
+"""Where an element keeps its line; no attribute of XML has a blank in its name."""
 
 
 def parse_xml(text: str) -> Element:
@@ -83,41 +55,34 @@ def parse_xml(text: str) -> Element:
 
     Document types are refused: entities are how small files become large.
     """
+    if len(text) > MOST_CHARACTERS:
+        _refuse(f"{len(text):,} characters are too many for the topology of a machine", 1)
     # A name for what is text already: what the XML declaration says of bytes is past.
-    parser = expat.ParserCreate("UTF-8")
-    roots: list[Element] = []
-    opened: list[Element] = []
-
-    def refuse(reason: str, line: int) -> NoReturn:
-        raise UnreadableTopology(reason, where=f"line {line}", hint=HINT)
+    parser, tree, depth = expat.ParserCreate("UTF-8"), TreeBuilder(), Counter[str]()
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        line = parser.CurrentLineNumber
-        if len(opened) >= MOST_LEVELS:
-            refuse(f"more than {MOST_LEVELS} elements one in another", line)
-        one = Element(tag=tag, attributes=attributes, line=line, above=tuple(opened))
-        (opened[-1].children if opened else roots).append(one)
-        opened.append(one)
+        depth["open"] += 1
+        if depth["open"] > MOST_LEVELS:
+            _refuse(f"more than {MOST_LEVELS} elements one in another", parser.CurrentLineNumber)
+        tree.start(tag, attributes | {_LINE: str(parser.CurrentLineNumber)})
 
-    def end(_tag: str) -> None:
-        opened.pop()
+    def end(tag: str) -> None:
+        depth["open"] -= 1
+        tree.end(tag)
 
     def doctype(name: str, *_rest: object) -> None:
-        refuse(f"a document type ({name}), which NCCL never writes", parser.CurrentLineNumber)
+        _refuse(f"a document type ({name}), which NCCL never writes", parser.CurrentLineNumber)
 
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
+    parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.StartDoctypeDeclHandler = doctype
-    if len(text) > MOST_CHARACTERS:
-        refuse(f"{len(text):,} characters are too many for the topology of a machine", 1)
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
         reason = expat.errors.messages.get(error.code, str(error))
-        refuse(f"this is no whole XML: {reason}", error.lineno)
+        _refuse(f"this is no whole XML: {reason}", error.lineno)
     except ValueError:  # surrogates, which no UTF-8 text has
-        refuse("this is no UTF-8 text", 1)
-    return roots[0]
+        _refuse("this is no UTF-8 text", 1)
+    return tree.close()
 
 
 def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
@@ -128,11 +93,12 @@ def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
     """
     root = parse_xml(text)
     if root.tag != "system":
-        root.refuse(f"this is a file of <{root.tag}>, not a topology that NCCL has written")
-    for one in root.all("gpu"):
+        _refuse(f"this is a file of <{root.tag}>, not a topology that NCCL has written", root)
+    for one in root.iter("gpu"):
         if one.get("gcn"):
-            one.refuse("this is a machine with AMD GPUs; only NVIDIA's are supported")
-    devices, notes = _gpus(root), list[str]()
+            _refuse("this is a machine with AMD GPUs; only NVIDIA's are supported", one)
+    parents = {child: parent for parent in root.iter() for child in parent}
+    devices, notes = _gpus(root, parents), list[str]()
     known = model_of(model)
     gpus = tuple(
         GPU(index=index, model=known or one.model, numa=one.numa)
@@ -143,11 +109,22 @@ def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
         name=name,
         gpus=gpus,
         links=links,
-        nics=_nics(root, devices),
+        nics=_nics(root, parents, devices),
         nvswitch=switched or behind_nvswitch(common_model(gpus), links),
         pcie_generation=_generation(devices),
     )
     return Reading(machine=machine, notes=tuple(notes))
+
+
+def _refuse(reason: str, where: Element | int) -> NoReturn:
+    line = where if isinstance(where, int) else where.get(_LINE)
+    raise UnreadableTopology(reason, where=f"line {line}", hint=HINT)
+
+
+def _number(one: Element, name: str) -> int | None:
+    """An attribute of up to nine digits; None if it is anything else."""
+    written = one.get(name, "").strip()
+    return int(written) if re.fullmatch(r"[0-9]{1,9}", written) else None
 
 
 # Devices
@@ -160,38 +137,44 @@ _BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7]
 
 def _address(text: str) -> _Address:
     """A PCI address as numbers; empty if it is none."""
-    found = _BUS.fullmatch(text)
+    found = _BUS.fullmatch(text.strip())
     return tuple(int(part or "0", 16) for part in found.groups()) if found else ()
 
 
 class _Device:
     """A GPU or a port of a network card: its PCIe slot, its NUMA node, the switches above it."""
 
-    def __init__(self, element: Element) -> None:
-        self.element = element
-        slots = [one for one in element.above[-2:] if one.tag != "nic"]
-        self.slot = slots[-1] if slots and slots[-1].tag == "pci" else element
-        self.cpu = next((one for one in reversed(self.slot.above) if one.tag == "cpu"), None)
-        self.numa = None if self.cpu is None else self.cpu.number("numaid")
-        self.switches = [one for one in self.slot.above if one.tag == "pci"]
+    def __init__(self, element: Element, parents: Mapping[Element, Element]) -> None:
+        self.element = self.slot = element
+        above, one = list[Element](), element
+        while one in parents:
+            one = parents[one]
+            above.append(one)
+        if above and above[0].tag == "nic":
+            del above[0]
+        if above and above[0].tag == "pci":
+            self.slot = above.pop(0)
+        self.cpu = next((one for one in above if one.tag == "cpu"), None)
+        self.numa = None if self.cpu is None else _number(self.cpu, "numaid")
+        self.switches = [one for one in reversed(above) if one.tag == "pci"]
 
     @property
     def address(self) -> _Address:
         """Where it is on the PCI bus."""
-        found = _address(self.slot.get("busid"))
+        written = self.slot.get("busid", "")
+        found = _address(written)
         if not found:
-            written = self.slot.get("busid")
-            self.slot.refuse(f"{written!r} is not a PCI address such as 0000:0f:00.0")
+            _refuse(f"{written!r} is not a PCI address such as 0000:0f:00.0", self.slot)
         return found
 
     @property
     def model(self) -> str | None:
         """The model of a GPU, where there is no doubt."""
-        device = self.slot.get("device").lower().removeprefix("0x")
-        if self.slot.get("vendor").lower() == "0x10de" and device in BY_ID:
+        device = self.slot.get("device", "").lower().removeprefix("0x")
+        if self.slot.get("vendor", "").lower() == "0x10de" and device in BY_ID:
             return BY_ID[device]
-        linked = any(self.element.all("nvlink"))
-        return BY_CAPABILITY.get(self.element.get("sm")) if linked else None
+        linked = self.element.find(".//nvlink") is not None
+        return BY_CAPABILITY.get(self.element.get("sm", "")) if linked else None
 
     def path(self, other: _Device) -> Link:
         """The PCIe path between two devices in the words of nvidia-smi.
@@ -211,23 +194,23 @@ class _Device:
         return Link(kind=LinkKind.PIX if crossed == 1 else LinkKind.PXB)
 
 
-def _gpus(root: Element) -> list[_Device]:
+def _gpus(root: Element, parents: Mapping[Element, Element]) -> list[_Device]:
     """The GPUs in the order of their indexes."""
-    listed = list(root.all("gpu"))
+    listed = list(root.iter("gpu"))
     if not listed:
-        root.refuse("no GPU in this file: NCCL adds them itself when a job runs")
+        _refuse("no GPU in this file: NCCL adds them itself when a job runs", root)
     if len(listed) > MOST_GPUS:
-        root.refuse(f"{len(listed)} GPUs; {MOST_GPUS} are the most that one machine has")
+        _refuse(f"{len(listed)} GPUs; {MOST_GPUS} are the most that one machine has", root)
     found: dict[int, _Device] = {}
     places: set[_Address] = set()
     for element in listed:
-        index, one = element.number("dev"), _Device(element)
+        index, one = _number(element, "dev"), _Device(element, parents)
         if one.slot is element:
-            element.refuse("a GPU outside a PCIe slot")
+            _refuse("a GPU outside a PCIe slot", element)
         if index is None or index >= len(listed):
-            element.refuse(f"GPU {element.get('dev')!r} of {len(listed)} is out of range")
+            _refuse(f"GPU {element.get('dev', '')!r} of {len(listed)} is out of range", element)
         if index in found or one.address in places:
-            element.refuse(f"GPU {index}, or its place on the bus, is there twice")
+            _refuse(f"GPU {index}, or its place on the bus, is there twice", element)
         found[index] = one
         places.add(one.address)
     return [found[index] for index in sorted(found)]
@@ -240,10 +223,11 @@ NCCL writes the speed of the moment."""
 
 def _generation(devices: Sequence[_Device]) -> int | None:
     """The PCIe generation of the slowest GPU, if each says one."""
-    speeds = [re.match(r"[0-9]+(\.[0-9]+)?(?=\s*GT/s)", d.slot.get("link_speed")) for d in devices]
-    found = [_GENERATIONS.get(float(one[0])) if one else None for one in speeds]
-    known = [one for one in found if one is not None]
-    return min(known) if len(known) == len(found) else None
+    speeds = [
+        re.match(r"[0-9]+(\.[0-9]+)?(?=\s*GT/s)", one.slot.get("link_speed", "")) for one in devices
+    ]
+    known = [_GENERATIONS.get(float(one[0]), 0) if one else 0 for one in speeds]
+    return min(known) or None
 
 
 # Links
@@ -262,23 +246,23 @@ def _links(devices: Sequence[_Device], notes: list[str]) -> tuple[Matrix, bool]:
     direct = [Counter[int]() for _ in devices]
     switch = [0] * len(devices)
     for index, one in enumerate(devices):
-        for lanes in one.element.all("nvlink"):
-            count, kind = lanes.number("count"), lanes.get("tclass").lower()
-            target = place.get(_address(lanes.get("target")))
+        for lanes in one.element.iter("nvlink"):
+            count, kind = _number(lanes, "count"), lanes.get("tclass", "").strip().lower()
+            end = lanes.get("target", "").strip()
+            target = place.get(_address(end))
             if not count:
-                lanes.refuse(f"{lanes.get('count')!r} is not a number of NVLinks")
+                _refuse(f"{lanes.get('count', '')!r} is not a number of NVLinks", lanes)
             if kind.startswith(_SWITCH) and kind != _PROCESSOR:
                 switch[index] += count
             elif target is not None and target != index:
                 direct[index][target] += count
             elif kind != _PROCESSOR:
-                end = lanes.get("target")
-                lanes.refuse(f"the other end of an NVLink, {end!r}, is no other GPU of this file")
+                _refuse(f"the other end of an NVLink, {end!r}, is no other GPU of this file", lanes)
     for j, i in combinations(range(len(devices)), 2):
         if direct[i][j] != direct[j][i]:
             notes.append(
-                f"line {devices[i].element.line}: GPU {i} says {direct[i][j]} NVLinks to GPU {j},"
-                f" which says {direct[j][i]}; the fewer count"
+                f"line {devices[i].element.get(_LINE)}: GPU {i} says {direct[i][j]} NVLinks to GPU"
+                f" {j}, which says {direct[j][i]}; the fewer count"
             )
     return linked(direct, switch, lambda one, other: devices[one].path(devices[other]))
 
@@ -287,13 +271,15 @@ _MBPS = 8000
 """Mb/s in a GB/s."""
 
 
-def _nics(root: Element, gpus: Sequence[_Device]) -> tuple[NIC, ...]:
+def _nics(
+    root: Element, parents: Mapping[Element, Element], gpus: Sequence[_Device]
+) -> tuple[NIC, ...]:
     """Every port that is named, in the order of their indexes, with its speed."""
     found = []
-    nets = sorted(root.all("net"), key=lambda one: (one.number("dev") is None, one.number("dev")))
+    nets = sorted(root.iter("net"), key=lambda one: _number(one, "dev") or 0)
     for index, one in enumerate(nets):
-        speed = one.number("speed")
-        attachment = tuple(map(_Device(one).path, gpus))
-        name = one.get("name") or f"net{index}"
+        speed = _number(one, "speed")
+        attachment = tuple(map(_Device(one, parents).path, gpus))
+        name = one.get("name", "").strip() or f"net{index}"
         found.append(NIC(name=name, attachment=attachment, speed=speed / _MBPS if speed else None))
     return tuple(found)

@@ -70,48 +70,27 @@ GPU6  SYS   SYS   NV1   SYS   NV1   NV1    X    NV1   20-39,60-79   1
 GPU7  SYS   SYS   SYS   NV1   NV1   NV1   NV1    X    20-39,60-79   1
 """
 
-_PCIE_4 = """\
-      GPU0  GPU1  GPU2  GPU3  CPU Affinity  NUMA Affinity
-GPU0   X    PIX   PHB   PHB   0-13,28-41    0
-GPU1  PIX    X    PHB   PHB   0-13,28-41    0
-GPU2  PHB   PHB    X    PIX   0-13,28-41    0
-GPU3  PHB   PHB   PIX    X    0-13,28-41    0
-"""
 
-_PCIE_8 = """\
-      GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7  CPU Affinity  NUMA Affinity
-GPU0   X    PIX   PXB   PXB   SYS   SYS   SYS   SYS   0-13          0
-GPU1  PIX    X    PXB   PXB   SYS   SYS   SYS   SYS   0-13          0
-GPU2  PXB   PXB    X    PIX   SYS   SYS   SYS   SYS   0-13          0
-GPU3  PXB   PXB   PIX    X    SYS   SYS   SYS   SYS   0-13          0
-GPU4  SYS   SYS   SYS   SYS    X    PIX   PXB   PXB   14-27         1
-GPU5  SYS   SYS   SYS   SYS   PIX    X    PXB   PXB   14-27         1
-GPU6  SYS   SYS   SYS   SYS   PXB   PXB    X    PIX   14-27         1
-GPU7  SYS   SYS   SYS   SYS   PXB   PXB   PIX    X    14-27         1
-"""
+def _grouped(numa: str, *groups: tuple[str, int]) -> str:
+    """The matrix of GPUs in groups, a digit of `numa` for each.
 
-_PCIE_8_BRIDGED = """\
-      GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7  CPU Affinity  NUMA Affinity
-GPU0   X    NV12  NODE  NODE  SYS   SYS   SYS   SYS   0-27,56-83    0
-GPU1  NV12   X    NODE  NODE  SYS   SYS   SYS   SYS   0-27,56-83    0
-GPU2  NODE  NODE   X    NV12  SYS   SYS   SYS   SYS   0-27,56-83    0
-GPU3  NODE  NODE  NV12   X    SYS   SYS   SYS   SYS   0-27,56-83    0
-GPU4  SYS   SYS   SYS   SYS    X    NV12  NODE  NODE  28-55,84-111  1
-GPU5  SYS   SYS   SYS   SYS   NV12   X    NODE  NODE  28-55,84-111  1
-GPU6  SYS   SYS   SYS   SYS   NODE  NODE   X    NV12  28-55,84-111  1
-GPU7  SYS   SYS   SYS   SYS   NODE  NODE  NV12   X    28-55,84-111  1
-"""
+    Two GPUs have the link of the first of `groups`, of so many GPUs each, that holds both.
+    """
+    names = [f"GPU{index}" for index in range(len(numa))]
+    rows = ["\t".join(["", *names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])]
+    for one, node in enumerate(numa):
+        cells = [
+            next(link for link, size in groups if one // size == other // size)
+            for other in range(len(numa))
+        ]
+        cells[one] = " X "
+        rows.append("\t".join([names[one], *cells, "", node, "", "N/A"]))
+    return "\n".join(rows) + "\n"
 
 
 def _uniform(link: str, numa: str) -> str:
-    """The matrix of a machine in which every pair is joined alike; a digit of `numa` per GPU."""
-    size = len(numa)
-    names = [f"GPU{index}" for index in range(size)]
-    rows = ["\t".join(["", *names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])]
-    for index, node in enumerate(numa):
-        cells = [" X " if index == other else link for other in range(size)]
-        rows.append("\t".join([names[index], *cells, "", node, "", "N/A"]))
-    return "\n".join(rows) + "\n"
+    """The matrix of a machine in which every pair is joined alike."""
+    return _grouped(numa, (link, len(numa)))
 
 
 def _hgx(
@@ -201,19 +180,19 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "pcie-4": Preset(
             summary="4 x T4 in two pairs on PCIe switches, one socket",
             model="T4",
-            matrix=_PCIE_4,
+            matrix=_grouped("0000", ("PIX", 2), ("PHB", 4)),
             pcie_generation=3,
         ),
         "pcie-8": Preset(
             summary="8 x L40S in pairs on PCIe switches, two sockets",
             model="L40S",
-            matrix=_PCIE_8,
+            matrix=_grouped("00001111", ("PIX", 2), ("PXB", 4), ("SYS", 8)),
             pcie_generation=4,
         ),
         "pcie-8-a100": Preset(
             summary="8 x A100 PCIe, pairs joined by NVLink bridges, two sockets",
             model="A100",
-            matrix=_PCIE_8_BRIDGED,
+            matrix=_grouped("00001111", ("NV12", 2), ("NODE", 4), ("SYS", 8)),
             pcie_generation=4,
         ),
     }
