@@ -162,7 +162,7 @@ def test_of_many_nodes_without_a_label_ten_are_named_and_the_rest_counted():
     nodes = [node("full", **{SPINE: "s", LEAF: "l"}), node("near", **{SPINE: "s", LEAF: "l"})]
     nodes += [node(f"n{at:02}", **{SPINE: "s"}) for at in range(12)]
     (note,) = seen(*nodes).notes
-    assert note.startswith("12 nodes (n00, n01, n02, n03, n04, n05, n06, n07, n08, n09 and 2 more)")
+    assert note.startswith("12 nodes (n00, n01, n02, n03, n04, n05, n06, n07, n08, n09, ...)")
 
 
 # Kueue
@@ -197,7 +197,7 @@ def test_of_several_topologies_the_one_that_places_most_gpu_nodes_is_used_and_na
     cpus = [node(f"cpu-{at}", gpus=0, **{BLOCK: "b", RACK: "r"}) for at in range(9)]
     found = seen(*nodes, *cpus, topology("a-few", BLOCK, RACK), topology("most", SPINE, LEAF))
     assert words(found) == ["spine", "leaf"]
-    assert found.notes == ("2 topologies fit: most is used, which places 4 of 4 GPU nodes",)
+    assert found.notes == ("topology most is used, which places 4 of 4 GPU nodes",)
     deepest = seen(*nodes, topology("a-shallow", SPINE), topology("deep", SPINE, LEAF))
     assert words(deepest) == ["spine", "leaf"]
 
@@ -220,14 +220,17 @@ def test_of_several_topologies_the_one_that_places_most_gpu_nodes_is_used_and_na
 def test_a_topology_that_makes_no_sense_is_named_and_the_rest_works(spec: Any, problem: str):
     found = seen(*tree(SPINE, LEAF), {**topology("odd"), "spec": spec})
     assert words(found) == ["spine", "leaf"]
-    assert found.notes == (f"topology odd: {problem}; it is not used",)
+    assert found.notes == (f"Topology odd is ignored: {problem}",)
 
 
 def test_a_topology_without_a_name_is_a_note():
     found = seen(*tree(SPINE, LEAF), {**topology("x", BLOCK), "metadata": {}})
     assert words(found) == ["spine", "leaf"]
     assert found.notes == (
-        "Topology without a name (object 5) is ignored: metadata.name is missing",
+        (
+            "Topology without a name (object 5) is ignored: metadata: object missing required field"
+            " name"
+        ),
     )
 
 

@@ -337,12 +337,12 @@ def test_a_name_that_no_file_can_have_names_no_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"args": 5}, "args is no list"),
-        ({"args": [5]}, "args[0] is no text"),
-        ({"env": 5}, "env is no list"),
-        ({"env": ["A=b"]}, "env[0] is no mapping"),
-        ({"env": [{"name": "A", "value": 5}]}, "env[0].value is no text"),
-        ({"interactiveMode": []}, "interactiveMode is no text"),
+        ({"args": 5}, "args: expected a list, got a whole number"),
+        ({"args": [5]}, "args[0]: expected a text, got a whole number"),
+        ({"env": 5}, "env: expected a list, got a whole number"),
+        ({"env": ["A=b"]}, "env[0]: expected a mapping, got a text"),
+        ({"env": [{"name": "A", "value": 5}]}, "env[0].value: expected a text, got a whole number"),
+        ({"interactiveMode": []}, "interactiveMode: expected a text, got a list"),
     ],
 )
 def test_a_plugin_of_which_the_file_says_nonsense_is_a_fault_of_the_file(

@@ -254,7 +254,10 @@ def test_a_slice_with_a_number_beyond_all_bounds_is_passed_over_with_a_note(fiel
     odd = resource_slice("node-a", pool={field: 1.5})
     found = seen(bare("node-a"), odd, bare("node-b"), resource_slice("node-b"))
     assert found.notes == (
-        f"ResourceSlice node-a-slice is ignored: spec.pool.{field} is no whole number",
+        (
+            f"ResourceSlice node-a-slice is ignored: spec.pool.{field}: expected a whole number,"
+            " got a number"
+        ),
     )
     assert [node.free_count for node in found.nodes] == [0, 8]
 
@@ -400,12 +403,18 @@ def test_a_device_plugin_that_offers_nothing_any_more_is_gone():
 @pytest.mark.parametrize(
     ("spec", "wrong"),
     [
-        ({"devices": 3}, "devices is no list"),
-        ({"devices": [{"attributes": []}]}, "devices[0].attributes is no mapping"),
-        ({"pool": {"name": "p", "generation": "new"}}, "pool.generation is no whole number"),
-        ({"pool": {"name": 3}}, "pool.name is no text"),
-        ({"driver": 3}, "driver is no text"),
-        ({"nodeName": ["node-a"]}, "nodeName is no text"),
+        ({"devices": 3}, "devices: expected a list, got a whole number"),
+        (
+            {"devices": [{"attributes": []}]},
+            "devices[0].attributes: expected a mapping, got a list",
+        ),
+        (
+            {"pool": {"name": "p", "generation": "new"}},
+            "pool.generation: expected a whole number, got a text",
+        ),
+        ({"pool": {"name": 3}}, "pool.name: expected a text, got a whole number"),
+        ({"driver": 3}, "driver: expected a text, got a whole number"),
+        ({"nodeName": ["node-a"]}, "nodeName: expected a text, got a list"),
     ],
 )
 def test_a_slice_that_makes_no_sense_is_a_note_and_spoils_nothing(spec: dict[str, Any], wrong: str):

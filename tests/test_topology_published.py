@@ -28,7 +28,7 @@ from arena_topo.topology import (
     presets,
     published,
 )
-from arena_topo.topology.decoding import FASTEST, SLOWEST
+from arena_topo.topology.document import FASTEST, SLOWEST
 
 LABELS = Path(__file__).resolve().parents[2] / "shared" / "data" / "k8s"
 

@@ -294,8 +294,8 @@ PLACE = "binaryData.cluster.gz: "
             },
             f"{PLACE}it is cut off, or too large",
         ),
-        (written(nodes=["a"]), f"{PLACE}nodes[0] is no mapping"),
-        (written(machines=7), f"{PLACE}machines is no list"),
+        (written(nodes=["a"]), f"{PLACE}nodes[0]: expected a mapping, got a text"),
+        (written(machines=7), f"{PLACE}machines: expected a list, got a whole number"),
         (written(machines=[]), f"{PLACE}node ip-"),
         (
             written(tiers=[{"name": "rack", "bandwidth": 30.0}]),

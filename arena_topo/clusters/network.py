@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from arena_topo.bandwidth import lane_rate
-from arena_topo.errors import UnreadableTopology
 from arena_topo.topology import (
     BEYOND,
     Machine,
@@ -20,7 +18,7 @@ from arena_topo.topology import (
     fabric,
     natural,
 )
-from arena_topo.topology.fabric import FabricFile
+from arena_topo.topology.fabric import FabricFile, Level
 from arena_topo.topology.models import MODELS
 from arena_topo.topology.nics import is_rdma
 
@@ -56,13 +54,14 @@ def joining(
     labels: fabric.Labels,
     *,
     rdma: Mapping[NodeName, str],
-    topologies: Sequence[Mapping[str, Any]] = (),
+    topologies: Mapping[str, Sequence[Level]] | None = None,
     file: FabricFile | None = None,
 ) -> Network:
     """The network between nodes of which some have GPUs.
 
-    `rdma` is the resource by which a node offers RDMA, where it does. Nodes without GPUs get
-    domains of their own: nothing is placed there, and what they lack is no gap.
+    `rdma` is the resource by which a node offers RDMA, where it does; `topologies` are the levels
+    of Kueue's, by name. Nodes without GPUs get domains of their own: nothing is placed there, and
+    what they lack is no gap.
     """
     with_gpus = {name: one for name, one in machines.items() if one.gpus}
     labels = {name: labels[name] for name in with_gpus}
@@ -73,11 +72,8 @@ def joining(
         found = fabric.from_file(file, labels, rdma=rates, nvlink=reach)
         notes += (f"{file.where}: {note}" for note in found.notes)
     else:
-        topology = _best(topologies, labels, notes)
-        if topology is not None:
-            found = fabric.from_topology(topology, labels, rdma=rates, nvlink=reach)
-        else:
-            found = fabric.from_labels(labels, rdma=rates, nvlink=reach)
+        levels = _best(topologies or {}, labels, notes)
+        found = fabric.from_labels(labels, levels, rdma=rates, nvlink=reach)
         notes += found.notes
     used = {tier.name for tier in found.tiers}
     alone = {name: (f"({name})",) * len(found.tiers) for name in machines}
@@ -146,38 +142,29 @@ def _reach_of(model: str | None) -> tuple[bool, float | None]:
 
 
 def _best(
-    topologies: Sequence[Mapping[str, Any]], labels: fabric.Labels, notes: list[str]
-) -> Mapping[str, Any] | None:
-    """The Kueue topology that places most GPU nodes, the deepest of equals; None if none does.
+    topologies: Mapping[str, Sequence[Level]], labels: fabric.Labels, notes: list[str]
+) -> Sequence[Level]:
+    """The levels of the Kueue topology that places most GPU nodes, the deepest of equals.
 
     Kueue places pods only on nodes that have all labels of a topology's levels (its documentation,
-    "Topology Aware Scheduling"), so only those count.
+    "Topology Aware Scheduling"), so only those count. None if no topology places any.
     """
-    fits: list[tuple[int, int, str, Mapping[str, Any]]] = []
-    misfits: list[str] = []
-    for one in topologies:
-        name = str(one["metadata"]["name"])
-        try:
-            keys = {level.label for level in fabric.listed(one)}
-        except UnreadableTopology as error:
-            notes.append(f"{error}; it is not used")
-            continue
-        placed = sum(keys <= said.keys() for said in labels.values())
-        if placed and keys:
-            fits.append((-placed, -len(keys), name, one))
-        elif keys:
-            misfits.append(name)
-    if not fits:
-        if misfits and labels:
-            notes.append(
-                f"no GPU node has all labels of topology {min(misfits)}: the network is taken from"
-                " other labels"
-            )
-        return None
-    placed, _, name, best = min(fits, key=lambda one: one[:3])
-    if len(fits) > 1:
+    placed = {
+        name: sum({level.label for level in levels} <= said.keys() for said in labels.values())
+        for name, levels in topologies.items()
+        if levels
+    }
+    best = min(placed, key=lambda name: (-placed[name], -len(topologies[name]), name), default="")
+    if not placed or not labels:
+        return ()
+    if not placed[best]:
         notes.append(
-            f"{len(fits)} topologies fit: {name} is used, which places {-placed} of {len(labels)}"
-            " GPU nodes"
+            f"no GPU node has all labels of topology {min(placed)}: the network is taken from"
+            " other labels"
         )
-    return best
+        return ()
+    if len(placed) > 1:
+        notes.append(
+            f"topology {best} is used, which places {placed[best]} of {len(labels)} GPU nodes"
+        )
+    return topologies[best]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from arena_topo.topology import decoding
 
 Object = Mapping[str, Any]
 
@@ -31,27 +32,5 @@ def items(one: Object, key: str) -> list[Object]:
 
 
 def misfit(error: Exception) -> str:
-    """What is wrong with an object: `spec.taints is no list`."""
-    import msgspec  # noqa: PLC0415  8 ms that most commands save
-
-    told = str(error)
-    if not isinstance(error, msgspec.MsgspecError):
-        return "it is not UTF-8 text" if isinstance(error, UnicodeError) else told
-    place = re.search(r" - at `\$\.?(.*)`$", told)
-    where = place[1] if place else ""
-    if lacking := re.match(r"Object missing required field `(\w+)`", told):
-        return f"{where}.{lacking[1]} is missing".removeprefix(".")
-    if wanted := re.match(r"Expected `(\w+)[^`]*`( of length)?", told):
-        what = "empty" if wanted[2] else f"no {_WORDS.get(wanted[1], wanted[1])}"
-        return f"{where or 'it'} is {what}"
-    return f"{where or 'it'} is no JSON that can be read: {told}"
-
-
-_WORDS = {
-    "array": "list",
-    "bool": "true or false",
-    "int": "whole number",
-    "object": "mapping",
-    "str": "text",
-}
-"""What msgspec calls a type -> what a person does."""
+    """What is wrong with an object: `spec.taints: expected a list, got a mapping`."""
+    return ": ".join(filter(None, decoding.misfit(error)))

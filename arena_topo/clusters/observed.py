@@ -159,7 +159,7 @@ class _Inventory:
             {name: one.machine for name, one in self._known.items()},
             {name: _where(one.labels, self._known[name]) for name, one in nodes.items()},
             rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one))},
-            topologies=[one.plain() for one in found[TopologyRecord.kind]],
+            topologies={one.name: one.levels for one in found[TopologyRecord.kind]},
             file=file,
         )
         self._notes += self._joined.notes

@@ -41,6 +41,7 @@ from arena_topo.manifests import (
 from arena_topo.manifests.annotations import asked, parse_map
 from arena_topo.names import is_subdomain
 from arena_topo.topology import Taint, published
+from arena_topo.topology.fabric import Level, levels_of
 from arena_topo.topology.nics import is_rdma
 
 KUEUE = "kueue.x-k8s.io"
@@ -194,15 +195,11 @@ class ConfigMapRecord(Record, frozen=True, kw_only=True, gc=False):
 
 
 class TopologyRecord(Record, frozen=True, kw_only=True, gc=False):
-    """A Kueue topology; `network` says what is wrong with its spec."""
+    """A Kueue topology: its levels, coarse to near."""
 
     kind: ClassVar[str] = "Topology"
 
-    spec: Any = None
-
-    def plain(self) -> Object:
-        """The object again, as the readers of `topology` take it."""
-        return {"metadata": {"name": self.name}, "spec": self.spec}
+    levels: tuple[Level, ...]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -738,9 +735,24 @@ def _config_map(one: _ConfigMap) -> ConfigMapRecord:
     )
 
 
+class _Level(_Foreign, frozen=True, gc=False):
+    node_label: str
+
+
+class _Levels(_Foreign, frozen=True, gc=False):
+    levels: Annotated[list[_Level], msgspec.Meta(min_length=1)]
+
+
 class _Topology(_Foreign, frozen=True, gc=False):
+    """v1alpha1, v1beta1 and v1beta2 agree on all that is read."""
+
     metadata: _Meta
-    spec: Any = None
+    spec: _Levels
+
+
+def _topology(one: _Topology) -> TopologyRecord:
+    levels = levels_of([level.node_label for level in one.spec.levels])
+    return TopologyRecord(name=one.metadata.name, levels=levels)
 
 
 class _Attribute(_Foreign, frozen=True, gc=False, rename={"text": "string", "number": "int"}):
@@ -864,7 +876,7 @@ KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
     "Pod": (_Pod, _pod),
     "MPIJob": (dict[str, Any], _job),
     "ConfigMap": (_ConfigMap, _config_map),
-    "Topology": (_Topology, lambda one: TopologyRecord(name=one.metadata.name, spec=one.spec)),
+    "Topology": (_Topology, _topology),
     "ResourceSlice": (_Slice, _slice),
     "ResourceClaim": (_Claim, _claim),
 }

@@ -28,8 +28,8 @@ from arena_topo.topology import (
     gpu_set,
     published,
 )
-from arena_topo.topology.decoding import FASTEST, Rate, converted, decoded
-from arena_topo.topology.document import Card, check_square, matrix, nics
+from arena_topo.topology.decoding import tried
+from arena_topo.topology.document import FASTEST, Card, Rate, check_square, matrix, nics
 from arena_topo.topology.models import model_of
 from arena_topo.topology.published import (
     ALLOCATIONS,
@@ -172,7 +172,8 @@ class _ConfigMap:
         self.metadata: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
         name = f"{self.metadata.get('namespace', NAMESPACE)}/{self.metadata.get('name', '?')}"
         self.name = f"configmap {name}"
-        self.data = converted(document.get("data"), dict[str, str], self.refuse, "data")
+        data = document.get("data")
+        self.data = tried(lambda: msgspec.convert(data, dict[str, str]), self.refuse, "data")
 
     def refuse(self, path: str, reason: str) -> NoReturn:
         raise UnreadableTopology(reason, where=f"{self.name} {path}")
@@ -181,7 +182,9 @@ class _ConfigMap:
         """The JSON under a key; None where there is none, or nothing in it."""
         text = self.data.get(key, "").strip()
         empty = text in {"", "null", "[]", "{}"}
-        return None if empty else decoded(text, kind, self.refuse, f"data.{key}")
+        if empty:
+            return None
+        return tried(lambda: msgspec.json.decode(text, type=kind), self.refuse, f"data.{key}")
 
     def node(self) -> str:
         label, written = self.mapping("labels").get(NODE_LABEL), self.data.get("nodeName")

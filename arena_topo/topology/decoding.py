@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sized
-from typing import Annotated, NoReturn, TypeVar
-
-import msgspec
+from typing import NoReturn, TypeVar
 
 Wanted = TypeVar("Wanted")
 
 Refuse = Callable[[str, str], NoReturn]
 """Hears the path of what makes no sense, and why; raises."""
-
-SLOWEST, FASTEST = 0.001, 1e6
-"""GB/s between which all links and networks are; products of such rates neither vanish nor end."""
 
 _WORDS = {
     "array": "a list",
@@ -27,30 +22,26 @@ _WORDS = {
 }
 """What msgspec calls a type -> what a person does."""
 
-Rate = Annotated[float, msgspec.Meta(ge=SLOWEST, le=FASTEST)]
+
+def misfit(error: Exception) -> tuple[str, str]:
+    """The path of what did not fit, and why; errors that are not msgspec's have no path."""
+    # "Expected `str`, got `int` - at `$.levels[0].name`"
+    told, _, place = str(error).replace(" | null", "").partition(" - at ")
+    reason = re.sub("`([^`]*)`", lambda found: _WORDS.get(found[1], found[1]), told)
+    if place or told.startswith(("Expected ", "Object ")):
+        reason = reason[:1].lower() + reason[1:]
+    elif isinstance(error, UnicodeError) or told.startswith(("JSON is ", "Input data ")):
+        reason = f"not JSON: {told}"
+    return place.rpartition("$")[2].rstrip("`").removeprefix("."), reason
 
 
-def decoded(text: str, kind: type[Wanted], refuse: Refuse, path: str = "") -> Wanted:
-    """JSON text as a value of this type."""
-    return _tried(lambda: msgspec.json.decode(text, type=kind), refuse, path)
-
-
-def converted(value: object, kind: type[Wanted], refuse: Refuse, path: str = "") -> Wanted:
-    """A parsed document as a value of this type."""
-    return _tried(lambda: msgspec.convert(value, kind), refuse, path)
-
-
-def _tried(attempt: Callable[[], Wanted], refuse: Refuse, path: str) -> Wanted:
+def tried(attempt: Callable[[], Wanted], refuse: Refuse, path: str = "") -> Wanted:
+    """What msgspec makes of something at this path."""
     try:
         return attempt()
-    except msgspec.ValidationError as error:
-        # "Expected `str`, got `int` - at `$.levels[0].name`"
-        told, _, place = str(error).replace(" | null", "").partition(" - at ")
-        reason = re.sub("`([^`]*)`", lambda found: _WORDS.get(found[1], found[1]), told)
-        inside = path + place.rpartition("$")[2].rstrip("`")
-        refuse(inside.removeprefix("."), reason[:1].lower() + reason[1:])
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-        refuse(path, f"not JSON: {error}")
+    except (ValueError, RecursionError) as error:
+        place, reason = misfit(error)
+        refuse((path + place) if place.startswith("[") else f"{path}.{place}".strip("."), reason)
 
 
 def check_length(values: Sized, size: int, refuse: Refuse, path: str) -> None:

@@ -27,9 +27,14 @@ from arena_topo.topology import (
     behind_nvswitch,
     common_model,
 )
-from arena_topo.topology.decoding import Rate, Refuse, check_length, converted
+from arena_topo.topology.decoding import Refuse, check_length, tried
 from arena_topo.topology.models import model_of
 from arena_topo.topology.published import SELF
+
+SLOWEST, FASTEST = 0.001, 1e6
+"""GB/s between which all links and networks are; products of such rates neither vanish nor end."""
+
+Rate = Annotated[float, msgspec.Meta(ge=SLOWEST, le=FASTEST)]
 
 _SELVES = frozenset({SELF, "N/A", "X"})
 
@@ -66,7 +71,7 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
 
     `name` is what the machine is called if it has no name, `model` the GPUs' where it has none.
     """
-    told = converted(document, _Machine, _refuse)
+    told = tried(lambda: msgspec.convert(document, _Machine), _refuse)
     for at, one in enumerate(told.gpus):
         if one.index not in {None, at}:
             _refuse(f"gpus[{at}].index", f"is {one.index}, not {at}")

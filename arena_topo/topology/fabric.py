@@ -1,7 +1,7 @@
 """Which nodes are near which: network levels from labels, a Kueue `Topology` or a fabric file.
 
-    from_labels    what topograph, the GPU operator and the clouds write on nodes
-    from_topology  the levels that a Kueue `Topology` lists
+    from_labels    what topograph, the GPU operator and the clouds write on nodes, or the labels
+                   that a Kueue `Topology` lists
     from_file      the levels, and their bandwidths, that a person wrote down
 
 Each gives a tree: every node has a path of domains, coarse to near. A fabric file looks so
@@ -32,10 +32,11 @@ from typing import Annotated, Any, NoReturn
 
 import msgspec
 
-from arena_topo.errors import UnreadableTopology, UsageError
+from arena_topo.errors import UsageError
 from arena_topo.names import is_key, is_label_value, is_word
 from arena_topo.topology import BEYOND, MOST_GPUS, UNKNOWN_NETWORK, NodeName, Tier, gpu_set
-from arena_topo.topology.decoding import Rate, Refuse, check_length, converted
+from arena_topo.topology.decoding import Refuse, check_length, tried
+from arena_topo.topology.document import Rate
 from arena_topo.topology.nics import NICs, parse_nics
 
 RESERVED = frozenset({"node", BEYOND})
@@ -141,7 +142,7 @@ def read(data: Any, *, where: str) -> FabricFile:
         if not fits(text):
             refuse(path, f"{text[:_SHOWN]!r} is not {what}")
 
-    file = converted(data, _File, refuse)
+    file = tried(lambda: msgspec.convert(data, _File), refuse)
     if file.levels is None and (file.beyond is not None or not file.nics):
         refuse("levels", "is missing")
     for at, level in enumerate(file.levels or ()):
@@ -362,39 +363,29 @@ class _Columns:
 
 
 def from_labels(
-    labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
-) -> Fabric:
-    """The fabric that the labels of these nodes tell; give the nodes that have GPUs, no others.
-
-    One family of switch labels is used, the one that places most nodes, the best of equals; zone
-    and region go above it, the NVLink domain below. `rdma` is what the RDMA NICs of each node
-    reach together, GB/s; `nvlink` what a GPU of each node reaches over NVLink in other nodes, GB/s,
-    where its model has such links (NVL72). A node that `nvlink` leaves out has none, whatever its
-    labels say.
-    """
-    columns = _Columns(labels, rdma, nvlink)
-    return _fabric(
-        columns, (), {**columns.stated(_PLACES), **columns.switches(), **columns.nvlinks()}
-    )
-
-
-def from_topology(
-    topology: Mapping[str, Any],
     labels: Labels,
+    levels: Sequence[Level] = (),
     *,
     rdma: Rates | None = None,
     nvlink: Rates | None = None,
 ) -> Fabric:
-    """The fabric that a Kueue `Topology` describes; UnreadableTopology names what is wrong in it.
+    """The fabric that the labels of these nodes tell; give the nodes that have GPUs, no others.
 
-    Where no level is the NVLink domain and the speed of NVLink is known, it goes below all. `rdma`
-    and `nvlink` as in `from_labels`.
+    `levels` are those of a Kueue `Topology`; where no level is the NVLink domain and the speed of
+    NVLink is known, it goes below all. Without them one family of switch labels is used, the one
+    that places most nodes, the best of equals; zone and region go above it, the NVLink domain
+    below. `rdma` is what the RDMA NICs of each node reach together, GB/s; `nvlink` what a GPU of
+    each node reaches over NVLink in other nodes, GB/s, where its model has such links (NVL72). A
+    node that `nvlink` leaves out has none, whatever its labels say.
     """
-    levels = listed(topology)
-    columns, below = _Columns(labels, rdma, nvlink), dict[Level, _Column]()
-    if all(level.name != "nvlink" for level in levels):
-        found = columns.nvlinks()
-        below = {level: one for level, one in found.items() if _reach(columns, one) is not None}
+    columns = _Columns(labels, rdma, nvlink)
+    below = columns.nvlinks()
+    if not levels:
+        below = {**columns.stated(_PLACES), **columns.switches(), **below}
+    elif any(level.name == "nvlink" for level in levels):
+        below = {}
+    else:
+        below = {level: one for level, one in below.items() if _reach(columns, one) is not None}
     return _fabric(columns, levels, below)
 
 
@@ -408,37 +399,17 @@ def from_file(
     return _fabric(_Columns(labels, rdma, nvlink), file.levels or (), {}, beyond=file.beyond)
 
 
-class _Label(msgspec.Struct):
-    label: str = msgspec.field(name="nodeLabel")
+def levels_of(labels: Sequence[str]) -> tuple[Level, ...]:
+    """The levels of a Kueue `Topology` with these labels, coarse to near, without the node itself.
 
-
-class _Spec(msgspec.Struct):
-    levels: Annotated[list[_Label], msgspec.Meta(min_length=1)]
-
-
-class _Kueue(msgspec.Struct):
-    spec: _Spec
-
-
-def listed(topology: Mapping[str, Any]) -> tuple[Level, ...]:
-    """The levels of a Kueue `Topology`, coarse to near, without the node itself.
-
-    v1alpha1, v1beta1 and v1beta2 agree on all that is read. A level is called by the word for its
-    label where that is known, else by the end of the label; `kubernetes.io/hostname` is the node
-    itself. UnreadableTopology names what is wrong in it.
+    A level is called by the word for its label where that is known, else by the end of the label;
+    `kubernetes.io/hostname` is the node itself. ValueError names the label that makes no sense.
     """
-    metadata = topology.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, Mapping) else None
-
-    def refuse(path: str, reason: str) -> NoReturn:
-        raise UnreadableTopology(f"{path or 'it'}: {reason}", where=f"topology {name or '?'}")
-
-    labels = [one.label for one in converted(topology, _Kueue, refuse).spec.levels]
     levels: list[Level] = []
     for at, label in enumerate(labels):
         if not is_key(label) or label in labels[:at]:
             why = "repeats another" if is_key(label) else "is not the key of a node label"
-            refuse(f"spec.levels[{at}].nodeLabel", f"{label[:_SHOWN]!r} {why}")
+            raise ValueError(f"spec.levels[{at}].nodeLabel: {label[:_SHOWN]!r} {why}")
         word = _WORDS.get(label, label.rpartition("/")[2])
         if word in RESERVED or any(level.name == word for level in levels):
             word = label
@@ -448,6 +419,9 @@ def listed(topology: Mapping[str, Any]) -> tuple[Level, ...]:
 
 
 # The tree
+
+_MOST_NAMES = 10
+"""Names that one note lists."""
 
 _Path = tuple[str, ...]
 """A domain, after those that hold it: leaf 1 of spine a is not leaf 1 of spine b."""
@@ -494,7 +468,7 @@ def _fabric(
 def _tree(
     nodes: Sequence[NodeName], stated: Mapping[Level, _Column]
 ) -> tuple[list[_Path], list[str]]:
-    """The path of each node, down to the level where all are alone, and what contradicts it."""
+    """The path of each node, down to the level where all are alone, and what nodes do not say."""
     filled: list[list[str]] = []
     nearer, word = [f"({node})" for node in nodes], ""
     for level, column in reversed(list(stated.items())):
@@ -502,18 +476,16 @@ def _tree(
         filled.insert(0, nearer)
     paths: list[_Path] = [()] * len(nodes)
     notes: list[str] = []
-    for at, (level, column) in enumerate(stated.items()):
-        deeper = [(*path, domain) for path, domain in zip(paths, filled[at], strict=True)]
+    for (level, column), domains in zip(stated.items(), filled, strict=True):
+        deeper = [(*path, domain) for path, domain in zip(paths, domains, strict=True)]
         if len(set(deeper)) == len(nodes):
             break
         paths = deeper
-        if at:
-            notes += _contradictions(level, list(stated)[at - 1], filled[at - 1 : at + 1])
         silent = [node for node, said in zip(nodes, column, strict=True) if said is None]
         # Most machines have no NVLink to others.
         if silent and level.name != "nvlink":
-            who = f"{len(silent)} nodes ({_some(silent)}) do"
-            who = who if silent[1:] else f"node {silent[0]} does"
+            some = ", ".join(silent[:_MOST_NAMES]) + (", ..." if silent[_MOST_NAMES:] else "")
+            who = f"{len(silent)} nodes ({some}) do" if silent[1:] else f"node {some} does"
             notes.append(f"{who} not name the {level.name} ({level.label})")
     return paths, notes
 
@@ -550,30 +522,6 @@ def _named(paths: Sequence[_Path]) -> list[_Path]:
     }
     whole = {path: tuple(names[path[:at]] for at in range(1, len(path) + 1)) for path in set(paths)}
     return [whole[path] for path in paths]
-
-
-def _contradictions(level: Level, above: Level, columns: Sequence[Sequence[str]]) -> list[str]:
-    """What to say of domains of one name that are in several of the next coarser level."""
-    parents: dict[str, set[str]] = defaultdict(set)
-    for parent, child in set(zip(*columns, strict=True)):
-        if not parent.startswith("(") and not child.startswith("("):
-            parents[child].add(parent)
-    torn = sorted(child for child, found in parents.items() if len(found) > 1)
-    if not torn:
-        return []
-    both = " and ".join(sorted(parents[torn[0]])[:2])
-    more = f", like {_some(torn[1:])}" if torn[1:] else ""
-    return [f"{level.name} {torn[0]} is under {above.name} {both}{more}: each counts by itself"]
-
-
-_MOST_NAMES = 10
-"""Names that one note lists."""
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first of these names, and how many more there are."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 # Bandwidths
