@@ -160,10 +160,11 @@ def devices(
         taken = {one.bus: index for index, one in numbered.items()}
         taken |= {one.uuid: index for index, one in numbered.items()}
         taken.pop(None, None)
-        for one in pool.devices:
-            whole = taken.get(one.parent, taken.get(one.bus))
-            index = index_of[one.pool, one.name] if one.whole else whole
-            places[driver, one.pool, one.name] = node, gpu_set([] if index is None else [index])
+        for device in pool.devices:
+            part_of = taken.get(device.parent, taken.get(device.bus))
+            index = index_of[device.pool, device.name] if device.whole else part_of
+            held = gpu_set([] if index is None else [index])
+            places[driver, device.pool, device.name] = node, held
     return Devices(nodes=nodes, places=places)
 
 

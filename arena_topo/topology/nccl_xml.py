@@ -19,8 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations, takewhile
-from typing import NoReturn
-from xml.etree.ElementTree import Element, TreeBuilder
+from typing import TYPE_CHECKING, NoReturn
 from xml.parsers import expat
 
 from arena_topo.errors import UnreadableTopology
@@ -37,6 +36,9 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.models import BY_CAPABILITY, BY_ID, model_of
 from arena_topo.topology.nvidia import Reading, linked
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 MOST_CHARACTERS = 1_000_000
 """NCCL's largest files have some 15,000; anything near this is another file."""
@@ -55,6 +57,8 @@ def parse_xml(text: str) -> Element:
 
     Document types are refused: entities are how small files become large.
     """
+    from xml.etree.ElementTree import TreeBuilder  # noqa: PLC0415  many commands load this module
+
     if len(text) > MOST_CHARACTERS:
         _refuse(f"{len(text):,} characters are too many for the topology of a machine", 1)
     # A name for what is text already: what the XML declaration says of bytes is past.
