@@ -150,7 +150,8 @@ class _Device:
 
     def __init__(self, element: Element, parents: Mapping[Element, Element]) -> None:
         self.element = self.slot = element
-        above, one = list[Element](), element
+        above: list[Element] = []
+        one = element
         while one in parents:
             one = parents[one]
             above.append(one)
