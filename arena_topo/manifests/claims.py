@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from arena_topo.manifests import Binding, Manifest
-from arena_topo.manifests.pinning import gpus_of, worker_template
+from arena_topo.manifests.pinning import worker_template
+from arena_topo.numbers import whole
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, Cluster, Node, NodeName
 
@@ -101,7 +102,7 @@ def _claim(
         "deviceClassName": binding.device_class,
         **selectors,
         "allocationMode": "ExactCount",
-        "count": len(uuids) or gpus_of(worker_template(mpijob)),
+        "count": len(uuids) or _gpus_of(mpijob),
     }
     return {
         "apiVersion": RESOURCES,
@@ -109,6 +110,12 @@ def _claim(
         "metadata": _metadata(mpijob, f"{mpijob['metadata']['name']}-worker-{one.worker}"),
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
     }
+
+
+def _gpus_of(mpijob: Manifest) -> int:
+    """How many GPUs each worker has, by the variable that every job of ours tells it in."""
+    env = worker_template(mpijob)["spec"]["containers"][0].get("env") or ()
+    return next((whole(one.get("value")) or 0 for one in env if one.get("name") == "gpus"), 0)
 
 
 def _metadata(mpijob: Manifest, name: str) -> Manifest:

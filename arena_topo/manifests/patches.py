@@ -11,7 +11,7 @@ that is all the mutual exclusion there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arena_topo.manifests import (
@@ -35,7 +35,9 @@ Patch = list[dict[str, Any]]
 
 SUSPEND = "/spec/runPolicy/suspend"
 _UID = "/metadata/uid"
-_TEMPLATES = ("Worker", "Launcher")
+
+
+# A job that is created
 
 
 def suspended(
@@ -48,7 +50,7 @@ def suspended(
     """
     notes = {REQUEST: request} | ({RECORDED: at} if at is not None else {})
     notes |= {INCOMPLETE: "true"} if incomplete else {}
-    return _created(mpijob, forecast, notes, suspend=True)
+    return _created(mpijob, forecast, notes, {"suspend": True})
 
 
 def handed_over(gated: Manifest, forecast: Forecast, *, request: str, suspend: bool) -> Manifest:
@@ -56,30 +58,32 @@ def handed_over(gated: Manifest, forecast: Forecast, *, request: str, suspend: b
 
     `suspend`: it is created suspended, for queues that do not see to that themselves.
     """
-    return _created(gated, forecast, {REQUEST: request}, suspend=suspend)
+    return _created(gated, forecast, {REQUEST: request}, {"suspend": True} if suspend else {})
 
 
 def _created(
-    mpijob: Manifest, forecast: Forecast, notes: Mapping[str, str], *, suspend: bool
+    mpijob: Manifest, forecast: Forecast, notes: Mapping[str, str], suspension: Mapping[str, bool]
 ) -> Manifest:
     metadata, spec = mpijob["metadata"], mpijob["spec"]
     policy = {key: one for key, one in spec.get("runPolicy", {}).items() if key != "suspend"}
-    policy |= {"suspend": True} if suspend else {}
     marked = mpijob | {
         "metadata": metadata | {"annotations": {**metadata.get("annotations", {}), **notes}},
-        "spec": spec | {"runPolicy": policy},
+        "spec": spec | {"runPolicy": {**policy, **suspension}},
     }
     return annotated(marked, forecast)
 
 
+# A job that is stored
+
+
 def recording(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
     """Write another placement on a job that is still suspended, or the first one."""
-    return _patch(stored, suspended=True, forecast=forecast, at=at)
+    return _patch(stored, suspended=True, forecast=forecast, notes={RECORDED: at})
 
 
 def recording_in_place(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
     """Propose a placement on a job that somebody else has resumed; nobody goes by it yet."""
-    return _patch(stored, forecast=forecast, at=at, notes={PROPOSED: "true"})
+    return _patch(stored, forecast=forecast, notes={RECORDED: at, PROPOSED: "true"})
 
 
 def confirming(stored: Mapping[str, Any]) -> Patch:
@@ -92,8 +96,7 @@ def resuming(stored: Mapping[str, Any], placed: Manifest) -> Patch:
 
     `placed` is the stored job with its workers pinned.
     """
-    notes = {INCOMPLETE: None}
-    return _patch(stored, suspended=True, to=placed, notes=notes, suspend=False)
+    return _patch(stored, suspended=True, to=placed, notes={INCOMPLETE: None}, suspend=False)
 
 
 def completed(stored: Mapping[str, Any]) -> Patch:
@@ -101,25 +104,14 @@ def completed(stored: Mapping[str, Any]) -> Patch:
     return _patch(stored, notes={INCOMPLETE: None})
 
 
-def waiting(
-    stored: Mapping[str, Any],
-    unpinned: Manifest,
-    cause: Cause | None,
-) -> Patch:
+def waiting(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None) -> Patch:
     """Take the record off a job that is suspended; it waits for the cause given."""
-    forecast = Forecast(state="waiting", cause=cause)
-    return _patch(stored, suspended=True, to=unpinned, forecast=forecast)
+    return _patch(stored, suspended=True, to=unpinned, forecast=_without("waiting", cause))
 
 
-def taking_back(
-    stored: Mapping[str, Any],
-    unpinned: Manifest,
-    cause: Cause,
-    tries: int,
-) -> Patch:
+def taking_back(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause, tries: int) -> Patch:
     """Suspend a gang that cannot complete, whole; it waits, having tried so often."""
-    forecast = Forecast(state="waiting", cause=cause)
-    notes = {TRIES: str(tries)}
+    forecast, notes = _without("waiting", cause), {TRIES: str(tries)}
     return _patch(
         stored, suspended=False, to=unpinned, forecast=forecast, notes=notes, suspend=True
     )
@@ -127,19 +119,43 @@ def taking_back(
 
 def holding(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None = None) -> Patch:
     """Suspend a job until a person resumes it; its GPUs are free for others."""
-    forecast = Forecast(state="held", cause=cause)
+    forecast = _without("held", cause)
     return _patch(stored, to=unpinned, forecast=forecast, notes={TRIES: None}, suspend=True)
 
 
 def releasing(stored: Mapping[str, Any]) -> Patch:
     """Let a job that was held wait for its GPUs again."""
-    forecast = Forecast(state="waiting")
-    return _patch(stored, suspended=True, forecast=forecast, notes={TRIES: None})
+    return _patch(stored, suspended=True, forecast=_without("waiting"), notes={TRIES: None})
 
 
 def clearing(stored: Mapping[str, Any], cause: Cause | None = None) -> Patch:
     """Take the record off a job that somebody else starts and stops."""
-    return _patch(stored, forecast=Forecast(state="waiting", cause=cause))
+    return _patch(stored, forecast=_without("waiting", cause))
+
+
+def settled(stored: Mapping[str, Any]) -> Patch:
+    """Forget the tries of a gang that runs: the next trouble is another one."""
+    return _patch(stored, notes={TRIES: None})
+
+
+def going(stored: Mapping[str, Any]) -> Patch:
+    """Let a job go on that is not placed by arena-topo."""
+    return _patch(stored, suspended=True, suspend=False)
+
+
+def stopping(stored: Mapping[str, Any]) -> Patch:
+    """Suspend a job that is not placed by arena-topo, as it is."""
+    spec = stored["spec"]
+    policy = spec.get("runPolicy")
+    # What is not there cannot be tested, but what it would be in can.
+    test = _test("/spec", spec) if policy is None else _test("/spec/runPolicy", policy)
+    step = {"op": "add", "path": "/spec/runPolicy", "value": {**(policy or {}), "suspend": True}}
+    return [_test(_UID, stored["metadata"]["uid"]), test, step]
+
+
+def _without(state: str, cause: Cause | None = None) -> Forecast:
+    """What is written on a job that has no record."""
+    return Forecast(state=state, cause=cause)
 
 
 def _patch(
@@ -148,32 +164,33 @@ def _patch(
     suspended: bool | None = None,
     to: Manifest | None = None,
     forecast: Forecast | None = None,
-    at: str | None = None,
     notes: Mapping[str, str | None] | None = None,
     suspend: bool | None = None,
 ) -> Patch:
     """Tests that the job is what its reader saw, and `suspended`; then what becomes of it.
 
-    Pod templates as those of `to`, a record as of `forecast` and `at`, `notes` written or (None)
-    removed, and `suspend`.
+    Pod templates as those of `to`, a record as of `forecast`, `notes` written or (None) removed,
+    and `suspend`.
     """
     seen = _annotations(stored)
     # A path that is not there cannot be tested: the state tells whether there is a record.
     steps = [
-        *_same(stored),
+        _test(_UID, stored["metadata"]["uid"]),
         *(_test(_path(k), seen[k]) for k in (STATE, MAP, RECORDED) if k in seen),
     ]
     if suspended is not None:
         steps.append(_test(SUSPEND, suspended))
-    if to is not None:
-        steps += _templates(stored, to)
-    wanted: dict[str, str | None] = dict(notes or {})
+    for role in ("Worker", "Launcher") if to is not None else ():
+        ours, theirs = (one["spec"]["mpiReplicaSpecs"].get(role, {}) for one in (to, stored))
+        if ours.get("template") != theirs.get("template"):
+            path = f"/spec/mpiReplicaSpecs/{role}/template"
+            steps.append({"op": "replace", "path": path, "value": ours["template"]})
+    wanted = dict(notes or {})
     if forecast is not None:
         empty: Manifest = {"metadata": {"annotations": {}}}
         # What the record no longer says goes.
-        wanted = dict.fromkeys((MAP, RECORDED, FORECAST, PROPOSED)) | wanted
-        wanted |= annotated(empty, forecast)["metadata"]["annotations"]
-        wanted |= {RECORDED: at} if at is not None else {}
+        gone = dict.fromkeys((MAP, RECORDED, FORECAST, PROPOSED))
+        wanted = gone | wanted | annotated(empty, forecast)["metadata"]["annotations"]
     if not seen and any(wanted.values()):
         steps.append({"op": "add", "path": "/metadata/annotations", "value": {}})
     for key, value in wanted.items():
@@ -186,24 +203,19 @@ def _patch(
     return steps
 
 
-def stopping(stored: Mapping[str, Any]) -> Patch:
-    """Suspend a job that is not placed by arena-topo, as it is."""
-    spec = stored["spec"]
-    policy = spec.get("runPolicy")
-    step: dict[str, Any] = {"op": "add", "path": SUSPEND, "value": True}
-    if policy is None:
-        # What is not there cannot be tested, but what it would be in can.
-        test = _test("/spec", spec)
-        step = {"op": "add", "path": "/spec/runPolicy", "value": {"suspend": True}}
-    else:
-        test = _test(SUSPEND, False) if "suspend" in policy else _test("/spec/runPolicy", policy)
-    return [*_same(stored), test, step]
+def _test(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "test", "path": path, "value": value}
 
 
-def going(stored: Mapping[str, Any]) -> Patch:
-    """Let a job go on that is not placed by arena-topo."""
-    step = {"op": "replace", "path": SUSPEND, "value": False}
-    return [*_same(stored), _test(SUSPEND, True), step]
+def _annotations(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    return stored["metadata"].get("annotations") or {}
+
+
+def _path(key: str) -> str:
+    return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
+
+
+# What was sent, and what is read
 
 
 def took_effect(patch: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> bool:
@@ -232,42 +244,6 @@ def _contains(found: Any, wanted: Any) -> bool:
     if isinstance(wanted, list) and isinstance(found, list):
         return len(wanted) == len(found) and all(map(_contains, found, wanted))
     return bool(found == wanted)
-
-
-def settled(stored: Mapping[str, Any]) -> Patch:
-    """Forget the tries of a gang that runs: the next trouble is another one."""
-    path = _path(TRIES)
-    test = _test(path, _annotations(stored)[TRIES])
-    return [*_same(stored), test, {"op": "remove", "path": path}]
-
-
-def _test(path: str, value: Any) -> dict[str, Any]:
-    return {"op": "test", "path": path, "value": value}
-
-
-def _same(stored: Mapping[str, Any]) -> Patch:
-    """The test that it is this very job."""
-    return [_test(_UID, stored["metadata"]["uid"])]
-
-
-def _annotations(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    return stored["metadata"].get("annotations") or {}
-
-
-def _path(key: str) -> str:
-    return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
-
-
-def _templates(stored: Mapping[str, Any], wanted: Manifest) -> Iterator[dict[str, Any]]:
-    """The pod templates that differ from what is stored."""
-    ours, theirs = wanted["spec"]["mpiReplicaSpecs"], stored["spec"]["mpiReplicaSpecs"]
-    for role in _TEMPLATES:
-        if role in ours and ours[role].get("template") != theirs[role].get("template"):
-            yield {
-                "op": "replace",
-                "path": f"/spec/mpiReplicaSpecs/{role}/template",
-                "value": ours[role]["template"],
-            }
 
 
 def tries_of(stored: Mapping[str, Any]) -> int:

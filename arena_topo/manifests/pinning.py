@@ -6,18 +6,19 @@
     claims     as admission, and GPUs by claim
     template   node affinity, the same for all workers
 
-Pins come off field by field, each in one way. Others write into labels, annotations, tolerations
-and scheduling gates meanwhile (Kueue when it admits a job: `Merge` in pkg/podset/podset.go): of
-these and of variables, which stand by their names, exactly ours are taken off. Fields that nobody
-else writes are put back as they were; an annotation of the template holds what they were.
+Others write into labels, annotations, tolerations and scheduling gates of a pinned job (Kueue when
+it admits it: `Merge` in pkg/podset/podset.go): of these and of variables exactly ours come off, by
+their names. Fields that nobody else writes are put back from a note of what they were, which is an
+annotation of the template.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 from arena_topo.errors import ArenaError
@@ -40,11 +41,10 @@ from arena_topo.manifests import (
     Guarantee,
     Manifest,
 )
-from arena_topo.manifests.annotations import json_object, parse_map, placement_map
+from arena_topo.manifests.annotations import json_object, placement_map
 from arena_topo.manifests.versions import version_of
-from arena_topo.numbers import whole
 from arena_topo.solver import Placement
-from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, NodeName, published
+from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, published
 
 CLAIM = "gpus"
 """What pods call their claim; the admission policy writes it too."""
@@ -57,11 +57,18 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _BUILT_IN = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
-_AFFINITY = "Worker/spec/affinity"
-_SPREAD = "Worker/spec/topologySpreadConstraints"
-_RESOURCES = "Worker/spec/containers/0/resources"
-_ENV = "Worker/spec/containers/0/env"
-"""The fields that the note of a template names; the last is in notes of older clients alone."""
+_FIELDS = {
+    "Worker/spec/affinity": "affinity",
+    "Worker/spec/topologySpreadConstraints": "topologySpreadConstraints",
+    "Worker/spec/containers/0/resources": "resources",
+}
+"""The fields that pins change as a whole, by their names in the note of a template."""
+
+_LABELS = frozenset({INLINE, CLAIMS, GANG})
+_NOTES = frozenset({FORMAT, GUARANTEE, MAP, UNPINNED, HCAS, GPU_GROUP, GPU_VISIBLE})
+_VARIABLES = {_DEVICES: GPU_VISIBLE, HCA_VARIABLE: HCAS}
+"""The labels, annotations and variables of workers that are pins; a variable with the annotation
+that it is read from."""
 
 
 def placed(
@@ -79,34 +86,14 @@ def placed(
     workers, unless the job says itself which. ArenaError if the placement cannot be written down,
     or is not one of all workers.
     """
-    text = _checked(mpijob, placement)
-    pinned, template, before = _bare(mpijob)
-    notes = _annotated(template, binding.guarantee)
-    if is_mapped(binding):
-        _add_gate(template)
-        _label(template, INLINE, MAP_FORMAT)
-        notes[MAP] = text
-    elif binding.name == "gates":
-        _add_gate(template)
-    else:
-        _to_nodes(pinned, template, placement)
-        if gpus := _shared_gpus(placement):
-            notes[GPU_GROUP] = ",".join(map(str, sorted(gpus)))
-            notes[GPU_VISIBLE] = ",".join(map(str, gpus))
-    if binding.name == "claims":
-        _claim(template)
-    elif binding.resource:
-        _ask(template, binding.resource)
-    if hcas and not _sets(template, HCA_VARIABLE):
-        # "=" asks for whole names: mlx5_1 is the beginning of mlx5_10 (NCCL, NCCL_IB_HCA).
-        notes[HCAS] = f"={','.join(hcas)}"
-        _read_from(template, HCA_VARIABLE, HCAS)
-    if binding.gang:
-        _label(template, GANG, "true")
-    if binding.inject:
-        _read_from(template, _DEVICES, GPU_VISIBLE)
-    _tolerate(pinned, effects)
-    return _remembering(pinned, before)
+    try:
+        text = _map_of(mpijob, placement)
+    except ValueError as error:
+        name = mpijob["metadata"]["name"]
+        raise ArenaError(
+            f"the placement of {name} cannot be written down", why=str(error)
+        ) from error
+    return _pinned(mpijob, binding, effects, placement=placement, text=text, hcas=hcas)
 
 
 def gated(mpijob: Manifest, *, effects: Iterable[str] = ()) -> Manifest:
@@ -116,14 +103,69 @@ def gated(mpijob: Manifest, *, effects: Iterable[str] = ()) -> Manifest:
     are never shown GPUs of our choice, as patches cannot add that. Workers of nodes whose GPUs a
     DRA driver publishes take a claim each, which may be created after them.
     """
-    pinned, template, before = _bare(mpijob)
-    _annotated(template, Guarantee.NODE)
-    _label(template, INLINE, MAP_FORMAT)
-    _add_gate(template)
-    if claims_gpus(pinned):
-        _claim(template)
-    _tolerate(pinned, effects)
-    return _remembering(pinned, before)
+    way = "claims" if claims_gpus(mpijob) else "gates"
+    binding = Binding(name=way, guarantee=Guarantee.NODE)
+    return _pinned(mpijob, binding, effects)
+
+
+def _pinned(
+    mpijob: Manifest,
+    binding: Binding,
+    effects: Iterable[str],
+    *,
+    placement: Placement | None = None,
+    text: str = "",
+    hcas: tuple[str, ...] = (),
+) -> Manifest:
+    """`placed`, and `gated` where there is no placement yet; `text` is its map."""
+    bare = unplaced(mpijob)
+    pinned = deepcopy(bare)
+    template = worker_template(pinned)
+    pod, container = template["spec"], _container(template)
+    mapped = is_mapped(binding)
+    labels = {
+        key: value
+        for key, value, is_due in (
+            (INLINE, MAP_FORMAT, mapped or placement is None),
+            (CLAIMS, PER_WORKER, binding.name == "claims"),
+            (GANG, "true", binding.gang),
+        )
+        if is_due
+    }
+    notes = {FORMAT: "v1", GUARANTEE: binding.guarantee.value}
+    if mapped or binding.name == "gates":
+        pod["schedulingGates"] = [*(pod.get("schedulingGates") or ()), {"name": GATE}]
+    if placement is not None and mapped:
+        notes[MAP] = text
+    elif placement is not None and binding.name != "gates":
+        _send(pinned, placement)
+        if gpus := _shared_gpus(placement):
+            notes[GPU_GROUP] = ",".join(map(str, sorted(gpus)))
+            notes[GPU_VISIBLE] = ",".join(map(str, gpus))
+    _ask(template, binding)
+    env = container.get("env") or []
+    variables = [_DEVICES] if binding.inject else []
+    if hcas and not any(one.get("name") == HCA_VARIABLE for one in env):
+        # "=" asks for whole names: mlx5_1 is the beginning of mlx5_10 (NCCL, NCCL_IB_HCA).
+        notes[HCAS] = f"={','.join(hcas)}"
+        variables.append(HCA_VARIABLE)
+    if variables:
+        # Of two variables of one name the last counts (Kubernetes), so the job's own may stay.
+        container["env"] = [*env, *map(_variable, variables)]
+    tolerated = [
+        {"key": TAINT, "operator": "Exists", "effect": effect} for effect in sorted(set(effects))
+    ]
+    for one in _pods(pinned) if tolerated else ():
+        # The launcher too, as it is to run beside its workers.
+        one["tolerations"] = [*(one.get("tolerations") or ()), *tolerated]
+    before, after = _fields(worker_template(bare)), _fields(template)
+    if changed := {name: was for name, was in before.items() if was != after[name]}:
+        notes[UNPINNED] = json.dumps(changed, separators=(",", ":"), ensure_ascii=False)
+    metadata = _dict(template, "metadata")
+    if labels:
+        _dict(metadata, "labels").update(labels)
+    _dict(metadata, "annotations").update(notes)
+    return pinned
 
 
 def unplaced(mpijob: Manifest) -> Manifest:
@@ -137,22 +179,19 @@ def unplaced(mpijob: Manifest) -> Manifest:
     bare = deepcopy(mpijob)
     template = worker_template(bare)
     before = json_object(notes.get(UNPINNED))
-    if UNPINNED in notes and not before:
-        # An unreadable note: jobs that arena-topo makes have neither field without a pin.
-        before = {_AFFINITY: None, _SPREAD: None}
-    _drop_unnoted(bare, template, before)
-    for name, holder, key in _replaced(template):
+    if not waits_at_gate(template) and not before.keys() & _FIELDS.keys():
+        # The note was lost: jobs that arena-topo makes have neither field without a pin.
+        before = dict.fromkeys(list(_FIELDS)[:2])
+    for name, key in _FIELDS.items():
+        holder = _holder(template, key)
         if before.get(name) is not None:
             holder[key] = before[name]
         elif name in before:
             holder.pop(key, None)
-    _drop(template["metadata"], "labels", {INLINE, CLAIMS, GANG}.__contains__)
-    ours = {FORMAT, GUARANTEE, MAP, UNPINNED, HCAS, GPU_GROUP, GPU_VISIBLE}
-    _drop(template["metadata"], "annotations", ours.__contains__)
+    _drop(template["metadata"], "labels", _LABELS.__contains__)
+    _drop(template["metadata"], "annotations", _NOTES.__contains__)
     _drop(template["spec"], "schedulingGates", lambda one: one.get("name") == GATE)
-    _drop(_container(template), "env", _reads_pin)
-    if before.get(_ENV) is not None:
-        _container(template)["env"] = before[_ENV]
+    _drop(_container(template), "env", _is_variable)
     for pod in _pods(bare):
         _drop(pod, "tolerations", _is_toleration)
     return bare
@@ -164,9 +203,8 @@ def avoiding_reserved(mpijob: Manifest) -> Manifest:
     Their GPUs are handed out by placement, of which the kubelet knows nothing.
     """
     kept = deepcopy(mpijob)
-    affinity = _dict(worker_template(kept)["spec"], "affinity")
-    required = _dict(_dict(affinity, "nodeAffinity"), _REQUIRED)
     away = {"key": published.SCHEDULE_LABEL, "operator": "NotIn", "values": ["topology"]}
+    required = _required(worker_template(kept)["spec"])
     required["nodeSelectorTerms"] = [
         {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), away]}
         for term in required.get("nodeSelectorTerms") or [{}]
@@ -175,7 +213,7 @@ def avoiding_reserved(mpijob: Manifest) -> Manifest:
 
 
 def waits_at_gate(pod: Manifest) -> bool:
-    """Whether a pod is held by our gate: nobody has given it its place yet."""
+    """Whether a pod, or those of a template, are held by our gate: they have no place yet."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return any(one.get("name") == GATE for one in gates)
 
@@ -205,7 +243,7 @@ def worker_patch(
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     # The server replaces this list as a whole, and refuses one in which a term is missing.
     terms = (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    required = {"nodeSelectorTerms": [on_node(term, node) for term in terms]}
+    required = {"nodeSelectorTerms": [_on_node(term, node) for term in terms]}
     changed = {
         "affinity": {"nodeAffinity": {_REQUIRED: required}},
         "schedulingGates": [{"$patch": "delete", "name": GATE}],
@@ -220,20 +258,20 @@ def visible(
     """The GPUs that each worker sees, by worker; `workers` are as `parse_map` returns them.
 
     Its own, in ring order. Under `--pod-shape shared` then those of the job's other workers on its
-    node as well, in theirs; there nobody of a node is told anything unless all its workers are.
+    node as well, in theirs; none where the GPUs of one of them are not known.
     """
     ordered = sorted(workers)
-    if not shared:
-        return tuple(gpus for _index, _node, gpus in ordered)
-    held: dict[str, list[tuple[int, ...]]] = {}
+    by_node: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
     for _index, node, gpus in ordered:
-        held.setdefault(node, []).append(gpus)
-    return tuple(
-        tuple(dict.fromkeys([*gpus, *(gpu for each in held[node] for gpu in each)]))
-        if all(held[node])
-        else ()
-        for _index, node, gpus in ordered
-    )
+        by_node[node].append(gpus)
+
+    def seen(node: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
+        if not shared:
+            return gpus
+        whole = all(by_node[node])
+        return tuple(dict.fromkeys(chain(gpus, *by_node[node]))) if whole else ()
+
+    return tuple(seen(node, gpus) for _index, node, gpus in ordered)
 
 
 def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
@@ -252,8 +290,7 @@ def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
 
 def claims_gpus(mpijob: Manifest) -> bool:
     """Whether the workers of a job ask for GPUs by the name of a DRA driver: by claims alone."""
-    key = _gpu_key(worker_template(mpijob))
-    return key is not None and "/" not in key
+    return any("/" not in key for key in _gpu_keys(worker_template(mpijob)))
 
 
 def is_mapped(binding: Binding) -> bool:
@@ -263,90 +300,49 @@ def is_mapped(binding: Binding) -> bool:
 
 def worker_template(mpijob: Manifest) -> Manifest:
     """The pod template of the workers; v1alpha1 makes the launcher from it too."""
-    spec: Manifest = mpijob["spec"]
-    found: Manifest = spec["template"] if _one(mpijob) else _role(mpijob, "Worker")
+    found: Manifest = _workers(mpijob)["template"]
     return found
 
 
-def gpus_of(template: Manifest) -> int:
-    """How many GPUs each worker of a template asks for; 0 where it does not say."""
-    for one in _container(template).get("env") or ():
-        if one.get("name") == "gpus" and (asked := whole(one.get("value"))) is not None:
-            return asked
-    key = _gpu_key(template)
-    return 0 if key is None else int(_limits(template)[key])
-
-
-def _checked(mpijob: Manifest, placement: Placement) -> str:
-    """The map of a placement, as the policy will read it; ArenaError if it would misread it."""
-    name = mpijob["metadata"]["name"]
-    try:
-        text = placement_map(placement)
-        count = len(parse_map(text))
-    except ValueError as error:
-        raise ArenaError(
-            f"the placement of {name} cannot be written down", why=str(error)
-        ) from error
-    spec = mpijob["spec"]
-    wanted = (spec if _one(mpijob) else spec["mpiReplicaSpecs"]["Worker"]).get("replicas", count)
-    if count != wanted:
-        raise ArenaError(
-            f"the placement of {name} does not name all its workers",
-            why=f"it names {count} workers, and the job has {wanted}",
-        )
+def _map_of(mpijob: Manifest, placement: Placement) -> str:
+    """The map of a placement, as the policy will read it; ValueError if it would misread it."""
+    text = placement_map(placement)
+    count, wanted = len(placement.assignments), _workers(mpijob).get("replicas")
+    if wanted is not None and count != wanted:
+        raise ValueError(f"it names {count} workers, and the job has {wanted}")
     if len(text) > LONGEST_MAP:
-        raise ArenaError(
-            f"the placement of {name} is too long to be written down",
-            why=f"it has {len(text)} bytes, and the annotations of an object may have 262,144",
-            hint="use fewer, larger workers",
+        raise ValueError(
+            f"it has {len(text)} bytes, and all annotations of an object together may have 262,144:"
+            " use fewer, larger workers"
         )
     return text
 
 
-# What the pins are
-
-
-def _annotated(template: Manifest, guarantee: Guarantee) -> Manifest:
-    """The annotations of a template, which say from now on that it is pinned."""
-    notes = _dict(_dict(template, "metadata"), "annotations")
-    notes |= {FORMAT: "v1", GUARANTEE: guarantee.value}
-    return notes
-
-
-def _label(template: Manifest, key: str, value: str) -> None:
-    _dict(_dict(template, "metadata"), "labels")[key] = value
-
-
-def _add_gate(template: Manifest) -> None:
-    """Put our gate before the workers, beside others."""
-    template["spec"].setdefault("schedulingGates", []).append({"name": GATE})
-
-
-def _to_nodes(mpijob: Manifest, template: Manifest, placement: Placement) -> None:
+def _send(mpijob: Manifest, placement: Placement) -> None:
     """Keep the workers on the chosen nodes and, where they fill them alike, in equal numbers."""
-    pod = template["spec"]
-    _require(_dict(pod, "affinity"), placement.nodes)
+    pod = worker_template(mpijob)["spec"]
+    required = _required(pod)
+    # Terms are alternatives; matchFields takes exactly one value in each.
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        _on_node(term, node) for node in placement.nodes for term in terms
+    ]
     per_node = Counter(one.node for one in placement.assignments)
     if len(per_node) > 1 and len(set(per_node.values())) == 1:
         # With k workers for each of n nodes, a skew of at most 1 leaves only k on each.
+        labels = version_of(mpijob).traits.worker_labels
+        name = mpijob["metadata"]["name"]
+        ours = {key: value.format(job=name) for key, value in labels.items()}
         even = {
             "maxSkew": 1,
             "topologyKey": _HOSTNAME,
             "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": _workers(mpijob)},
+            "labelSelector": {"matchLabels": ours},
         }
         pod["topologySpreadConstraints"] = [*(pod.get("topologySpreadConstraints") or ()), even]
 
 
-def _require(affinity: Manifest, nodes: Iterable[str]) -> None:
-    """Allow these nodes alone, and of them those that were allowed before."""
-    required = _dict(_dict(affinity, "nodeAffinity"), _REQUIRED)
-    before = required.get("nodeSelectorTerms") or [{}]
-    # Terms are alternatives; matchFields takes exactly one value in each.
-    required["nodeSelectorTerms"] = [on_node(term, node) for node in nodes for term in before]
-
-
-def on_node(term: Mapping[str, Any], node: str) -> Manifest:
+def _on_node(term: Mapping[str, Any], node: str) -> Manifest:
     """A node selector term narrowed to one node, if it is not yet."""
     # By name of the node object, not by its hostname label, which need not be the same.
     ours = {"key": "metadata.name", "operator": "In", "values": [str(node)]}
@@ -354,140 +350,55 @@ def on_node(term: Mapping[str, Any], node: str) -> Manifest:
     return {**term, "matchFields": fields if ours in fields else [*fields, ours]}
 
 
-def _claim(template: Manifest) -> None:
-    """Let the workers take their GPUs by claim, and not be counted as well."""
-    _ask(template, None)
-    resources = _dict(_container(template), "resources")
-    resources["claims"] = [*(resources.get("claims") or ()), {"name": CLAIM}]
-    _label(template, CLAIMS, PER_WORKER)
-
-
-def _ask(template: Manifest, resource: str | None) -> None:
-    """Let the workers ask for their GPUs under another name, or (None) not at all."""
-    key = _gpu_key(template)
-    resources = _container(template).get("resources") or {}
+def _ask(template: Manifest, binding: Binding) -> None:
+    """Let the workers ask for their GPUs by the name that a binding has for them, or by claim."""
+    claims = binding.name == "claims"
+    if not (claims or binding.resource):
+        return
+    keys, container = _gpu_keys(template)[:1], _container(template)
+    resources = _dict(container, "resources") if claims else container.get("resources") or {}
     for side in ("requests", "limits"):
         asked = {
-            (resource or name) if name == key else name: amount
+            binding.resource if name in keys else name: amount
             for name, amount in (resources.get(side) or {}).items()
-            if name != key or resource is not None
+            if not (claims and name in keys)
         }
+        resources.pop(side, None)
         if asked:
             resources[side] = asked
-        else:
-            resources.pop(side, None)
-
-
-def _read_from(template: Manifest, variable: str, annotation: str) -> None:
-    """Have the workers read a variable from an annotation of theirs; it stands by its name.
-
-    Of two variables of one name the last counts (Kubernetes), so one that the job sets may stay.
-    """
-    container = _container(template)
-    env = container.get("env") or []
-    at = next((at for at, one in enumerate(env) if str(one["name"]) > variable), len(env))
-    ours = {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": _path(annotation)}}}
-    container["env"] = [*env[:at], ours, *env[at:]]
-
-
-def _sets(template: Manifest, variable: str) -> bool:
-    return any(one.get("name") == variable for one in _container(template).get("env") or ())
-
-
-def _path(annotation: str) -> str:
-    return f"metadata.annotations['{annotation}']"
-
-
-def _tolerate(mpijob: Manifest, effects: Iterable[str]) -> None:
-    """Bear our taints; the launcher too, as it is to run beside its workers."""
-    for effect in sorted(set(effects)):
-        bears = {"key": TAINT, "operator": "Exists", "effect": effect}
-        for pod in _pods(mpijob):
-            pod["tolerations"] = [*(pod.get("tolerations") or ()), bears]
+    if claims:
+        resources["claims"] = [*(resources.get("claims") or ()), {"name": CLAIM}]
 
 
 def _shared_gpus(placement: Placement) -> tuple[int, ...]:
-    """The job's GPUs on each of its nodes, in ring order if one worker has them all.
+    """The job's GPUs on each of its nodes, in ring order where that is the same for all of them.
 
     Empty if they are not the same on every node, or not known.
     """
-    orders = {one.gpus for one in placement.assignments}
-    if len(orders) == 1 and len(placement.nodes) == len(placement.assignments):
-        return orders.pop()
-    held: dict[NodeName, set[int]] = {}
+    by_node: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
     for one in placement.assignments:
-        if not one.gpus:
-            return ()
-        held.setdefault(one.node, set()).update(one.gpus)
-    sets = {frozenset(gpus) for gpus in held.values()}
-    return tuple(sorted(sets.pop())) if len(sets) == 1 else ()
+        by_node[one.node] += one.gpus
+    known = all(one.gpus for one in placement.assignments)
+    orders = set(by_node.values())
+    if not known or len(set(map(frozenset, orders))) > 1:
+        return ()
+    alone = len(by_node) == len(placement.assignments)
+    gpus = orders.pop()
+    return gpus if alone and not orders else tuple(sorted(gpus))
 
 
-# What is taken off again
+# Where things are
 
 
-def _bare(mpijob: Manifest) -> tuple[Manifest, Manifest, dict[str, Any]]:
-    """A copy without pins, its worker template, and what pins may replace in that."""
-    bare = deepcopy(unplaced(mpijob))
-    template = worker_template(bare)
-    return bare, template, {name: deepcopy(at.get(key)) for name, at, key in _replaced(template)}
+def _holder(template: Manifest, key: str) -> Manifest:
+    """What of a template has a field that pins change as a whole."""
+    pod: Manifest = template["spec"]
+    return _container(template) if key == "resources" else pod
 
 
-def _replaced(template: Manifest) -> Iterator[tuple[str, Manifest, str]]:
-    """The fields that pins change as a whole, each with its name, its holder and its key there."""
-    yield _AFFINITY, template["spec"], "affinity"
-    yield _SPREAD, template["spec"], "topologySpreadConstraints"
-    yield _RESOURCES, _container(template), "resources"
-
-
-def _remembering(pinned: Manifest, before: Mapping[str, Any]) -> Manifest:
-    """The pinned job, with a note of the fields that pins have changed as a whole."""
-    template = worker_template(pinned)
-    changed = {
-        name: before[name] for name, at, key in _replaced(template) if before[name] != at.get(key)
-    }
-    if changed:
-        notes = template["metadata"]["annotations"]
-        notes[UNPINNED] = json.dumps(changed, separators=(",", ":"), ensure_ascii=False)
-    return pinned
-
-
-def _drop_unnoted(mpijob: Manifest, template: Manifest, before: Mapping[str, Any]) -> None:
-    """Take off the pins to nodes of an older client, which noted only what their looks hid.
-
-    Jobs that it resumed run on, and are suspended and placed anew by this version.
-    """
-    pod = template["spec"]
-    if any(one.get("name") == GATE for one in pod.get("schedulingGates") or ()):
-        return
-    workers = _workers(mpijob)
-
-    def about_workers(one: Mapping[str, Any]) -> bool:
-        selector = one.get("labelSelector") or {}
-        return one.get("topologyKey") == _HOSTNAME and selector.get("matchLabels") == workers
-
-    if _SPREAD not in before:
-        _drop(pod, "topologySpreadConstraints", about_workers)
-    affinity = pod.get("affinity") or {}
-    if _AFFINITY in before or not affinity:
-        return
-    nodes, apart = (affinity.get(kind) or {} for kind in ("nodeAffinity", "podAntiAffinity"))
-    terms = (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or ()
-    # Terms are alternatives: beside one of somebody else's, a node alone is no pin.
-    if terms and all(map(_is_node, terms)):
-        del nodes[_REQUIRED]
-    _drop(apart, _REQUIRED, about_workers)
-    for kind in ("nodeAffinity", "podAntiAffinity"):
-        if affinity.get(kind) == {}:
-            del affinity[kind]
-    if not affinity:
-        del pod["affinity"]
-
-
-def _is_node(term: Mapping[str, Any]) -> bool:
-    fields = list(term.get("matchFields") or ())
-    alone = len(fields) == 1 and not term.get("matchExpressions")
-    return alone and fields[0].get("key") == "metadata.name"
+def _fields(template: Manifest) -> dict[str, Any]:
+    """What those fields are now, by their names in a note."""
+    return {name: _holder(template, key).get(key) for name, key in _FIELDS.items()}
 
 
 def _drop(holder: Manifest, key: str, is_ours: Callable[[Any], bool]) -> None:
@@ -504,36 +415,30 @@ def _is_toleration(one: Mapping[str, Any]) -> bool:
     return one.get("key") == TAINT and one.get("operator") == "Exists" and bool(one.get("effect"))
 
 
-def _reads_pin(one: Mapping[str, Any]) -> bool:
+def _variable(name: str) -> Manifest:
+    """A variable that workers read from an annotation of theirs."""
+    source = {"fieldPath": f"metadata.annotations['{_VARIABLES[name]}']"}
+    return {"name": name, "valueFrom": {"fieldRef": source}}
+
+
+def _is_variable(one: Mapping[str, Any]) -> bool:
+    """Whether it is one of ours; servers add the version of the field that it is read from."""
     source = (one.get("valueFrom") or {}).get("fieldRef") or {}
-    return source.get("fieldPath") in {_path(GPU_VISIBLE), _path(HCAS)}
+    paths = [_variable(name)["valueFrom"]["fieldRef"]["fieldPath"] for name in _VARIABLES]
+    return source.get("fieldPath") in paths
 
 
-# Where things are
-
-
-def _one(mpijob: Manifest) -> bool:
-    """Whether launcher and workers are made from one template (v1alpha1)."""
-    return "template" in mpijob["spec"]
-
-
-def _role(mpijob: Manifest, role: str) -> Manifest:
-    found: Manifest = mpijob["spec"]["mpiReplicaSpecs"][role]["template"]
+def _workers(mpijob: Manifest) -> Manifest:
+    """What describes the workers: v1alpha1 makes launcher and workers from one template."""
+    spec: Manifest = mpijob["spec"]
+    found: Manifest = spec if "template" in spec else spec["mpiReplicaSpecs"]["Worker"]
     return found
 
 
 def _pods(mpijob: Manifest) -> list[Manifest]:
-    if _one(mpijob):
-        return [mpijob["spec"]["template"]["spec"]]
-    roles = ("Worker", "Launcher")
-    return [_role(mpijob, one)["spec"] for one in roles if one in mpijob["spec"]["mpiReplicaSpecs"]]
-
-
-def _workers(mpijob: Manifest) -> dict[str, str]:
-    """The labels that workers of a job have, and its launcher has not."""
-    name = mpijob["metadata"]["name"]
-    labels = version_of(mpijob).traits.worker_labels
-    return {key: value.format(job=name) for key, value in labels.items()}
+    """The pod specs of the job, each once."""
+    roles = mpijob["spec"].get("mpiReplicaSpecs") or {"Worker": mpijob["spec"]}
+    return [roles[one]["template"]["spec"] for one in ("Worker", "Launcher") if one in roles]
 
 
 def _dict(holder: Manifest, key: str) -> Manifest:
@@ -544,21 +449,21 @@ def _dict(holder: Manifest, key: str) -> Manifest:
     return found
 
 
+def _required(pod: Manifest) -> Manifest:
+    """What a pod requires of its node."""
+    return _dict(_dict(_dict(pod, "affinity"), "nodeAffinity"), _REQUIRED)
+
+
 def _container(template: Manifest) -> Manifest:
     found: Manifest = template["spec"]["containers"][0]
     return found
 
 
-def _limits(template: Manifest) -> Manifest:
-    resources = _container(template).get("resources") or {}
-    return {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-
-
-def _gpu_key(template: Manifest) -> str | None:
-    """Under which name the workers ask for GPUs: a known resource, or what a driver is called."""
-    names = [
+def _gpu_keys(template: Manifest) -> list[str]:
+    """By which names the workers ask for GPUs: a known resource, or what a driver is called."""
+    asked = _container(template).get("resources") or {}
+    return [
         name
-        for name in _limits(template)
+        for name in {**(asked.get("requests") or {}), **(asked.get("limits") or {})}
         if name in {ORDINARY, PUBLISHED} or ("/" not in name and not name.startswith(_BUILT_IN))
     ]
-    return names[0] if names else None
