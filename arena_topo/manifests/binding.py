@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
 from arena_topo.manifests import Binding, Guarantee, Mechanisms
-from arena_topo.manifests.claims import missing_quota_line, why_unclaimable
+from arena_topo.manifests.claims import missing_quota_line, uuids_of
 from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, Cluster, Node, NodeName, gpu_set
@@ -43,7 +43,6 @@ class _Case:
 
     job: MPIJob
     placement: Placement
-    cluster: Cluster | None
     api: ApiVersion
     found: Mechanisms
     nodes: dict[NodeName, Node]
@@ -91,7 +90,6 @@ def bind(
     case = _Case(
         job=job,
         placement=placement,
-        cluster=cluster,
         api=api,
         found=mechanisms or Mechanisms(),
         nodes={one.name: one for one in _chosen(placement, cluster)},
@@ -160,8 +158,11 @@ def _claims(case: _Case) -> Binding:
             "the namespace has a quota of GPUs, and claims of them would go past it",
             f"an administrator adds to spec.hard of the ResourceQuota: {line}",
         )
-    if why := why_unclaimable(case.placement, case.cluster):
-        raise _Refused(why)
+    try:
+        for one in case.placement.assignments:
+            uuids_of(one, case.nodes)
+    except ValueError as error:
+        raise _Refused(str(error)) from error
     policies = case.found.claims, case.found.admission
     if False in policies:
         raise _Refused(
@@ -183,7 +184,7 @@ def _admission(case: _Case) -> Binding:
         raise _Refused(f"workers of MPIJob {case.api} do not know their number: no policy helps")
     if case.found.admission is False:
         raise _Refused("no admission policy places workers in this namespace", _INSTALL)
-    return replace(_each(case, "admission"), confirmed=bool(case.found.admission))
+    return replace(_told(case, "admission"), confirmed=bool(case.found.admission))
 
 
 def _gates(case: _Case) -> Binding:
@@ -193,64 +194,67 @@ def _gates(case: _Case) -> Binding:
         raise _Refused(
             "workers at a gate wait for somebody to patch them, and you may not", _PATCHES
         )
-    binding = _each(case, "gates")
+    binding = _told(case, "gates")
     sees = case.job.pod_shape is PodShape.SHARED and binding.inject
     return replace(binding, separate=not sees, confirmed=bool(case.found.patches))
 
 
-def _each(case: _Case, name: str) -> Binding:
-    """What holds where every worker is told its own node and GPUs."""
-    ours = Binding(name=name, guarantee=Guarantee.NODE, resource=_asked(case))
-    workers = case.placement.assignments
-    whole = all(_is_whole(one, case) for one in workers)
-    shown = [_is_whole(one, case) or _is_ours(case.nodes.get(one.node)) for one in workers]
-    if case.driver:
-        if whole:
-            return replace(ours, guarantee=Guarantee.GPUS)
-        why = "the workers ask for a number of GPUs, and the scheduler picks which"
-        return replace(ours, why=why)
-    if case.known and case.job.gpus > 0 and (whole or (case.injects and all(shown))):
-        return replace(ours, guarantee=Guarantee.GPUS, inject=case.injects)
-    if not case.known:
-        why = _UNKNOWN.format("kubelet")
-    elif all(shown):
-        why = "the workers were made before their GPUs were known, so the kubelet picks them"
-    else:
-        why = _OTHERS
-    return _by_kubelet(case, replace(ours, why=why))
-
-
 def _template(case: _Case) -> Binding:
-    """The strongest promise that one template, shared by all workers, can keep.
+    return _told(case, "template")
+
+
+def _told(case: _Case, name: str) -> Binding:
+    """What holds where workers are told their nodes and GPUs: each its own, or all the same.
 
     `gpus` only where the kubelet has no choice (a worker takes its whole node), or where nobody
     but arena-topo uses the nodes, so that showing a container GPUs of our choice takes them from
-    nobody. `node` where affinity can force how many workers each node gets.
+    nobody. One template for all workers says which GPUs only if they are the same for each, and how
+    many workers each node gets only if that is the same for all.
     """
-    placement, resource = case.placement, _asked(case)
-    per_node = set(Counter(one.node for one in placement.assignments).values())
-    alone = per_node == {1}
-    whole = all(_is_whole(one, case) for one in placement.assignments)
-    same = len({frozenset(one.gpus) for one in placement.assignments}) == 1
-    ours = all(_is_ours(case.nodes.get(name)) for name in placement.nodes)
+    workers, driver = case.placement.assignments, case.driver
+    per_node = Counter(one.node for one in workers)
+    alike = name == "template"
+    same = len({frozenset(one.gpus) for one in workers}) == 1 and len(per_node) == len(workers)
     # A launcher that is made from the same template would see the GPUs as well.
-    injectable = case.known and same and case.job.gpus > 0 and not case.api.traits.one_template
-    held = Binding(name="template", guarantee=Guarantee.GPUS, resource=resource)
-    if whole or (alone and injectable and ours):
-        return replace(held, inject=injectable and not case.driver)
-    guarantee, why = Guarantee.NODE, _ALIKE
-    if len(placement.nodes) > 1 and len(per_node) > 1:
-        guarantee = Guarantee.ADVISORY
-        why = "the nodes take different numbers of workers, which one template for all cannot say"
-    elif not case.known:
-        why = _UNKNOWN.format("kubelet")
-    elif alone and injectable:
-        why = _OTHERS
-    return _by_kubelet(case, replace(held, guarantee=guarantee, why=why))
+    sayable = not alike or (same and not case.api.traits.one_template)
+    injects = case.known and case.job.gpus > 0 and case.injects and not driver and sayable
+    whole = all(_is_whole(one, case) for one in workers)
+    shown = all(_is_whole(one, case) or _is_ours(case.nodes.get(one.node)) for one in workers)
+    binding = Binding(name=name, guarantee=Guarantee.GPUS, resource=_asked(case))
+    if whole or (injects and shown):
+        return replace(binding, inject=injects)
+    uneven = alike and len(set(per_node.values())) > 1
+    why = next(
+        why
+        for holds, why in (
+            (uneven, _UNEVEN),
+            (driver, "the workers ask for a number of GPUs, and the scheduler picks which"),
+            (not case.known, _UNKNOWN.format("kubelet")),
+            (alike and not injects, _ALIKE),
+            (
+                shown,
+                "the workers were made before their GPUs were known, so the kubelet picks them",
+            ),
+            (True, _OTHERS),
+        )
+        if holds
+    )
+    # The kubelet does not know of GPUs that we have shown to containers: on a node where we do that
+    # it may give them away again.
+    taken = next((name for name, node in case.nodes.items() if double_booked(node)), None)
+    if taken is not None:
+        raise _Refused(
+            f"jobs on node {taken} were given GPUs that the kubelet does not know of, and it would"
+            " give them to these workers too",
+            "wait for those jobs, choose other nodes with --selector, or have arena-topo say which"
+            " GPUs each worker gets: arena-topo install",
+        )
+    return replace(binding, guarantee=Guarantee.ADVISORY if uneven else Guarantee.NODE, why=why)
 
 
 _ALIKE = "one template for all workers cannot tell them apart, so the kubelet picks each one's GPUs"
 _OTHERS = "other pods may use GPUs of the same nodes, so the kubelet picks the workers' GPUs"
+_UNEVEN = "the nodes take different numbers of workers, which one template for all cannot say"
 _UNKNOWN = "a node does not say which of its GPUs are free, so the {} picks them"
 
 _WAYS: dict[str, Callable[[_Case], Binding]] = {
@@ -276,23 +280,6 @@ def _asked(case: _Case) -> str:
             "use --binding auto or claims",
         )
     return extended
-
-
-def _by_kubelet(case: _Case, binding: Binding) -> Binding:
-    """The binding that leaves the GPUs to the kubelet, where that takes them from nobody.
-
-    The kubelet does not know of GPUs that we have shown to containers: on a node where we do that
-    it may give them away again.
-    """
-    taken = next((name for name, node in case.nodes.items() if double_booked(node)), None)
-    if taken is not None:
-        raise _Refused(
-            f"jobs on node {taken} were given GPUs that the kubelet does not know of, and it would"
-            " give them to these workers too",
-            "wait for those jobs, choose other nodes with --selector, or have arena-topo say which"
-            " GPUs each worker gets: arena-topo install",
-        )
-    return binding
 
 
 def double_booked(node: Node) -> bool:

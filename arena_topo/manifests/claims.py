@@ -16,7 +16,6 @@ from arena_topo.numbers import whole
 from arena_topo.solver import Assignment, Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, Cluster, Node, NodeName
 
-RESOURCES = "resource.k8s.io/v1"
 SCHEDULING = "scheduling.k8s.io"
 
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
@@ -35,19 +34,9 @@ def claims_of(
     group = _gang(mpijob, binding.gang_version) if binding.gang else ()
     if binding.name != "claims":
         return group
-    nodes = _known(cluster)
+    nodes = {one.name: one for one in cluster.nodes} if cluster is not None else {}
     ordered = sorted(placement.assignments, key=lambda one: one.worker)
     return (*group, *(_claim(mpijob, one, binding, nodes) for one in ordered))
-
-
-def why_unclaimable(placement: Placement, cluster: Cluster | None) -> str | None:
-    """Why no claim can name the GPUs chosen, or None: a node whose devices are not known."""
-    nodes = _known(cluster)
-    for one in placement.assignments:
-        found = _uuids(one, nodes)
-        if isinstance(found, str):
-            return found
-    return None
 
 
 def missing_quota_line(quotas: Iterable[Mapping[str, object]], device_class: str) -> str | None:
@@ -69,33 +58,26 @@ def missing_quota_line(quotas: Iterable[Mapping[str, object]], device_class: str
     return f'{wanted}: "{limits[metered[0]]}"'
 
 
-def _known(cluster: Cluster | None) -> dict[NodeName, Node]:
-    return {one.name: one for one in cluster.nodes} if cluster is not None else {}
-
-
-def _uuids(one: Assignment, nodes: Mapping[NodeName, Node]) -> tuple[str, list[str]] | str:
-    """The driver of a worker's GPUs and their uuids, or why there are none."""
+def uuids_of(one: Assignment, nodes: Mapping[NodeName, Node]) -> list[str]:
+    """The uuids of a worker's GPUs; ValueError says why no claim can name them."""
     node = nodes.get(one.node)
     if node is None or not node.driver:
-        return f"no DRA driver publishes the GPUs of node {one.node}"
-    uuids = []
+        raise ValueError(f"no DRA driver publishes the GPUs of node {one.node}")
+    known = dict(enumerate(gpu.uuid or "" for gpu in node.machine.gpus))
     for index in one.gpus:
-        uuid = node.machine.gpus[index].uuid if index < len(node.machine.gpus) else None
-        if uuid is None or _UUID.fullmatch(uuid) is None:
-            return f"driver {node.driver} does not say the uuid of GPU {index} of node {one.node}"
-        uuids.append(uuid)
-    return node.driver, uuids
+        if _UUID.fullmatch(known.get(index, "")) is None:
+            raise ValueError(
+                f"driver {node.driver} does not say the uuid of GPU {index} of node {one.node}"
+            )
+    return [known[index] for index in one.gpus]
 
 
 def _claim(
     mpijob: Manifest, one: Assignment, binding: Binding, nodes: Mapping[NodeName, Node]
 ) -> Manifest:
-    found = _uuids(one, nodes)
-    if isinstance(found, str):
-        raise ValueError(found)  # noqa: TRY004 - a reason, where the devices are not known
-    driver, uuids = found
+    uuids = uuids_of(one, nodes)
     quoted = ", ".join(f"'{uuid}'" for uuid in uuids)
-    expression = f"device.attributes['{driver}'].uuid in [{quoted}]"
+    expression = f"device.attributes['{nodes[one.node].driver}'].uuid in [{quoted}]"
     # Where a node does not let us know which GPUs are free, the scheduler picks them.
     selectors = {"selectors": [{"cel": {"expression": expression}}]} if uuids else {}
     exactly = {
@@ -105,7 +87,7 @@ def _claim(
         "count": len(uuids) or _gpus_of(mpijob),
     }
     return {
-        "apiVersion": RESOURCES,
+        "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": _metadata(mpijob, f"{mpijob['metadata']['name']}-worker-{one.worker}"),
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
