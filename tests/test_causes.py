@@ -12,7 +12,7 @@ from arena_topo.engines.kubernetes.mpijob import job_status
 from arena_topo.jobs.view import job as job_screen
 from arena_topo.manifests import FORECAST, FORMAT, Forecast
 from arena_topo.manifests.annotations import annotated, recorded
-from arena_topo.manifests.cause import QUOTAS, Cause, CauseCode, because, in_words
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 
 SHORT = because(
     CauseCode.QUOTA, quota="gpus", left="1", resource="requests.nvidia.com/gpu", needs="8"
@@ -39,21 +39,12 @@ def test_every_cause_is_read_back_as_it_was_recorded(code: CauseCode) -> None:
     assert found.reason == str(cause)
 
 
-def test_a_version_without_codes_shows_the_sentence_and_knows_quotas() -> None:
+def test_a_version_that_does_not_know_a_code_shows_the_sentence_beside_it() -> None:
     notes = stored(SHORT)["metadata"]["annotations"]
     sentence = "quota gpus of the namespace leaves 1 requests.nvidia.com/gpu, and the gang needs 8"
-    # All that such a version reads of it.
-    said = {key: json.loads(notes[FORECAST])[key] for key in ("reason", "blockedBy")}
-    assert said == {"reason": sentence, "blockedBy": "quota"}
+    assert json.loads(notes[FORECAST])["reason"] == sentence
     assert notes[FORMAT] == "v1"
-
-
-def test_what_a_version_without_codes_has_recorded_is_a_sentence() -> None:
     assert told({"reason": "2 GPUs are missing"}) == in_words("2 GPUs are missing")
-    blocked = told({"reason": "quota q leaves nothing", "blockedBy": "quota"})
-    assert blocked is not None
-    assert blocked.code in QUOTAS
-    assert str(blocked) == "quota q leaves nothing"
 
 
 def test_a_code_of_a_newer_version_is_shown_by_its_sentence_or_with_its_parameters() -> None:

@@ -683,7 +683,7 @@ def test_images_that_nobody_named_are_asked_for(said: dict[str, Any], flag: str)
 
 
 def test_text_that_no_manifest_can_hold_is_refused_by_flag():
-    with pytest.raises(InvalidJob, match="--env is not valid text"):
+    with pytest.raises(InvalidJob, match="--env is invalid"):
         planned(a_job(env=(EnvVar(key="A", value=os.fsdecode(b"\xff")),)))
 
 

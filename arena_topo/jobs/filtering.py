@@ -45,7 +45,7 @@ def selection(backend: Backend, selector: str, *, mine: bool) -> str:
     """The selector of jobs that have these labels and, for `mine`, were submitted by the caller."""
     if not mine:
         return selector
-    from arena_topo.manifests.volumes import digest  # noqa: PLC0415  only to name the owner
+    from arena_topo.manifests import digest  # noqa: PLC0415  only to name the owner
 
     return every(selector, f"{OWNER_LABEL}={digest(backend.owner())}")
 

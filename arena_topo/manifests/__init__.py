@@ -3,7 +3,6 @@
     versions     what the MPIJob versions can do, a row for each
     render       a job -> its Plan: the objects, through the templates, and their pins
     templates    the Jinja environment
-    volumes      what is mounted where in the containers
     binding      how a placement is made to hold: which mechanism, and what that guarantees
     pinning      the job with its workers pinned, and without; the patch of a worker at its gate
     claims       the claims of GPUs that workers take
@@ -208,3 +207,10 @@ class Plan:
     waiting: str | None = None
     hcas: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def digest(text: str) -> str:
+    """The lowercase hex MD5 of a text, by which arena names users and folders."""
+    import hashlib  # noqa: PLC0415
+
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

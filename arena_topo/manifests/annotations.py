@@ -7,7 +7,6 @@ is read from there: queues such as Kueue write their decisions into it.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -32,9 +31,7 @@ from arena_topo.topology.nics import is_rdma
 if TYPE_CHECKING:
     from arena_topo.solver import Placement
 
-_FORMATS = {"v1"}
 _STATES = {"waiting", "placed", "held"}
-
 
 _RECORDED = {
     "busBandwidthGBps": ("bus_bandwidth", float),
@@ -54,21 +51,22 @@ _RECORDED = {
 }
 """The keys of the recorded forecast, the field of each, and what it must be."""
 
+_MOST = 1 << 53
+"""A bandwidth beyond this makes no sense; infinities are beyond."""
+
 
 def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
     """The same MPIJob with the forecast written on it, for `recorded` to read back."""
     usual = Forecast(state=forecast.state)
-    kept = {
+    said = {
         key: getattr(forecast, name)
         for key, (name, _) in _RECORDED.items()
         if getattr(forecast, name) != getattr(usual, name)
-    }
-    if forecast.cause is not None:
-        kept |= encoded(forecast.cause)
+    } | (encoded(forecast.cause) if forecast.cause is not None else {})
     notes = {FORMAT: "v1", STATE: forecast.state}
     if forecast.workers:
         notes[MAP] = _map_text((node, gpus) for _, node, gpus in forecast.workers)
-    notes[FORECAST] = json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
+    notes[FORECAST] = json.dumps(said, separators=(",", ":"), ensure_ascii=False)
     metadata = mpijob["metadata"]
     annotations = metadata.get("annotations", {}) | notes
     return mpijob | {"metadata": metadata | {"annotations": annotations}}
@@ -136,7 +134,7 @@ def recorded(mpijob: Manifest) -> Forecast | None:
     notes = metadata.get("annotations") if isinstance(metadata, dict) else None
     if not isinstance(notes, dict):
         return None
-    if notes.get(FORMAT) not in _FORMATS or notes.get(STATE) not in _STATES:
+    if notes.get(FORMAT) != "v1" or notes.get(STATE) not in _STATES:
         return None
     try:
         workers = parse_map(notes.get(MAP) or "")
@@ -145,11 +143,10 @@ def recorded(mpijob: Manifest) -> Forecast | None:
     said = json_object(notes.get(FORECAST))
     whole: dict[str, Any] = {"cause": decoded(said)}
     for key, (name, kind) in _RECORDED.items():
-        value: Any = said.get(key)
-        if kind is float and type(value) is int and abs(value) < 1 << 53:
-            value = float(value)
-        finite = not isinstance(value, float) or math.isfinite(value)
-        if type(value) is kind and finite:
+        value = said.get(key)
+        if kind is float and type(value) in {int, float} and abs(value) < _MOST:
+            whole[name] = float(value)
+        elif kind is not float and type(value) is kind:
             whole[name] = value
     return Forecast(state=notes[STATE], workers=workers, **whole)
 
@@ -205,20 +202,21 @@ def job_of(mpijob: Manifest) -> MPIJob:
 
 
 def _job_of(mpijob: Manifest) -> MPIJob:
-    name = str(mpijob["metadata"]["name"])
     said = asked(mpijob)
     spec = mpijob.get("spec") or {}
-    replicas = spec.get("mpiReplicaSpecs") or {}
-    worker = replicas.get("Worker") or spec
-    pod = (worker.get("template") or {}).get("spec") or {}
-    container: Manifest = next(iter(pod.get("containers") or ()), {})
+    roles = spec.get("mpiReplicaSpecs") or {}
+    worker = roles.get("Worker") or spec
+    template, launcher = (
+        one.get("template") or {} for one in (worker, roles.get("Launcher") or worker)
+    )
+    labels, pod = (template.get("metadata") or {}).get("labels") or {}, template.get("spec") or {}
+    container, first = map(_container, (pod, launcher.get("spec") or {}))
     limits = (container.get("resources") or {}).get("limits") or {}
-    policy = spec.get("runPolicy") or {}
-    labels = ((worker.get("template") or {}).get("metadata") or {}).get("labels") or {}
     gpus = next((limits[one] for one in GPU_RESOURCES if one in limits), said.get("gpus", 0))
+    words = first.get("command") or first.get("args") or ()
     fields: dict[str, Any] = {
-        "name": name,
-        "command": _command(replicas, container),
+        "name": str(mpijob["metadata"]["name"]),
+        "command": str(words[-1]) if words and str(words[-1]).strip() else "unknown",
         "image": str(container.get("image") or "unknown"),
         "workers": worker.get("replicas", said.get("workers", 1)),
         "gpus": int(gpus),
@@ -230,22 +228,32 @@ def _job_of(mpijob: Manifest) -> MPIJob:
         # Which NICs the workers are given decides what a placement is worth.
         "device": {name: amount for name, amount in limits.items() if is_rdma(name)},
         "selector": pod.get("nodeSelector") or {},
-        "toleration": tuple(map(_toleration, pod.get("tolerations") or ())),
+        "toleration": tuple(
+            Toleration(**{key: str(one[key]) for key in _TOLERATION if one.get(key)})
+            for one in pod.get("tolerations") or ()
+        ),
         # Without sshd the network of the node has no say in where workers go.
         "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
-        "running_timeout": policy.get("activeDeadlineSeconds") or 0,
+        "running_timeout": (spec.get("runPolicy") or {}).get("activeDeadlineSeconds") or 0,
     }
     fields |= {field: said[key] for key, field in _KEYS.items() if key in said}
     return MPIJob(**fields)
 
 
-def _command(replicas: Manifest, container: Manifest) -> str:
-    launcher = ((replicas.get("Launcher") or {}).get("template") or {}).get("spec") or {}
-    first: Manifest = next(iter(launcher.get("containers") or ()), container)
-    words = first.get("command") or first.get("args") or ["unknown"]
-    return (str(words[-1]).strip() and str(words[-1])) or "unknown"
+_TOLERATION = ("key", "operator", "value", "effect")
 
 
-def _toleration(one: Mapping[str, Any]) -> Toleration:
-    known = ("key", "operator", "value", "effect")
-    return Toleration(**{key: str(one[key]) for key in known if one.get(key)})
+def _container(pod: Manifest) -> Manifest:
+    found: Manifest = next(iter(pod.get("containers") or ()), {})
+    return found
+
+
+def config_maps(mpijob: Manifest) -> tuple[str, ...]:
+    """The ConfigMaps that the pods of a stored MPIJob mount, and cannot start without."""
+    spec = mpijob.get("spec") or {}
+    roles = (spec.get("mpiReplicaSpecs") or {"Worker": spec}).values()
+    pods = [(role.get("template") or {}).get("spec") or {} for role in roles]
+    mounted = [one.get("configMap") or {} for pod in pods for one in pod.get("volumes") or ()]
+    return tuple(
+        dict.fromkeys(one["name"] for one in mounted if "name" in one and not one.get("optional"))
+    )

@@ -89,32 +89,26 @@ def in_words(text: str | None) -> Cause | None:
 
 
 def encoded(cause: Cause) -> dict[str, Any]:
-    """The keys of the recorded forecast that carry a cause: its sentence, and its code with it.
-
-    `blockedBy` is what versions go by that know no codes.
-    """
+    """The keys of the recorded forecast that carry a cause: its sentence, and its code with it."""
     said: dict[str, Any] = {"reason": str(cause)}
-    if cause.code in QUOTAS:
-        said["blockedBy"] = "quota"
     if cause.code != CauseCode.TEXT:
         said["cause"] = {**cause.parameters, "code": cause.code}
     return said
 
 
 def decoded(said: Mapping[str, Any]) -> Cause | None:
-    """The cause in a recorded forecast, of this version or another; None where there is none.
+    """The cause in a recorded forecast; None where there is none.
 
-    What older versions have recorded is a sentence. So is a code of newer ones, for which they
-    have recorded one.
+    A code of a newer version is replaced by the sentence that was recorded with it.
     """
     text, coded = said.get("reason"), said.get("cause")
     text = text if isinstance(text, str) else None
-    if isinstance(coded, dict) and isinstance(code := coded.get("code"), str):
-        parameters = {
-            key: one for key, one in coded.items() if isinstance(one, str) and key != "code"
-        }
-        if code in set(CauseCode) or text is None:
-            return Cause(code=code, parameters=parameters)
-    if text is not None and said.get("blockedBy") == "quota":
-        return because(CauseCode.QUOTA_REFUSED, text=text)
+    texts = {
+        key: one
+        for key, one in (coded.items() if isinstance(coded, dict) else ())
+        if isinstance(one, str)
+    }
+    code = texts.pop("code", None)
+    if code is not None and (code in set(CauseCode) or text is None):
+        return Cause(code=code, parameters=texts)
     return in_words(text)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple
 
 from arena_topo.errors import InvalidJob
 from arena_topo.flag import flags_of, spelling
@@ -16,7 +18,6 @@ from arena_topo.job import (
     MPIJob,
     PodShape,
     SyncMode,
-    Toleration,
 )
 from arena_topo.job.syntax import check_namespace
 from arena_topo.manifests import (
@@ -29,6 +30,7 @@ from arena_topo.manifests import (
     Manifest,
     Mechanisms,
     Plan,
+    digest,
 )
 from arena_topo.manifests.annotations import annotated
 from arena_topo.manifests.binding import bind, offered, taint_effects
@@ -40,7 +42,6 @@ from arena_topo.manifests.pinning import avoiding_reserved, placed
 from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.templates import objects, text
 from arena_topo.manifests.versions import ApiVersion, Traits, having
-from arena_topo.manifests.volumes import by_role, digest, folders, logs, mounted
 from arena_topo.solver import Placement, Request
 from arena_topo.topology import Cluster
 from arena_topo.topology.published import SCHEDULE_LABEL
@@ -133,25 +134,76 @@ def check(job: MPIJob, api: ApiVersion) -> None:
             hint=f"use a name of at most {63 - len(last) + len(job.name)} characters",
         )
     if not job.name[0].isalpha() and (api.traits.sshd or job.tensorboard):
+        namer = f"MPIJob {api}" if api.traits.sshd else "--tensorboard"
         raise InvalidJob(
             f"the name {job.name} must begin with a letter",
-            why=f"MPIJob {api} names a Service after it"
-            if api.traits.sshd
-            else "--tensorboard names a Service after it",
+            why=f"{namer} names a Service after it",
             hint=f"use a name such as job-{job.name}",
         )
-    _check_version(job, api)
-    _check_ours(job)
     for name, value in _flags(job).items():
         texts = value if isinstance(value, list) else [value]
         if any(re.search(r"[\ud800-\udfff\0]", str(text)) for text in texts):
+            raise _wrong(name, "it holds bytes that are not UTF-8, or a NUL, and a manifest cannot")
+    path = job.ssh_auth_mount_path
+    if path and not path.startswith("/"):
+        raise _wrong("ssh-auth-mount-path", f"{path!r} is no absolute path")
+    for flag, asked, serves, why, hint in _NEEDS:
+        if asked(job) and not serves(api.traits):
+            versions, named = " or ".join(reversed(having(serves))), flag.format(job=job)
             raise InvalidJob(
-                f"--{name} is not valid text",
-                flag=f"--{name}",
-                why="it holds bytes that are not UTF-8, or a NUL, and a manifest cannot",
+                f"{named} needs MPIJob {versions}",
+                why=why.format(api=api),
+                hint=hint,
+                flag=named,
             )
-    mounted(job, "")
+    _check_ours(job)
 
+
+def _wrong(flag: str, why: str) -> InvalidJob:
+    return InvalidJob(f"--{flag} is invalid", why=why, flag=f"--{flag}")
+
+
+_Need = tuple[str, Callable[[MPIJob], object], Callable[[Traits], bool], str, str]
+
+_NEEDS: tuple[_Need, ...] = (
+    (
+        "--mpi-implementation {job.mpi_implementation}",
+        lambda job: job.mpi_implementation is not MPIImplementation.OPENMPI,
+        lambda version: version.sshd,
+        "the operator of MPIJob {api} writes the list of hosts for Open MPI alone",
+        "leave it out, and give mpirun a list of hosts in its own format",
+    ),
+    (
+        "--ssh-auth-mount-path",
+        lambda job: job.ssh_auth_mount_path,
+        lambda version: version.sshd,
+        "workers of MPIJob {api} are reached through kubectl exec, not ssh",
+        "leave it out",
+    ),
+    (
+        "--pod-shape shared",
+        lambda job: job.pod_shape is PodShape.SHARED,
+        lambda version: version.sshd,
+        "in MPIJob {api} ranks do not know which of the GPUs of their pod are theirs",
+        "use --pod-shape fused: one pod for the workers of a node",
+    ),
+    (
+        "--running-timeout",
+        lambda job: job.running_timeout,
+        lambda version: version.deadline,
+        "MPIJob {api} has no field for a deadline",
+        "leave it out, and let the command end itself: timeout 1h mpirun ...",
+    ),
+    (
+        "--ttl-after-finished",
+        lambda job: job.ttl_after_finished is not None,
+        lambda version: version.ttl,
+        "MPIJob {api} has no field for it, so the job would never be deleted",
+        "leave it out, and delete the job later",
+    ),
+)
+"""What not every version has a field for, or its operator a way to do: who asks for it, which
+versions serve, and what to say elsewhere."""
 
 _OWNER = frozenset({"arena.kubeflow.org/uid", "arena.kubeflow.org/username"})
 """What says whose a job is: only who submits it knows."""
@@ -174,58 +226,6 @@ def _check_ours(job: MPIJob) -> None:
                 raise InvalidJob(said, why="its value decides where jobs run")
             if pair.key in _OWNER & ours.keys() or pair.value != ours.get(pair.key, pair.value):
                 raise InvalidJob(said, why=why, hint="leave it out, or use a name of your own")
-
-
-def _check_version(job: MPIJob, api: ApiVersion) -> None:
-    """Refuse what a version has no field for, or its operator no way to do."""
-    path = job.ssh_auth_mount_path
-    if path and not path.startswith("/"):
-        raise InvalidJob(
-            "--ssh-auth-mount-path is invalid",
-            why=f"{path!r} is no absolute path",
-            flag="--ssh-auth-mount-path",
-        )
-    needs: list[tuple[object, str, Callable[[Traits], bool], str, str]] = [
-        (
-            job.mpi_implementation is not MPIImplementation.OPENMPI,
-            f"--mpi-implementation {job.mpi_implementation}",
-            lambda one: one.sshd,
-            f"the operator of MPIJob {api} writes the list of hosts for Open MPI alone",
-            "leave it out, and give mpirun a list of hosts in its own format",
-        ),
-        (
-            path,
-            "--ssh-auth-mount-path",
-            lambda one: one.sshd,
-            f"workers of MPIJob {api} are reached through kubectl exec, not ssh",
-            "leave it out",
-        ),
-        (
-            job.pod_shape is PodShape.SHARED,
-            "--pod-shape shared",
-            lambda one: one.sshd,
-            f"in MPIJob {api} ranks do not know which of the GPUs of their pod are theirs",
-            "use --pod-shape fused: one pod for the workers of a node",
-        ),
-        (
-            job.running_timeout,
-            "--running-timeout",
-            lambda one: one.deadline,
-            f"MPIJob {api} has no field for a deadline",
-            "leave it out, and let the command end itself: timeout 1h mpirun ...",
-        ),
-        (
-            job.ttl_after_finished is not None,
-            "--ttl-after-finished",
-            lambda one: one.ttl,
-            f"MPIJob {api} has no field for it, so the job would never be deleted",
-            "leave it out, and delete the job later",
-        ),
-    ]
-    for asked, flag, serves, why, hint in needs:
-        if asked and not serves(api.traits):
-            versions = " or ".join(reversed(having(serves)))
-            raise InvalidJob(f"{flag} needs MPIJob {versions}", why=why, hint=hint, flag=flag)
 
 
 def on_host_network(job: MPIJob) -> bool:
@@ -292,7 +292,7 @@ def render(
         "host_network": context["host_network"] or (topology and api.traits.arenas),
         "chart": CHART,
         "values": to_yaml([_flags(job)]),
-        "folders": folders(job, files),
+        "folders": _folders(job, files),
     }
     names = [f"mpijob/{api.traits.template}", "mpijob/configmaps.yaml.j2"]
     if job.tensorboard:
@@ -307,15 +307,19 @@ def _context(
     ours, workers = _labels(job, owner), _worker_labels(job, topology=topology)
     labels = ours | {one.key: one.value for one in job.label if one.key not in ours | workers}
     notes = _annotations(job, owner)
-    annotations = notes | {one.key: one.value for one in job.annotation if one.key not in notes}
     synced = _environment(job)
-    worker, launcher = _compute(job)
     environment = (_SPEAKING if job.nccl_debug else {}) | synced
     shared = job.pod_shape is PodShape.SHARED
-    volumes = [
-        one for one in mounted(job, namespace) if not (shared and one.flag == "--share-memory")
-    ]
-    seen = logs(job, volumes)
+    volumes = _mounted(job, namespace)
+    if shared:
+        volumes = [one for one in volumes if one.flag != "--share-memory"]
+    seen = [one for one in volumes if _STORAGE & one.source.keys() and _inside(job.logdir, one)]
+    roles = {
+        "both": volumes,
+        "worker": volumes,
+        "launcher": [one for one in volumes if one.launcher],
+    }
+    compute = _compute(job)
     return {
         "job": job,
         "namespace": namespace,
@@ -326,13 +330,15 @@ def _context(
         "names_hcas": job.nccl_hca and not named_by_job(job),
         "labels": labels,
         "worker_labels": labels | workers,
-        "annotations": annotations,
+        "annotations": {one.key: one.value for one in job.annotation} | notes,
         "selector": {one.key: one.value for one in job.selector},
-        "tolerations": [_toleration(one) for one in job.toleration],
+        "tolerations": [
+            {key: value for key, value in asdict(one).items() if value} for one in job.toleration
+        ],
         "host_network": on_host_network(job),
         # Init containers ask for what their pod has anyway, so that they add nothing to it.
-        "compute": {"both": worker, "worker": worker, "launcher": launcher},
-        "launcher_resources": {"requests": launcher, "limits": launcher}
+        "compute": compute,
+        "launcher_resources": {"requests": compute["launcher"], "limits": compute["launcher"]}
         if job.launcher_cpu or job.launcher_memory
         else {},
         "env": {
@@ -341,8 +347,8 @@ def _context(
             "launcher": _variables(_launching(job, api) | environment),
         },
         "sync_env": _variables(synced | _sync(job)),
-        "volumes": by_role(volumes, lambda one: one.volume),
-        "mounts": by_role(volumes, lambda one: one.mount),
+        "volumes": {role: [one.volume for one in mounts] for role, mounts in roles.items()},
+        "mounts": {role: [one.mount for one in mounts] for role, mounts in roles.items()},
         "tensorboard_labels": labels | {"role": "tensorboard"},
         "tensorboard_volumes": [one.volume for one in seen],
         "tensorboard_mounts": [one.mount for one in seen],
@@ -387,16 +393,6 @@ def _worker_labels(job: MPIJob, *, topology: bool) -> dict[str, str]:
         labels["gpu-topology"] = job.name
         labels["gpu-topology-replica"] = str(job.workers)
     return labels
-
-
-def _toleration(one: Toleration) -> dict[str, str]:
-    written = {
-        "key": one.key,
-        "operator": one.operator,
-        "value": one.value,
-        "effect": one.effect,
-    }
-    return {key: value for key, value in written.items() if value}
 
 
 def _environment(job: MPIJob) -> dict[str, str]:
@@ -465,40 +461,164 @@ def _sync(job: MPIJob) -> dict[str, str]:
     }
 
 
-def _compute(job: MPIJob) -> tuple[dict[str, str], dict[str, str]]:
-    """CPU and memory of a worker, and of the launcher."""
+def _compute(job: MPIJob) -> dict[str, dict[str, str]]:
+    """CPU and memory of each kind of pod; `both` is a launcher that is also a worker."""
     worker = {"cpu": job.cpu, "memory": job.memory}
     launcher = {"cpu": job.launcher_cpu or job.cpu, "memory": job.launcher_memory or job.memory}
-    found = [{name: one.text for name, one in asked.items() if one} for asked in (worker, launcher)]
-    return found[0], found[1]
+    return {
+        role: {name: amount.text for name, amount in asked.items() if amount}
+        for role, asked in (("both", worker), ("worker", worker), ("launcher", launcher))
+    }
 
 
 def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
-    compute, launcher = _compute(job)
+    """The same with GPUs and other devices."""
+    compute = _compute(job)
     worker = {one.name: one.quantity.text for one in job.device}
     if job.gpus:
         worker[resource] = str(job.gpus)
     if job.rdma:
         worker.setdefault("rdma/hca", "1")
-    worker |= compute
-    return {"both": worker, "worker": worker, "launcher": launcher}
+    worker |= compute["worker"]
+    return {"both": worker, "worker": worker, "launcher": compute["launcher"]}
 
 
 def _flags(job: MPIJob) -> dict[str, Any]:
     """The flags that say more than their defaults, as plain values under their own names."""
     flags = flags_of(MPIJob)
-    said = {}
-    for one in fields(MPIJob):
-        value, flag = getattr(job, one.name), flags.get(one.name)
-        if value != one.default:
-            name = spelling(one.name, flag).lstrip("-") if flag else one.name
-            said[name] = _plain(value)
-    return said
+    given = {one.name: getattr(job, one.name) for one in fields(MPIJob)}
+    return {
+        spelling(one.name, flags[one.name]).lstrip("-") if one.name in flags else one.name: _plain(
+            given[one.name]
+        )
+        for one in fields(MPIJob)
+        if given[one.name] != one.default
+    }
 
 
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, Duration):
-        return str(value)
-    return value if isinstance(value, bool | int | float) else str(value)
+    is_number = isinstance(value, bool | int | float) and not isinstance(value, Duration)
+    return value if is_number else str(value)
+
+
+# What is mounted where
+
+
+class _Mount(NamedTuple):
+    """A volume and its path in the containers; `flag` and `launcher` say who asked, who gets it."""
+
+    name: str
+    source: Manifest
+    path: str
+    flag: str
+    launcher: bool = False
+
+    @property
+    def volume(self) -> Manifest:
+        return {"name": self.name, **self.source}
+
+    @property
+    def mount(self) -> Manifest:
+        return {"mountPath": self.path, "name": self.name}
+
+
+_STORAGE = {"hostPath", "persistentVolumeClaim"}
+"""Volumes that outlive their pod."""
+
+
+def _mounted(job: MPIJob, namespace: str) -> list[_Mount]:
+    """Every volume in arena's order; InvalidJob if two would be mounted at one path."""
+    volumes = []
+    for folder in dict.fromkeys(_place(one)[0] for one in job.config_file):
+        source = {"configMap": {"name": f"{job.name}-{_key(folder)}"}}
+        volumes.append(_Mount(_key(folder), source, folder, "--config-file", launcher=True))
+    stored = [
+        _Mount(
+            f"training-claim-{index}",
+            {"persistentVolumeClaim": {"claimName": claim.name}},
+            claim.path,
+            f"--data {claim}",
+            job.mounts_on_launcher,
+        )
+        for index, claim in enumerate(job.data)
+    ] + [
+        _Mount(
+            f"training-data-{index}",
+            {"hostPath": {"path": folder.host}},
+            folder.container,
+            f"--data-dir {folder}",
+            job.mounts_on_launcher,
+        )
+        for index, folder in enumerate(job.data_dir)
+    ]
+    covered = any(_inside(job.logdir, one) for one in stored)
+    if job.tensorboard and job.logdir.startswith("/") and not covered:
+        number = int(digest(f"{namespace}/{job.name}"), 16) % 10**9
+        host = {"hostPath": {"path": f"/arena_logs/training{number:09}"}}
+        volumes.append(_Mount("training-logs-volume", host, job.logdir, "--logdir"))
+    if job.sync_mode is not SyncMode.NONE:
+        code = job.working_dir.rstrip("/") + "/code"
+        volumes.append(_Mount("code-sync", {"emptyDir": {}}, code, "--sync-mode", launcher=True))
+    memory = {"emptyDir": {"medium": "Memory", "sizeLimit": job.share_memory.text}}
+    # /dev/shm is NCCL's shared memory in the container.
+    volumes += [*stored, _Mount("dshm", memory, "/dev/shm", "--share-memory")]  # noqa: S108
+    taken: dict[str, str] = {}
+    for one in volumes:
+        path = one.path.rstrip("/")
+        if path in taken:
+            raise InvalidJob(
+                f"two things would be mounted at {path}", why=f"{taken[path]} and {one.flag}"
+            )
+        taken[path] = one.flag
+    return volumes
+
+
+def _inside(path: str, mount: _Mount) -> bool:
+    """Whether a volume holds a folder of the containers."""
+    return (path.rstrip("/") + "/").startswith(mount.path.rstrip("/") + "/")
+
+
+def _place(one: ConfigFile) -> tuple[str, str]:
+    """The folder and name that a file has in the containers; without a target, as on this host."""
+    # Path would leave `..` as it is, and raise for an unknown `~user`.
+    here = os.path.abspath(os.path.expanduser(one.source))  # noqa: PTH100, PTH111 - see above
+    return posixpath.split(posixpath.normpath(one.target or here))
+
+
+def _key(folder: str) -> str:
+    """What the ConfigMap and the volume of a folder are called, as arena calls them."""
+    return digest(folder)[:15]
+
+
+_MOST = 1 << 20
+"""Bytes that a ConfigMap may hold (Kubernetes, `MaxSecretSize`, which counts for both)."""
+
+
+def _folders(job: MPIJob, files: Mapping[ConfigFile, str]) -> list[dict[str, Any]]:
+    """The config files grouped by their folder: a ConfigMap is mounted over a whole folder.
+
+    InvalidJob for two files at one path, and for names and sizes that no ConfigMap can have.
+    """
+    grouped: dict[str, dict[str, str]] = {}
+    for one in dict.fromkeys(job.config_file):
+        folder, name = _place(one)
+        held = grouped.setdefault(folder, {})
+        if name in held:
+            raise InvalidJob(f"two files would be put at {folder}/{name}", why=f"one is {one}")
+        if re.fullmatch(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}", name) is None:
+            raise InvalidJob(
+                f"no file of --config-file can be called {name!r} in the containers",
+                why="Kubernetes allows letters, digits, '-', '_' and '.'",
+                hint=f"give it another name there: {one.source}:{folder.rstrip('/')}/NAME",
+            )
+        held[name] = files[one]
+        size = sum(len(text.encode()) for pair in held.items() for text in pair)
+        if size > _MOST:
+            raise InvalidJob(
+                f"the files of --config-file in {folder} are too large",
+                why=f"they have {size} bytes, and Kubernetes keeps at most {_MOST} together",
+                hint="put them on a volume, and mount that with --data",
+            )
+    return [{"key": _key(folder), "files": held} for folder, held in grouped.items()]

@@ -30,7 +30,7 @@ from arena_topo.engines.kubernetes.shapes import oddity
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
 from arena_topo.manifests import INCOMPLETE, STATE
-from arena_topo.manifests.volumes import config_maps
+from arena_topo.manifests.annotations import config_maps
 from arena_topo.topology import GPUSet, configmap, members, published
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from arena_topo.engines.kubernetes.watching import Cache
 from arena_topo.engines.kubernetes.writing import Writer, deletion, part, unless_overtaken
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
+from arena_topo.manifests.annotations import config_maps
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
-from arena_topo.manifests.volumes import config_maps
 from arena_topo.notes import Alert
 from arena_topo.topology import Cluster, published
 
