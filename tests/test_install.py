@@ -303,7 +303,7 @@ def test_the_pods_run_commands_that_there_are(kind):
     [
         ("", "which image is it?"),
         ("two words", "'two words' is not the name of an image"),
-        ("a/b@sha256:12", "'sha256:12' is not the digest of an image"),
+        ("a/b@sha256:12", "'a/b@sha256:12' is not the name of an image"),
         ('a"\nkind: Secret', "is not the name of an image"),
     ],
 )

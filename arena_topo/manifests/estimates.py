@@ -19,12 +19,8 @@ _INSIDE = "node"
 _BEYOND = "beyond"
 """The words of a record for workers of one node, and for nodes that share no known level."""
 
-_TCP = "tcp"
-_BETWEEN = {"two-hosts", "several-hosts", _TCP}
+_BETWEEN = {"two-hosts", "several-hosts", "tcp"}
 """Regimes of GPUs that NCCL takes for those of several hosts, as `bandwidth.Regime` writes them."""
-
-_NO_RING = "nvlink-without-ring"
-_PAIRS = "bridged-pairs"
 
 
 def amount(gbps: float) -> str:
@@ -61,27 +57,22 @@ def limit(regime: str, limited_by: str, *, tier: str | None, nodes: int) -> str:
     `regime` and `limited_by` are words of `bandwidth.Regime` and `bandwidth.Limit`; those of a
     later version are shown as they are. `tier` joins the `nodes`.
     """
+    part = f"the {one_line(limited_by)}"
     if limited_by == "one host inside":
         return "what one host reaches inside"
     if regime in _BETWEEN:
-        where = _between(tier, nodes)
-        if regime == _TCP:
-            return f"TCP {where}"
-        return f"the {one_line(limited_by)} {where}"
-    where = "inside one node" if nodes == 1 else f"within one {level(str(tier))}"
-    if regime == _NO_RING:
-        return f"the {one_line(limited_by)} {where}, as no ring of NVLinks joins these GPUs"
-    if regime == _PAIRS:
-        return f"the {one_line(limited_by)} between the bridged pairs of one node"
-    return f"the {one_line(limited_by)} {where}"
+        return f"{'TCP' if regime == 'tcp' else part} {_between(tier, nodes)}"
+    if regime == "bridged-pairs":
+        return f"{part} between the bridged pairs of one node"
+    why = ", as no ring of NVLinks joins these GPUs" if regime == "nvlink-without-ring" else ""
+    return f"{part} {'inside one node' if nodes == 1 else f'within one {level(str(tier))}'}{why}"
 
 
 def _between(tier: str | None, nodes: int) -> str:
     if nodes == 1:
         return "between the pods of one node"
-    if tier in {None, _INSIDE, _BEYOND}:
-        return f"between {nodes} nodes"
-    return f"between {nodes} nodes within one {level(str(tier))}"
+    within = "" if tier in {None, _INSIDE, _BEYOND} else f" within one {level(str(tier))}"
+    return f"between {nodes} nodes{within}"
 
 
 def level(tier: str) -> str:

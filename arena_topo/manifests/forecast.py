@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from arena_topo.bandwidth import Estimate
 from arena_topo.manifests import Binding, Forecast, Guarantee
@@ -27,30 +28,31 @@ def counted_on(placement: Placement, binding: Binding) -> Estimate | None:
 def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
     """What to expect of a placement: what these pods get, and what joined ones would."""
     searched, placement = placement, valued_as(placement, cluster, binding)
-    usable = counted_on(placement, binding)
-    inside = placement.inside
+    usable, inside = counted_on(placement, binding), placement.inside
     # What is proven is proven of the pods that were searched for, and of the GPUs planned.
-    same = placement is searched
-    proven = same and usable == placement.bandwidth
+    same, proof = placement is searched, placement.proof
+    estimated: dict[str, Any] = {}
+    if usable is not None:
+        estimated = {
+            "usable": _short(usable.point),
+            "low": _short(usable.low),
+            "high": _short(usable.high),
+            "regime": str(usable.regime),
+            "limited_by": str(usable.limited_by),
+            "assumed": bool(usable.assumed),
+        }
     return Forecast(
         state="placed",
         workers=parse_map(placement_map(placement)),
         bus_bandwidth=None if inside is None else _short(inside.point),
-        usable=None if usable is None else _short(usable.point),
-        low=None if usable is None else _short(usable.low),
-        high=None if usable is None else _short(usable.high),
-        regime=None if usable is None else str(usable.regime),
-        limited_by=None if usable is None else str(usable.limited_by),
         tier=placement.tier,
         binding=binding.name,
         guarantee=binding.guarantee.value,
         confirmed=binding.confirmed,
-        optimal=placement.proof.optimal and proven,
-        bound=_short(placement.proof.bound)
-        if same and math.isfinite(placement.proof.bound)
-        else None,
+        optimal=proof.optimal and same and usable == placement.bandwidth,
+        bound=_short(proof.bound) if same and math.isfinite(proof.bound) else None,
         emulated=cluster is not None and cluster.emulated,
-        assumed=usable is not None and bool(usable.assumed),
+        **estimated,
     )
 
 

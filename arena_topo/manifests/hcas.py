@@ -8,7 +8,6 @@ list without any NIC of the pod would leave it with sockets.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from arena_topo.bandwidth import nearest_nics
@@ -47,66 +46,59 @@ def chosen_hcas(
     """The NICs nearest to the GPUs of a job that asks for them, the same on each of its nodes."""
     if not job.nccl_hca:
         return HCAs()
-    why = _why_not(job, placement, binding)
-    if why:
-        return HCAs(why=why)
-    machines = {node.name: node.machine for node in cluster.nodes} if cluster is not None else {}
-    found: dict[NodeName, tuple[str, ...]] = {}
-    for name, cards in _nearest(placement, machines).items():
-        if why := _unnamed(machines.get(name), cards, name):
-            return HCAs(why=why)
-        found[name] = tuple(machines[name].nics[card].name for card in sorted(cards))
-    names = set(found.values())
-    if len(names) > 1:
+    try:
+        _check(job, placement, binding)
+        machines = {one.name: one.machine for one in cluster.nodes} if cluster is not None else {}
+        found = {_names(name, machines.get(name), placement) for name in placement.nodes}
+    except ValueError as error:
+        return HCAs(why=str(error))
+    if len(found) > 1:
         return HCAs(
             why="the NICs nearest to the GPUs are not called the same on all nodes, and all"
             " workers share one template"
         )
-    return HCAs(names=names.pop())
+    return HCAs(names=found.pop())
 
 
-def _why_not(job: MPIJob, placement: Placement, binding: Binding) -> str:
-    """Why no names are said, whatever the machines have."""
+def _check(job: MPIJob, placement: Placement, binding: Binding) -> None:
+    """ValueError says why no names are said, whatever the machines have."""
     if named_by_job(job):
-        return "the job sets it itself"
+        raise ValueError("the job sets it itself")
     hosts = len(placement.assignments if binding.separate else placement.nodes)
     if hosts == 1:
-        return "all GPUs are in one host, which needs no NIC"
-    if binding.guarantee is not Guarantee.GPUS or not all(
-        one.gpus for one in placement.assignments
-    ):
-        return f"the workers may get other GPUs than planned (guarantee {binding.guarantee})"
+        raise ValueError("all GPUs are in one host, which needs no NIC")
+    known = all(one.gpus for one in placement.assignments)
+    if binding.guarantee is not Guarantee.GPUS or not known:
+        raise ValueError(
+            f"the workers may get other GPUs than planned (guarantee {binding.guarantee})"
+        )
     given = ["rdma/hca"] if job.rdma else []
     given += [one.name for one in job.device if is_rdma(one.name)]
     if not given and not job.host_network:
-        return "the pods are given no NIC: add --rdma, --device rdma/NAME=1 or --hostNetwork"
-    own = next((name for name in given if not name.startswith(_SHARED)), None)
-    if own is not None:
-        return f"which of its NICs a node gives to each pod as {own} is not known before"
-    return ""
+        raise ValueError(
+            "the pods are given no NIC: add --rdma, --device rdma/NAME=1 or --hostNetwork"
+        )
+    for name in given:
+        if not name.startswith(_SHARED):
+            raise ValueError(
+                f"which of its NICs a node gives to each pod as {name} is not known before"
+            )
 
 
-def _nearest(
-    placement: Placement, machines: Mapping[NodeName, Machine]
-) -> dict[NodeName, set[int]]:
-    """The NICs that the GPUs of the job use on each node; none where the machine is not known.
-
-    Workers of one node share them: of these each takes those that are nearest to its own GPUs.
-    """
-    found: dict[NodeName, set[int]] = {}
-    for one in placement.assignments:
-        cards, machine = found.setdefault(one.node, set()), machines.get(one.node)
-        if machine is not None and not machine.nics_assumed:
-            cards.update(card for gpu in one.gpus for card in nearest_nics(machine, gpu))
-    return found
-
-
-def _unnamed(machine: Machine | None, cards: set[int], node: NodeName) -> str:
-    """Why the NICs of a node cannot be named; empty if they can."""
+def _names(node: NodeName, machine: Machine | None, placement: Placement) -> tuple[str, ...]:
+    """The NICs nearest to each GPU of the job on a node; ValueError says why they have no names."""
     if machine is not None and machine.nics_assumed:
-        return f"the NICs of node {node} are only assumed: {one_line(machine.nics_assumed)}"
-    if machine is None or not cards:
-        return f"the NICs of node {node} are not known"
-    names = [machine.nics[card].name for card in sorted(cards)]
-    odd = next((name for name in names if not _HCA.fullmatch(name)), "")
-    return f"{one_line(odd)} of node {node} is no name of an HCA, such as mlx5_0" if odd else ""
+        raise ValueError(
+            f"the NICs of node {node} are only assumed: {one_line(machine.nics_assumed)}"
+        )
+    gpus = [gpu for one in placement.assignments if one.node == node for gpu in one.gpus]
+    near = {card for gpu in gpus for card in nearest_nics(machine, gpu)} if machine else set()
+    if machine is None or not near:
+        raise ValueError(f"the NICs of node {node} are not known")
+    names = tuple(machine.nics[card].name for card in sorted(near))
+    for name in names:
+        if not _HCA.fullmatch(name):
+            raise ValueError(
+                f"{one_line(name)} of node {node} is no name of an HCA, such as mlx5_0"
+            )
+    return names

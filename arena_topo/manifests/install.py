@@ -12,8 +12,8 @@ The text that is printed keeps the comments of the templates, among them the rea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from arena_topo.errors import UsageError
@@ -82,32 +82,26 @@ class Installation:
     image_pull_secrets: tuple[str, ...] = ()
 
 
-_REPOSITORY = r"[A-Za-z0-9][\w.-]*(?::[0-9]+)?(?:/[\w.-]+)*"
-_IMAGE = re.compile(rf"{_REPOSITORY}(?::(?P<tag>[\w][\w.-]*))?(?:@(?P<digest>\S+))?", re.ASCII)
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+_IMAGE = re.compile(
+    r"[A-Za-z0-9][\w.-]*(?::[0-9]+)?(?:/[\w.-]+)*(?::\w[\w.-]*)?"
+    r"(?P<digest>@sha256:[0-9a-f]{64}|@sha512:[0-9a-f]{128})?",
+    re.ASCII,
+)
+"""The name of an image: REPOSITORY/NAME:TAG@DIGEST (github.com/distribution/reference)."""
 
 
 def check(installation: Installation) -> tuple[str, ...]:
-    """What a person should know of it; UsageError where it contradicts itself.
-
-    The form of an image is that of github.com/distribution/reference.
-    """
+    """What a person should know of it; UsageError where its image has no name or an odd one."""
     image, runs = installation.image, installation.controller or installation.agent
     found = _IMAGE.fullmatch(image)
     if found is None and (image or runs):
         raise UsageError(
             f"{image!r} is not the name of an image" if image else "which image is it?",
             why="the controller and the agent are containers of arena-topo",
-            hint="arena-topo install --image REPOSITORY/NAME@sha256:...; the Dockerfile of"
-            " arena-topo builds one",
+            hint="arena-topo install --image REPOSITORY/NAME@sha256:... (64 hexadecimal digits);"
+            " the Dockerfile of arena-topo builds one",
         )
-    digest = found["digest"] if found is not None else None
-    if digest is not None and not _DIGEST.fullmatch(digest):
-        raise UsageError(
-            f"{digest!r} is not the digest of an image",
-            why="it is sha256: and 64 hexadecimal digits",
-        )
-    if digest is None and runs:
+    if found is not None and found["digest"] is None and runs:
         return (
             f"{image} can become another image at any time: name it by its digest, NAME@sha256:...",
         )
@@ -117,18 +111,12 @@ def check(installation: Installation) -> tuple[str, ...]:
 def text(installation: Installation) -> str:
     """Every object in the order in which it is to be created, as YAML with its reasons."""
     context: dict[str, Any] = {
-        "image": installation.image,
-        "agent": installation.agent,
-        "gang": installation.gang,
-        "ack": installation.ack,
-        "runtime_class": installation.runtime_class,
-        "node_selector": dict(installation.node_selector),
+        **{one.name: getattr(installation, one.name) for one in fields(Installation)},
         "image_pull_secrets": [{"name": one} for one in installation.image_pull_secrets],
-        "gpu_labels": list(GPU_LABELS),
-        "alive": list(ALIVE),
+        "gpu_labels": GPU_LABELS,
+        "alive": ALIVE,
     }
-    wanted = {"controller": installation.controller, "agent": installation.agent}
-    parts = [one for one in _PARTS if wanted.get(one, True)]
+    parts = [one for one in _PARTS if context.get(one, True)]
     return "---\n".join(templates.text(f"install/{one}.yaml.j2", context) for one in parts)
 
 
@@ -158,17 +146,12 @@ class Right:
 
 def rights(role: str) -> tuple[Right, ...]:
     """What a ClusterRole of `install` allows, each verb by itself."""
-    found = next(
-        one
+    return tuple(
+        Right(verb=verb, group=group, resource=resource, everywhere=role == CLUSTER_READER)
         for one in everything()
         if one["kind"] == "ClusterRole" and one["metadata"]["name"] == role
+        for rule in one["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
     )
-    return tuple(_rights(found["rules"], everywhere=role == CLUSTER_READER))
-
-
-def _rights(rules: list[Manifest], *, everywhere: bool) -> Iterator[Right]:
-    for rule in rules:
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                for verb in rule["verbs"]:
-                    yield Right(verb=verb, group=group, resource=resource, everywhere=everywhere)

@@ -49,8 +49,9 @@ def _dumper() -> Any:
     import yaml
 
     def text(dumper: Any, value: str) -> Any:
+        lines = value.removesuffix("\n").split("\n")
         style = '"'
-        if "\n" in value and _is_plain_lines(value):
+        if "\n" in value and lines[0][:1].strip() and lines[-1] and all(map(_is_plain, lines)):
             style = "|"
         elif '"' in value and re.fullmatch(r"[!-~]([ -~]*[!-~])?", value):
             style = "'"
@@ -59,23 +60,15 @@ def _dumper() -> Any:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     # Aliases are legal YAML, but nobody wants to read one in a manifest.
-    dumper: Any = type(
-        "Dumper",
-        (getattr(yaml, "CSafeDumper", yaml.SafeDumper),),
-        {"ignore_aliases": lambda _self, _data: True},
-    )
+    base = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    dumper: Any = type("Dumper", (base,), {"ignore_aliases": lambda _self, _data: True})
     dumper.add_representer(str, text)
     return dumper
 
 
-def _is_plain_lines(value: str) -> bool:
-    """Whether a text of several lines can stand as it is, below a `|`."""
-    lines = value.removesuffix("\n").split("\n")
-    return (
-        all(re.fullmatch(r"[ -~]*[!-~]|", line) for line in lines)
-        and lines[0][:1].strip() != ""
-        and lines[-1] != ""
-    )
+def _is_plain(line: str) -> bool:
+    """Whether a line can stand as it is, below a `|`."""
+    return re.fullmatch(r"[ -~]*[!-~]|", line) is not None
 
 
 def as_json(value: object) -> str:
