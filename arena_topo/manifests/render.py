@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from arena_topo.errors import InvalidJob
@@ -41,7 +42,7 @@ from arena_topo.manifests.hcas import HCAs, chosen_hcas, named_by_job
 from arena_topo.manifests.pinning import avoiding_reserved, placed
 from arena_topo.manifests.serialize import to_yaml
 from arena_topo.manifests.templates import objects, text
-from arena_topo.manifests.versions import ApiVersion, Traits, having
+from arena_topo.manifests.versions import ApiVersion, having
 from arena_topo.solver import Placement, Request
 from arena_topo.topology import Cluster
 from arena_topo.topology.published import SCHEDULE_LABEL
@@ -147,14 +148,24 @@ def check(job: MPIJob, api: ApiVersion) -> None:
     path = job.ssh_auth_mount_path
     if path and not path.startswith("/"):
         raise _wrong("ssh-auth-mount-path", f"{path!r} is no absolute path")
-    for flag, asked, serves, why, hint in _NEEDS:
-        if asked(job) and not serves(api.traits):
-            versions, named = " or ".join(reversed(having(serves))), flag.format(job=job)
+    for flag, is_asked, trait in (
+        (
+            f"--mpi-implementation {job.mpi_implementation}",
+            job.mpi_implementation is not MPIImplementation.OPENMPI,
+            "sshd",
+        ),
+        ("--ssh-auth-mount-path", path, "sshd"),
+        ("--pod-shape shared", job.pod_shape is PodShape.SHARED, "sshd"),
+        ("--running-timeout", job.running_timeout, "deadline"),
+        ("--ttl-after-finished", job.ttl_after_finished is not None, "ttl"),
+    ):
+        serves = attrgetter(trait)
+        if is_asked and not serves(api.traits):
             raise InvalidJob(
-                f"{named} needs MPIJob {versions}",
-                why=why.format(api=api),
-                hint=hint,
-                flag=named,
+                f"{flag} needs MPIJob {' or '.join(reversed(having(serves)))}",
+                why=f"MPIJob {api} has no field for it, or its operator no way to do it",
+                hint="leave it out, or install an operator that serves another version",
+                flag=flag,
             )
     _check_ours(job)
 
@@ -162,48 +173,6 @@ def check(job: MPIJob, api: ApiVersion) -> None:
 def _wrong(flag: str, why: str) -> InvalidJob:
     return InvalidJob(f"--{flag} is invalid", why=why, flag=f"--{flag}")
 
-
-_Need = tuple[str, Callable[[MPIJob], object], Callable[[Traits], bool], str, str]
-
-_NEEDS: tuple[_Need, ...] = (
-    (
-        "--mpi-implementation {job.mpi_implementation}",
-        lambda job: job.mpi_implementation is not MPIImplementation.OPENMPI,
-        lambda version: version.sshd,
-        "the operator of MPIJob {api} writes the list of hosts for Open MPI alone",
-        "leave it out, and give mpirun a list of hosts in its own format",
-    ),
-    (
-        "--ssh-auth-mount-path",
-        lambda job: job.ssh_auth_mount_path,
-        lambda version: version.sshd,
-        "workers of MPIJob {api} are reached through kubectl exec, not ssh",
-        "leave it out",
-    ),
-    (
-        "--pod-shape shared",
-        lambda job: job.pod_shape is PodShape.SHARED,
-        lambda version: version.sshd,
-        "in MPIJob {api} ranks do not know which of the GPUs of their pod are theirs",
-        "use --pod-shape fused: one pod for the workers of a node",
-    ),
-    (
-        "--running-timeout",
-        lambda job: job.running_timeout,
-        lambda version: version.deadline,
-        "MPIJob {api} has no field for a deadline",
-        "leave it out, and let the command end itself: timeout 1h mpirun ...",
-    ),
-    (
-        "--ttl-after-finished",
-        lambda job: job.ttl_after_finished is not None,
-        lambda version: version.ttl,
-        "MPIJob {api} has no field for it, so the job would never be deleted",
-        "leave it out, and delete the job later",
-    ),
-)
-"""What not every version has a field for, or its operator a way to do: who asks for it, which
-versions serve, and what to say elsewhere."""
 
 _OWNER = frozenset({"arena.kubeflow.org/uid", "arena.kubeflow.org/username"})
 """What says whose a job is: only who submits it knows."""
@@ -244,25 +213,16 @@ def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
 
 
 def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
-    """What one version of MPIJob does otherwise than the flags say; nothing that `check` refuses.
-
-    The launcher's account: mpi-operator v1alpha1, `newLauncher` in `mpi_job_controller.go`.
-    """
-    said = []
-    if job.service_account and not api.traits.launcher_account:
-        said.append(
-            f"only the workers run as {job.service_account}: the operator of MPIJob {api} makes"
-            " a service account of its own for the launcher"
-        )
-    if one_per_node(job, api):
-        said.append(
-            "--hostNetwork: no two pods of workers share a node, as sshd has its port there; where"
-            " the node itself or another job listens there, it fails"
-            if job.gputopology
-            else "--hostNetwork: of workers that meet on a node all but one fail, as each sshd has"
-            " the same port there; --gputopology gives each a node of its own"
-        )
-    return tuple(said)
+    """What one version of MPIJob does otherwise than the flags say."""
+    if not one_per_node(job, api):
+        return ()
+    return (
+        "--hostNetwork: no two pods of workers share a node, as sshd has its port there; where"
+        " the node itself or another job listens there, it fails"
+        if job.gputopology
+        else "--hostNetwork: of workers that meet on a node all but one fail, as each sshd has"
+        " the same port there; --gputopology gives each a node of its own",
+    )
 
 
 # What the objects look like

@@ -51,8 +51,6 @@ class Traits:
     """Workers carry their number as a label."""
     times_launcher: bool = True
     """The job says when its launcher ended."""
-    launcher_account: bool = True
-    """The launcher runs as the service account of the template."""
     arenas: bool = False
     """Arena writes this version itself: it reads the job's ConfigMap back, and its topology jobs
     use the network of the node and the GPUs of ACK's device plugin."""
@@ -119,7 +117,6 @@ _TRAITS = {
         gates=False,
         numbered=False,
         times_launcher=False,
-        launcher_account=False,
         arenas=True,
     ),
 }
