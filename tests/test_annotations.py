@@ -19,6 +19,7 @@ from arena_topo.engines.kubernetes.queued import queued
 from arena_topo.errors import InvalidJob
 from arena_topo.job import (
     BindingChoice,
+    Device,
     Duration,
     KeyValue,
     MPIJob,
@@ -27,7 +28,6 @@ from arena_topo.job import (
     Quantity,
     Toleration,
 )
-from arena_topo.job.values import Device
 from arena_topo.manifests import MAP, REQUEST, STATE, TRIES, render
 from arena_topo.manifests.annotations import asked, job_of, requested
 from arena_topo.manifests.versions import ApiVersion

@@ -26,6 +26,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from arena_topo import cli
+from arena_topo import job as small
 from arena_topo.cli import jobschema
 from arena_topo.cli.arguments import FileFlag
 from arena_topo.cli.commands import JOB, ArenaCommand
@@ -34,7 +35,6 @@ from arena_topo.cli.options import Globals, spread
 from arena_topo.errors import ArenaError, InvalidJob, UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import Duration, MPIJob, PlacementPolicy, Quantity, SyncMode, Toleration
-from arena_topo.job import values as small
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "job-file.md").read_text(encoding="utf-8")
@@ -689,11 +689,11 @@ def test_a_name_on_the_line_takes_the_place_of_a_generated_one_and_the_other_way
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpus: 1", "--name, --image and the command are missing"),
+        ("gpus: 1", "--name and --image and the command are missing"),
         ("name: a", "--image and the command are missing"),
         ("{name: a, command: ' '}", "--image and the command are missing"),
-        ("{name: a, command: c}", "--image must be set"),
-        ("{name: a, image: i}", "not found command args"),
+        ("{name: a, command: c}", "--image is missing"),
+        ("{name: a, image: i}", "the command is missing"),
     ],
 )
 def test_all_that_a_job_must_have_is_named_at_once(refused, text, message):

@@ -23,7 +23,7 @@ from arena_topo import (
     Quantity,
     Toleration,
 )
-from arena_topo.job.given import kinds
+from arena_topo.job import kinds
 
 BASE = {"name": "demo", "image": "registry.example/train:1", "command": "train"}
 BASE |= {"gputopology": True, "gang": True}

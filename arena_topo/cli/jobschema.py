@@ -10,7 +10,7 @@ from typing import Any
 from arena_topo.cli.jobkeys import ARENA, COMMAND, DAYS, ONE_OF, Key, below, kinds, own_keys
 from arena_topo.cli.options import Globals
 from arena_topo.flag import Flag, flags_of
-from arena_topo.job import Duration, KeyValue, MPIJob, Quantity, values
+from arena_topo.job import Device, Duration, KeyValue, MPIJob, Quantity
 from arena_topo.numbers import whole
 
 Schema = dict[str, Any]
@@ -78,8 +78,8 @@ def _flag(name: str, flag: Flag) -> Schema:
     if not several:
         return said | _value(kind, flag)
     items: Schema = {"type": "array", "items": _item(kind, flag)}
-    if issubclass(kind, KeyValue) or kind is values.Device:
-        amounts = _quantity() if kind is values.Device else _PLAIN
+    if issubclass(kind, KeyValue) or kind is Device:
+        amounts = _quantity() if kind is Device else _PLAIN
         pairs = {"type": "object", "additionalProperties": amounts}
         pairs["propertyNames"] = {"pattern": "^[^=]+$"}
         return said | {"anyOf": [pairs, items]}
@@ -91,7 +91,7 @@ def _help(flag: Flag) -> str:
 
 
 def _item(kind: Any, flag: Flag) -> Schema:
-    if issubclass(kind, KeyValue) or kind is values.Device:
+    if issubclass(kind, KeyValue) or kind is Device:
         return {"type": "string", "pattern": "^[^=]+="}
     return {"type": "string", **({"examples": [flag.metavar]} if flag.metavar else {})}
 

@@ -1,62 +1,28 @@
-"""MPIJob: everything a person can ask for, one declaration per flag.
+"""MPIJob: everything a person can ask for, one declaration per flag, and the values it is made of.
 
-    values      the small values of its fields, each read from the text that is typed
-    given       what a program may give for a field
-    syntax      what of a job no cluster would take
-
-The fields carry arena's names, defaults and error texts (arena v0.15.5, `pkg/argsbuilder`). What
-arena drops in silence, such as an environment variable without `=`, is an error here that names it.
+The fields carry arena's names and defaults (arena v0.15.5, `pkg/argsbuilder`). What arena drops in
+silence, such as an environment variable without `=`, is an error here that names it. A value is
+read by `parse` from the text that is typed; it raises InvalidValue, a ValueError, and whoever reads
+the command line names the flag.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from enum import StrEnum
-from functools import partial
-from typing import Annotated, Any, Self
+from functools import cache, partial
+from typing import Annotated, Any, Self, get_args, get_origin
 
-from arena_topo.errors import InvalidJob
-from arena_topo.flag import BY_KEY, Flag, check, flag, flags_of, spelling
-from arena_topo.job import syntax
-from arena_topo.job.given import taken
-from arena_topo.job.values import (
-    Claim,
-    ConfigFile,
-    Device,
-    Duration,
-    EnvVar,
-    HostPath,
-    KeyValue,
-    Quantity,
-    Toleration,
-)
-from arena_topo.names import is_dns_label
+from arena_topo.errors import InvalidJob, InvalidValue
+from arena_topo.flag import BY_KEY as BY_KEY
+from arena_topo.flag import MOST_HOURS, Flag, check, flag, flags_of, hints_of, spelling
+from arena_topo.names import is_dns_label, is_key, is_label_value, is_subdomain, is_variable
 
-__all__ = [
-    "BY_KEY",
-    "NAME_LIMIT",
-    "SKETCH",
-    "WORKING_DIR",
-    "BindingChoice",
-    "Claim",
-    "CleanPodPolicy",
-    "ConfigFile",
-    "Device",
-    "Duration",
-    "EnvVar",
-    "HostPath",
-    "ImagePullPolicy",
-    "KeyValue",
-    "MPIImplementation",
-    "MPIJob",
-    "NodeLoss",
-    "PlacementPolicy",
-    "PodShape",
-    "Quantity",
-    "SyncMode",
-    "Toleration",
-]
+# The choices
 
 
 class CleanPodPolicy(StrEnum):
@@ -128,6 +94,349 @@ class SyncMode(StrEnum):
     NONE = ""
     GIT = "git"
     RSYNC = "rsync"
+
+
+# The small values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue:
+    """A `KEY=VALUE` pair, split at the first `=`; the value may be empty, the key may not."""
+
+    key: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `KEY=VALUE`; InvalidValue names what is missing."""
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise InvalidValue(f"expected KEY=VALUE, got {text!r}")
+        return cls(key=key, value=value)
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
+
+
+class EnvVar(KeyValue):
+    """An environment variable of every container."""
+
+    __slots__ = ()
+
+
+_QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
+_TENS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_SCALE = {unit: Decimal(10) ** power for unit, power in _TENS.items()}
+_SCALE |= {unit: Decimal(2) ** power for unit, power in _TWOS.items()}
+_LARGEST = (1 << 63) - 1
+"""The largest number a quantity may stand for (kubernetes, apimachinery, resource.Quantity)."""
+_LEAST = Decimal("1e-9")
+"""What the API server rounds a smaller quantity up to (the same source)."""
+_SHOWN = 60
+"""Characters of a text that is refused which a person needs to see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """A Kubernetes quantity such as `500m` or `2Gi`, kept as written, with its exact amount."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.amount > _LARGEST:
+            raise InvalidValue(f"{_short(self.text)} is out of range")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a quantity; InvalidValue if it is none."""
+        return cls(text=text)
+
+    def _parts(self) -> tuple[Decimal, str]:
+        found = _QUANTITY.fullmatch(self.text)
+        if found is None:
+            raise InvalidValue(f"{_short(self.text)} is not {_FORMS[Quantity]}")
+        return Decimal(found[1]), found[2] or ""
+
+    @property
+    def amount(self) -> Decimal:
+        """The exact number meant, in cores or bytes; what is between 0 and 1n counts as 1n."""
+        number, unit = self._parts()
+        try:
+            amount = number * (_SCALE[unit] if unit in _SCALE else Decimal("1" + unit))
+        except ArithmeticError as error:
+            raise InvalidValue(f"{_short(self.text)} is out of range") from error
+        return max(amount, _LEAST) if amount else amount
+
+    def times(self, count: int) -> Self:
+        """So many times this amount, in the same unit; at most what a quantity may stand for."""
+        number, unit = self._parts()
+        if self.amount * count > _LARGEST:
+            return type(self)(text=str(_LARGEST))
+        return type(self)(text=f"{(number * count).normalize():f}{unit}")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """An extended resource for every worker, such as `amd.com/gpu=1`."""
+
+    name: str
+    quantity: Quantity
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `NAME=QUANTITY`; InvalidValue names the flag for what has a flag of its own."""
+        name, _, amount = text.partition("=")
+        own = {"nvidia.com/gpu": "gpus", "cpu": "cpu", "memory": "memory"}.get(name)
+        if own is not None:
+            raise InvalidValue(f"please use '--{own} {amount}' instead of '--device {text}'")
+        # What has no vendor must be one of the resources that Kubernetes itself knows.
+        known = "/" in name or name.startswith("hugepages-") or name == "ephemeral-storage"
+        if not (amount and known and is_key(name)):
+            raise InvalidValue(f"invalid device {text!r}, refer to amd.com/gpu=1")
+        device = cls(name=name, quantity=Quantity.parse(amount))
+        if "/" in name and device.quantity.amount % 1:
+            raise InvalidValue(f"device value {amount!r} is no whole number of devices")
+        return device
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.quantity}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A persistent volume claim and where it is mounted: `--data NAME:/PATH`."""
+
+    name: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `NAME:/PATH`; the path may be neither relative nor the root."""
+        name, _, path = text.partition(":")
+        if not (name and _is_folder(path)):
+            raise InvalidValue(f"expected CLAIM:/PATH, got {text!r}")
+        return cls(name=name, path=path)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPath:
+    """A folder of the node and where it is mounted: `--data-dir /HOST[:/CONTAINER]`."""
+
+    host: str
+    container: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `/HOST[:/CONTAINER]`; neither side may be relative or the root."""
+        host, colon, container = text.partition(":")
+        container = container if colon else host
+        if not (_is_folder(host) and _is_folder(container)):
+            raise InvalidValue(f"expected /HOST[:/PATH], got {text!r}")
+        return cls(host=host, container=container)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.container}"
+
+
+def _is_folder(path: str) -> bool:
+    return path.startswith("/") and bool(path.strip("/")) and ":" not in path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """A local file that every container gets: `--config-file PATH[:/PATH/IN/CONTAINER]`.
+
+    The path is kept as typed; the edge of the program expands it and reads the file.
+    """
+
+    source: str
+    target: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `PATH[:/PATH/IN/CONTAINER]`; the path in the containers may not be relative."""
+        source, colon, target = text.partition(":")
+        if not source or ":" in target or (colon and not target.startswith("/")):
+            raise InvalidValue(f"expected FILE[:/PATH], got {text!r}")
+        return cls(source=source, target=target if colon else None)
+
+    def __str__(self) -> str:
+        return self.source if self.target is None else f"{self.source}:{self.target}"
+
+
+_TOLERATION = re.compile(
+    r"(?P<key>[^=:,\s]+)(=(?P<value>[^=:,]*))?"
+    r"(:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)?(,(?P<operator>Equal|Exists))?)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """What taint the pods bear; empty key with `Exists` bears all.
+
+    `--toleration all`, or `--toleration KEY=VALUE:EFFECT,OPERATOR`, of which KEY is enough: arena's
+    guide shows that form (docs/training/mpijob/toleration.md), though its code drops it (v0.15.5).
+    """
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read arena's form; anything else is an InvalidValue that shows the form."""
+        if text == "all":
+            return cls(operator="Exists")
+        found = _TOLERATION.fullmatch(text)
+        said = found.groupdict(default="") if found else {}
+        if found and not said["operator"]:
+            said["operator"] = "Exists" if found["value"] is None else "Equal"
+        if not said or (said["operator"] == "Exists" and said["value"]):
+            raise InvalidValue(
+                f"expected 'all' or KEY=VALUE:EFFECT,OPERATOR, got {text!r}: the effect is"
+                " NoSchedule, PreferNoSchedule, NoExecute or empty, the operator Equal, or Exists"
+                " without a value"
+            )
+        return cls(**said)
+
+    def __str__(self) -> str:
+        if not self.key:
+            return "all"
+        return f"{self.key}={self.value}:{self.effect},{self.operator}"
+
+    def tolerates(self, key: str, value: str, effect: str) -> bool:
+        """Whether a taint is borne, by the rules of the Kubernetes scheduler."""
+        if self.effect and self.effect != effect:
+            return False
+        if self.key and self.key != key:
+            return False
+        return self.operator == "Exists" or self.value == value
+
+
+_UNITS = {
+    "h": Decimal(3600),
+    "m": Decimal(60),
+    "s": Decimal(1),
+    "ms": Decimal("1e-3"),
+    "us": Decimal("1e-6"),
+    "\u00b5s": Decimal("1e-6"),
+    "\u03bcs": Decimal("1e-6"),
+    "ns": Decimal("1e-9"),
+}
+"""Seconds in each unit of Go's `time.ParseDuration`, both signs for micro included."""
+
+_SPAN = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({'|'.join(sorted(_UNITS, reverse=True))})")
+
+
+class Duration(int):
+    """A time span in whole seconds, read and shown as Go writes it: `90s`, `10m`, `1h30m`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a span, rounded up to a second; InvalidValue shows the form.
+
+        A number without a unit is an error, as in Go, unless it is 0.
+        """
+        if text == "0":
+            return cls(0)
+        parts = _SPAN.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise InvalidValue(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
+        seconds = sum(Decimal(number) * _UNITS[unit] for number, unit in parts)
+        if seconds > MOST_HOURS * 3600:
+            raise InvalidValue(f"expected at most {MOST_HOURS}h")
+        return cls(math.ceil(seconds))
+
+    def __str__(self) -> str:
+        hours, rest = divmod(int(self), 3600)
+        minutes, seconds = divmod(rest, 60)
+        parts = ((hours, "h"), (minutes, "m"), (seconds, "s"))
+        return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
+
+
+# What a program may give for a field
+
+
+_FORMS: Mapping[type, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Quantity: "a quantity such as 500m, 2 or 4Gi",
+    Duration: "a time such as 90s, 10m or 1h30m",
+    KeyValue: "KEY=VALUE",
+    EnvVar: "KEY=VALUE",
+}
+
+
+@cache
+def kinds(record: type) -> dict[str, tuple[type, bool, bool]]:
+    """The kind of each field, whether it holds several, and whether None stands for none."""
+    return {field: _kind(hint) for field, hint in hints_of(record).items()}
+
+
+def _kind(hint: Any) -> tuple[type, bool, bool]:
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(hint) is tuple:
+        return get_args(hint)[0], True, False
+    some = [one for one in get_args(hint) or (hint,) if one is not type(None)]
+    return some[0], False, len(get_args(hint)) > 1
+
+
+def _taken(field: str, value: Any) -> Any:
+    """The value of a field that what was given stands for; ValueError says what it takes.
+
+    A field takes its own values, and the text that a person types for one. Of a repeatable field
+    one value will do; one of `KEY=VALUE` takes a mapping. Numbers stand for quantities, and for
+    seconds.
+    """
+    kind, several, optional = kinds(MPIJob)[field]
+    if value is None and optional:
+        return None
+    if not several:
+        return _one(kind, value)
+    if isinstance(value, Mapping) and issubclass(kind, (KeyValue, Device)):
+        if all(type(key) is str and type(one) in {str, int} for key, one in value.items()):
+            return tuple(_one(kind, f"{key}={one}") for key, one in value.items())
+    elif isinstance(value, Iterable) and not isinstance(value, (str, kind, Mapping)):
+        return tuple(_one(kind, one) for one in value)
+    return (_one(kind, value),)
+
+
+def _one(kind: Any, value: Any) -> Any:
+    number = type(value) in {int, float} and math.isfinite(value)
+    if type(value) is kind and (number or kind is not float):
+        return value
+    if number and kind in {float, Duration}:
+        return kind(math.ceil(value)) if kind is Duration else kind(value)
+    if issubclass(kind, StrEnum):
+        if value in list(kind):
+            return kind(value)
+    elif kind not in {bool, int, float, str} and (
+        isinstance(value, str) or (number and kind is Quantity)
+    ):
+        return kind.parse(str(value))
+    raise InvalidValue(f"expected {_form(kind)}, got {value!r}")
+
+
+def _form(kind: Any) -> str:
+    if issubclass(kind, StrEnum):
+        *some, last = (one.value for one in kind if one.value)
+        return f"{', '.join(some)} or {last}"
+    return _FORMS.get(kind) or kind.__name__
+
+
+# The job
 
 
 NAME_LIMIT = 49
@@ -351,51 +660,31 @@ class MPIJob:
         flags, given = {}, {}
         for field in fields(MPIJob):
             value, found = getattr(self, field.name), flags_of(MPIJob).get(field.name)
+            name = spelling(field.name, found) if found is not None else field.name
             # Most are as they were declared.
             if value is not field.default:
-                value = taken(MPIJob, field.name, value, found)
+                try:
+                    value = _taken(field.name, value)
+                except (ValueError, ArithmeticError) as error:
+                    raise _invalid(name, str(error)) from None
                 object.__setattr__(self, field.name, value)
             if found is not None:
-                name = spelling(field.name, found)
                 flags[name] = found
                 if value != field.default:
                     given[name] = value
                 if isinstance(value, int) and value > _MOST:
-                    raise InvalidJob(
-                        f"{name} is invalid", why=f"{value} is more than {_MOST}", flag=name
-                    )
-        self._check_whole()
+                    raise _invalid(name, f"{value} is more than {_MOST}")
+        parts = {"--name": self.name, "--image": self.image, "the command": self.command.strip()}
+        if missing := [part for part, text in parts.items() if not text]:
+            raise InvalidJob(
+                f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+                hint="--name NAME --image IMAGE 'mpirun -np 4 python train.py'",
+                flag=missing[0] if missing[0].startswith("--") else "",
+            )
         check(flags, given, known=flags, wrong=InvalidJob)
         if self.pack_above is not None and self.pack_above > 1:
-            raise InvalidJob(
-                "--pack-above is invalid",
-                flag="--pack-above",
-                why=f"{self.pack_above:g} is more than all GPUs",
-                hint="it is a share: 0.5 is half of them",
-            )
-        names = Counter(claim.name for claim in self.data)
-        if twice := next((name for name, times in names.items() if times > 1), None):
-            raise InvalidJob(f"your PVC name: {twice} is repeated, please check it")
-        syntax.check(self)
-
-    def _check_whole(self) -> None:
-        """Name all that a job must have and this one has not."""
-        parts = {"--name": self.name, "--image": self.image, "the command": self.command.strip()}
-        missing = [part for part, text in parts.items() if not text]
-        if len(missing) > 1:
-            *some, last = missing
-            raise InvalidJob(
-                f"{', '.join(some)} and {last} are missing",
-                hint="--name NAME --image IMAGE 'mpirun -np 4 python train.py'",
-            )
-        if missing == ["--image"]:
-            raise InvalidJob("--image must be set", flag="--image")
-        if missing == ["the command"]:
-            raise InvalidJob(
-                "not found command args",
-                hint='put the command last, in quotes: "mpirun -np 4 python train.py"',
-            )
-        _check_name(self.name)
+            raise _invalid("--pack-above", f"{self.pack_above:g} is more than all GPUs: 0.5 is half of them")
+        _check_texts(self)
 
     @classmethod
     def sketch(cls, **fields: Any) -> Self:
@@ -408,18 +697,78 @@ class MPIJob:
         return self.workers * self.gpus
 
 
-def _check_name(name: str) -> None:
-    if not name:
-        raise InvalidJob(
-            'required flag(s) "name" not set', hint="add --name NAME or --generate-name PREFIX"
-        )
-    if len(name) > NAME_LIMIT:
-        raise InvalidJob(
-            f"the len {len(name)} of name {name} is too long, it should be less than {NAME_LIMIT}"
-        )
-    if not is_dns_label(name):
-        raise InvalidJob(
-            "the job name must consist of lower case alphanumeric characters, '-' or '.', "
-            "and must start and end with an alphanumeric character",
-            why=f"{name!r} does not",
-        )
+# Texts that no cluster would take. Arena lets them through, and the API server or the kubelet
+# refuses the pods long after the job was submitted. The rules are in `names`.
+
+_WORD = "at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+_VALUE = ("{} is no value of a label", _WORD)
+_KEY = (
+    "{} is no key",
+    f"{_WORD}, after a DNS name and '/' if need be: team or example.com/team",
+)
+_VARIABLE = (
+    "{} is no name of a variable",
+    "letters, digits, '_', '-' and '.', no digit and no '..' first, and not '.' alone",
+)
+_NAME = (
+    "nothing can be called {}",
+    "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends",
+)
+_LABEL = "at most 63 lower case letters, digits and '-', with a letter or digit at both ends"
+_IMAGE = ("{} is no image", "the name of an image, such as team/train:1")
+_SHELL = ("{} is no shell", "a program such as sh or bash")
+"""What is wrong with a text, and what is taken."""
+
+
+def check_namespace(text: str) -> None:
+    """InvalidJob for a text that no namespace can be called: it takes a DNS label (RFC 1123)."""
+    _check("--namespace", [text], is_dns_label, ("no namespace can be called {}", _LABEL))
+
+
+def _check_texts(job: MPIJob) -> None:
+    """InvalidJob for the first text that no cluster would take, by its flag."""
+    if len(job.name) > NAME_LIMIT:
+        raise _invalid("--name", f"it has {len(job.name)} characters, and may have {NAME_LIMIT}")
+    _check("--name", [job.name], is_dns_label, ("no job can be called {}", _LABEL))
+    for where, pairs in (("--label", job.label), ("--selector", job.selector)):
+        _check(where, [one.key for one in pairs], is_key, _KEY)
+        _check(where, [one.value for one in pairs], is_label_value, _VALUE)
+    _check("--toleration", [one.key for one in job.toleration if one.key], is_key, _KEY)
+    _check("--toleration", [one.value for one in job.toleration], is_label_value, _VALUE)
+    # Of annotations alone the DNS name before the slash may have upper case.
+    _check("--annotation", [one.key for one in job.annotation], _is_any_case_key, _KEY)
+    _check("--model-name", [job.model_name], is_label_value, _VALUE)
+    _check("--env", [one.key for one in job.env], is_variable, _VARIABLE)
+    _check("--image-pull-secret", filter(None, job.image_pull_secret), is_subdomain, _NAME)
+    _check("--service-account", filter(None, [job.service_account]), is_subdomain, _NAME)
+    _check("--priority", filter(None, [job.priority]), is_subdomain, _NAME)
+    _check("--data", [one.name for one in job.data], is_subdomain, _NAME)
+    _check("--image", [job.image], _is_one_word, _IMAGE)
+    _check("--sync-image", filter(None, [job.sync_image]), _is_one_word, _IMAGE)
+    _check("--tensorboard-image", filter(None, [job.tensorboard_image]), _is_one_word, _IMAGE)
+    _check("--shell", [job.shell], _is_one_word, _SHELL)
+
+
+def _check(
+    flag: str, texts: Iterable[str], is_legal: Callable[[str], bool], said: tuple[str, str]
+) -> None:
+    for text in texts:
+        if not is_legal(text):
+            raise _invalid(flag, said[0].format(_short(text)), said[1])
+
+
+def _is_any_case_key(text: str) -> bool:
+    return is_key(text.lower())
+
+
+def _is_one_word(text: str) -> bool:
+    return re.fullmatch(r"\S+", text) is not None
+
+
+def _invalid(flag: str, why: str, form: str = "") -> InvalidJob:
+    hint = f"it takes {form}" if form else None
+    return InvalidJob(f"{flag} is invalid", why=why, hint=hint, flag=flag)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

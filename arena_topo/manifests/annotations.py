@@ -143,7 +143,7 @@ def recorded(mpijob: Manifest) -> Forecast | None:
     said = json_object(notes.get(FORECAST))
     whole: dict[str, Any] = {"cause": decoded(said)}
     for key, (name, kind) in _RECORDED.items():
-        value = said.get(key)
+        value: Any = said.get(key)
         if kind is float and type(value) in {int, float} and abs(value) < _MOST:
             whole[name] = float(value)
         elif kind is not float and type(value) is kind:

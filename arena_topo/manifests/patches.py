@@ -180,11 +180,17 @@ def _patch(
     ]
     if suspended is not None:
         steps.append(_test(SUSPEND, suspended))
-    for role in ("Worker", "Launcher") if to is not None else ():
-        ours, theirs = (one["spec"]["mpiReplicaSpecs"].get(role, {}) for one in (to, stored))
-        if ours.get("template") != theirs.get("template"):
-            path = f"/spec/mpiReplicaSpecs/{role}/template"
-            steps.append({"op": "replace", "path": path, "value": ours["template"]})
+    if to is not None:
+        ours, theirs = (one["spec"]["mpiReplicaSpecs"] for one in (to, stored))
+        steps += [
+            {
+                "op": "replace",
+                "path": f"/spec/mpiReplicaSpecs/{role}/template",
+                "value": ours[role]["template"],
+            }
+            for role in ("Worker", "Launcher")
+            if role in ours and ours[role].get("template") != theirs[role].get("template")
+        ]
     wanted = dict(notes or {})
     if forecast is not None:
         empty: Manifest = {"metadata": {"annotations": {}}}

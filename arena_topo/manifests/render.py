@@ -19,8 +19,8 @@ from arena_topo.job import (
     MPIJob,
     PodShape,
     SyncMode,
+    check_namespace,
 )
-from arena_topo.job.syntax import check_namespace
 from arena_topo.manifests import (
     ASKED_SHAPE,
     GPU_GROUP,
