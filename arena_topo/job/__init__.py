@@ -683,7 +683,8 @@ class MPIJob:
             )
         check(flags, given, known=flags, wrong=InvalidJob)
         if self.pack_above is not None and self.pack_above > 1:
-            raise _invalid("--pack-above", f"{self.pack_above:g} is more than all GPUs: 0.5 is half of them")
+            why = f"{self.pack_above:g} is more than all GPUs"
+            raise _invalid("--pack-above", why, "a share: 0.5 is half of them")
         _check_texts(self)
 
     @classmethod
