@@ -5,12 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from arena_topo.bandwidth import (
-    Algorithm,
     Estimate,
     Host,
     Limit,
@@ -34,6 +31,7 @@ from arena_topo.topology import (
     behind_nvswitch,
     count,
     gpu_set,
+    members,
 )
 from arena_topo.topology.models import MODELS, model_of
 from arena_topo.topology.nics import NICs, parse_nics
@@ -55,19 +53,17 @@ SIZES = tuple(sorted({1 << power for power in range(20, 34)} | {25 << 20}))
 class Forecast:
     """A forecast and what it is of; `estimate` is None for a single GPU, which talks to nobody."""
 
+    asked: Asked
     machine: Machine
     gpus: GPUSet
-    nodes: int
     hosts: int
-    pod_shape: PodShape
-    algorithm: Algorithm | None
     estimate: Estimate | None
     notes: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
         """GPUs of the whole job."""
-        return self.nodes * count(self.gpus)
+        return self.asked.nodes * count(self.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,30 +77,47 @@ class Point:
     high: float
 
     @property
-    def inside(self) -> bool:
-        """Whether the range holds what was measured."""
-        return self.low <= self.measured <= self.high
+    def verdict(self) -> str:
+        """Where the range has what was measured: below, inside or above."""
+        if self.measured < self.low:
+            return "below"
+        return "above" if self.measured > self.high else "inside"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """A log beside a forecast; `verdict` is the largest size, `causes` what may explain it."""
+    """A log beside a forecast, by size, the largest last; `causes` may explain what that says."""
 
     points: tuple[Point, ...]
-    verdict: Point
     causes: tuple[Advice, ...]
 
 
 def forecast(machine: Machine, asked: Asked) -> Forecast:
     """What these GPUs of `asked.nodes` such machines reach; UsageError for what makes no sense."""
-    if not machine.gpus:
-        raise UsageError(f"{machine.name} has no GPUs")
+    size, notes = len(machine.gpus), []
+    many = size if asked.gpus is None else asked.gpus
     if not 1 <= asked.nodes <= MOST_NODES:
         raise UsageError(f"--nodes {asked.nodes}: a forecast is of 1 to {MOST_NODES:,} nodes")
-    machine = _with_model(machine, asked.gpu_model)
-    machine, notes = _with_nics(machine, asked)
-    gpus = _chosen(machine, asked.chosen) if asked.chosen else _best(machine, asked, notes)
-    hosts = _hosts(machine, gpus, asked, notes)
+    if not 1 <= many <= size:
+        raise UsageError(f"--gpus {many}: {machine.name} has {size} GPUs")
+    machine = _with_nics(_with_model(machine, asked.gpu_model), asked)
+    gpus = _chosen(machine, asked.chosen) if asked.chosen else _best(machine, many)
+    if gpus is None:
+        gpus = GPUSet((1 << many) - 1)
+        notes.append(f"the first {many} GPUs: too many sets to compare them; --set names others")
+    alike = [replace(machine, name=f"{machine.name}-{node}") for node in range(asked.nodes)]
+    model = MODELS.get(machine.model or "")
+    if asked.pod_shape is PodShape.SEPARATE:
+        hosts = [Host.of(node, gpu_set([gpu])) for node in alike for gpu in members(gpus)]
+    elif model and model.domain and machine.nvswitch and asked.nodes > 1:
+        joined = max(1, model.domain // size)
+        notes.append(f"NVLink joins {joined} such nodes: NCCL takes them for one host")
+        hosts = [
+            Host(parts=tuple((node, gpus) for node in alike[start : start + joined]))
+            for start in range(0, len(alike), joined)
+        ]
+    else:
+        hosts = [Host.of(node, gpus) for node in alike]
     try:
         found = estimate(hosts, algorithm=asked.algorithm, wire=Wire.TCP if asked.tcp else None)
     except NotModelled as error:
@@ -112,12 +125,10 @@ def forecast(machine: Machine, asked: Asked) -> Forecast:
             "there is no forecast for that", why=str(error), hint="leave out --algorithm"
         ) from error
     return Forecast(
+        asked=asked,
         machine=machine,
         gpus=gpus,
-        nodes=asked.nodes,
         hosts=len(hosts),
-        pod_shape=asked.pod_shape,
-        algorithm=asked.algorithm,
         estimate=found,
         notes=tuple(notes),
     )
@@ -127,94 +138,64 @@ def _with_model(machine: Machine, name: str) -> Machine:
     """The machine with the GPU model that was named, where it does not tell another."""
     if not name:
         return machine
-    model = model_of(name)
-    told = {gpu.model for gpu in machine.gpus} - {None}
-    if told - {model}:
+    model, known = model_of(name), {gpu.model for gpu in machine.gpus if gpu.model}
+    if known - {model}:
         raise UsageError(
-            f"--gpu-model {name}: {machine.name} has GPUs of model {min(filter(None, told))}",
+            f"--gpu-model {name}: {machine.name} has GPUs of model {min(known)}",
             hint="leave out --gpu-model: it is for files that do not tell",
         )
-    return replace(
-        machine,
-        gpus=tuple(replace(gpu, model=model) for gpu in machine.gpus),
-        nvswitch=machine.nvswitch or behind_nvswitch(model, machine.links),
-    )
+    gpus = tuple(replace(gpu, model=model) for gpu in machine.gpus)
+    nvswitch = machine.nvswitch or behind_nvswitch(model, machine.links)
+    return replace(machine, gpus=gpus, nvswitch=nvswitch)
 
 
-def _with_nics(machine: Machine, asked: Asked) -> tuple[Machine, list[str]]:
+def _with_nics(machine: Machine, asked: Asked) -> Machine:
     """The machine with the NICs that were named, else its own, else those of its model."""
     if asked.nics:
         try:
-            nics = parse_nics(asked.nics)
+            return parse_nics(asked.nics).of(machine)
         except ValueError as error:
             raise UsageError(
                 f"--nics {asked.nics}: {error}",
                 hint="write their number and the speed of each: 8x400G (Gb/s) or 8x50GB (GB/s)",
             ) from error
-        return nics.of(machine), []
-    if asked.nodes == 1 and machine.nics_assumed and not any(nic.speed for nic in machine.nics):
-        # Nobody said that the pods of one node have RDMA.
-        return replace(machine, nics=(), nics_assumed=""), []
     known = MODELS.get(machine.model or "")
-    if machine.nics or known is None or known.nic is None or asked.nodes == 1:
-        return machine, []
-    return NICs(number=len(machine.gpus), speed=None).of(machine), []
+    if asked.nodes == 1:
+        # Nobody said that the pods of one node have RDMA.
+        unknown = machine.nics_assumed and not any(nic.speed for nic in machine.nics)
+        return replace(machine, nics=(), nics_assumed="") if unknown else machine
+    if machine.nics or known is None or known.nic is None:
+        return machine
+    return NICs(number=len(machine.gpus), speed=None).of(machine)
 
 
 def _chosen(machine: Machine, text: str) -> GPUSet:
-    indexes: list[int] = []
-    for word in text.split(","):
-        index = whole(word.strip())
-        if index is None:
-            raise UsageError(f"--set {text}: {word.strip()!r} is no GPU", hint="write 0,1,2,3")
-        if index >= len(machine.gpus):
-            raise UsageError(
-                f"--set {text}: there is no GPU {index} in {machine.name}",
-                hint=f"its GPUs are 0 to {len(machine.gpus) - 1}",
-            )
-        if index in indexes:
-            raise UsageError(f"--set {text}: GPU {index} is named twice")
-        indexes.append(index)
-    return gpu_set(indexes)
+    """The GPUs that --set names, each once."""
+    indexes = [whole(word.strip()) for word in text.split(",")]
+    found = {index for index in indexes if index is not None and index < len(machine.gpus)}
+    if len(found) < len(indexes):
+        last = len(machine.gpus) - 1
+        raise UsageError(
+            f"--set {text}: {machine.name} has no such GPUs",
+            hint=f"name some of 0 to {last}, each once: 0,1,2,3",
+        )
+    return gpu_set(found)
 
 
-def _best(machine: Machine, asked: Asked, notes: list[str]) -> GPUSet:
-    """The set of so many GPUs with the largest point; of equal ones the first."""
+def _best(machine: Machine, many: int) -> GPUSet | None:
+    """The set of so many GPUs with the largest point, of equal ones the first; None: too many."""
     size = len(machine.gpus)
-    many = size if asked.gpus is None else asked.gpus
-    if not 1 <= many <= size:
-        raise UsageError(f"--gpus {many}: {machine.name} has {size} GPUs")
-    first = GPUSet((1 << many) - 1)
     alike = len({link for row in machine.links for link in row if link is not None}) <= 1
     if many in {1, size} or alike:
-        return first
+        return GPUSet((1 << many) - 1)
     if math.comb(size, many) > MOST_SETS:
-        notes.append(f"the first {many} GPUs: too many sets to compare them; --set names others")
-        return first
+        return None
 
     def worth(gpus: GPUSet) -> float:
         found = estimate([Host.of(machine, gpus)])
         return found.point if found else 0.0
 
-    sets = (gpu_set(one) for one in itertools.combinations(range(size), many))
-    return max(sets, key=worth)
-
-
-def _hosts(machine: Machine, gpus: GPUSet, asked: Asked, notes: list[str]) -> list[Host]:
-    """The hosts as NCCL counts them."""
-    alike = [replace(machine, name=f"{machine.name}-{node}") for node in range(asked.nodes)]
-    if asked.pod_shape is PodShape.SEPARATE:
-        alone = [GPUSet(1 << gpu) for gpu in range(len(machine.gpus)) if gpus >> gpu & 1]
-        return [Host.of(node, gpu) for node in alike for gpu in alone]
-    known = MODELS.get(machine.model or "")
-    if known and known.domain and machine.nvswitch and asked.nodes > 1:
-        many = max(1, known.domain // len(machine.gpus))
-        notes.append(f"NVLink joins {many} such nodes: NCCL takes them for one host")
-        return [
-            Host(parts=tuple((node, gpus) for node in alike[start : start + many]))
-            for start in range(0, len(alike), many)
-        ]
-    return [Host.of(node, gpus) for node in alike]
+    return max(map(gpu_set, itertools.combinations(range(size), many)), key=worth)
 
 
 # ---------------------------------------------------------------- beside a log
@@ -222,90 +203,75 @@ def _hosts(machine: Machine, gpus: GPUSet, asked: Asked, notes: list[str]) -> li
 
 def against(found: Forecast, source: str) -> Against:
     """A log of nccl-tests beside a forecast; UsageError if it has none that fits."""
-    text, shown = _text(source)
-    table = _table(text, shown)
+    shown = "standard input" if source == STDIN else source
     if found.estimate is None:
         raise UsageError("--against needs two GPUs or more", why="one GPU alone has no bandwidth")
-    _check(table, found, shown)
+    text = _text(source, shown)
     points = tuple(
-        _point(row.size, row.rate, found.estimate)
-        for row in sorted(table.rows, key=lambda row: row.size)
+        Point(size=row.size, measured=row.rate, forecast=point, low=low, high=high)
+        for row in sorted(_table(text, found, shown).rows, key=lambda row: row.size)
         if row.rate and row.size >= SIZES[0]
+        for point, low, high in [found.estimate.at(row.size)]
     )
     if not points:
         raise UsageError(
             f"{shown}: no size from 1 MiB on",
             why="smaller messages measure latency and not bandwidth",
-            hint="all_reduce_perf -b 1M -e 8G -f 2",
+            hint=_MAKE,
         )
-    return Against(
-        points=points, verdict=points[-1], causes=_causes(text, points[-1], found.estimate)
-    )
+    causes = _causes(text, found.estimate) if points[-1].verdict == "below" else ()
+    return Against(points=points, causes=causes)
 
 
-def _text(source: str) -> tuple[str, str]:
-    shown = "standard input" if source == STDIN else source
+_MAKE = "make one: all_reduce_perf -b 1M -e 8G -f 2 > FILE"
+
+
+def _text(source: str, shown: str) -> str:
     try:
         with opened(source) as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise UsageError(
-            f"cannot read {shown}",
-            why=error.strerror,
-            hint="--against takes the path of a log, or -",
-        ) from error
+        raise UsageError(f"cannot read {shown}", why=error.strerror) from error
     if len(data) > MOST_BYTES:
         raise UsageError(f"{shown}: more than {MOST_BYTES // 1_000_000} MB are no log of a test")
-    return data.decode(errors="replace"), shown
+    return data.decode(errors="replace")
 
 
-def _table(text: str, shown: str) -> Table:
-    """The last table of an all-reduce in a log."""
-    if Path(shown).suffix == ".json" or text.lstrip()[:1] == "{":
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = None
-        table = from_json(value) if isinstance(value, dict) else None
-        tables = [table] if table else []
-    else:
-        reader = TableReader()
-        reader.feed_all(text.splitlines())
-        tables = [table for table in reader.tables() if table.rows]
+def _table(text: str, found: Forecast, shown: str) -> Table:
+    """The last table of an all-reduce in a log, if it is of as many GPUs as the forecast."""
+    tables = _tables(text)
     if not tables:
-        raise UsageError(
-            f"{shown}: this is no output of nccl-tests",
-            hint="make one: all_reduce_perf -b 1M -e 8G -f 2 > FILE",
-        )
+        raise UsageError(f"{shown}: this is no output of nccl-tests", hint=_MAKE)
     fitting = [table for table in tables if table.operation == "all_reduce"]
     if not fitting:
-        unknown = all(table.operation is None for table in tables)
-        raise UsageError(
-            f"{shown}: {'no line tells which operation was measured' if unknown else ''}"
-            + ("" if unknown else f"{tables[-1].operation} was measured, not all_reduce"),
-            hint="a forecast is of all_reduce: all_reduce_perf -b 1M -e 8G -f 2 > FILE",
-        )
-    return fitting[-1]
-
-
-def _check(table: Table, found: Forecast, shown: str) -> None:
+        measured = tables[-1].operation or "an unknown operation"
+        raise UsageError(f"{shown}: {measured} was measured, not all_reduce", hint=_MAKE)
+    table = fitting[-1]
     if table.mixed:
         raise UsageError(
             f"{shown}: several tests wrote at once, so their rows cannot be told apart"
         )
-    ranks = len(table.ranks)
     # Builds without MPI list one device in JSON, whatever their number.
+    ranks, nodes = len(table.ranks), len({one.host for one in table.ranks})
     if ranks > 1 and ranks != found.ranks:
-        nodes = len({one.host for one in table.ranks})
         raise UsageError(
             f"{shown}: {ranks} GPUs took part, and the forecast is of {found.ranks}",
             hint=f"--nodes {nodes} --gpus {ranks // nodes}" if ranks % nodes == 0 else None,
         )
+    return table
 
 
-def _point(size: int, rate: float, found: Estimate) -> Point:
-    point, low, high = found.at(size)
-    return Point(size=size, measured=rate, forecast=point, low=low, high=high)
+def _tables(text: str) -> list[Table]:
+    if text.lstrip()[:1] != "{":
+        reader = TableReader()
+        reader.feed_all(text.splitlines())
+        return [table for table in reader.tables() if table.rows]
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    table = from_json(value) if isinstance(value, dict) else None
+    return [table] if table else []
 
 
 _USUAL = {
@@ -320,19 +286,13 @@ _USUAL = {
 """What usually makes a job slower than forecast, by what limits it."""
 
 
-def _causes(text: str, verdict: Point, found: Estimate) -> tuple[Advice, ...]:
-    """What NCCL itself complains of in the log, else what usually is the cause; none if inside."""
-    if verdict.measured >= verdict.low:
-        return ()
+def _causes(text: str, found: Estimate) -> tuple[Advice, ...]:
+    """What NCCL itself complains of in the log, else what usually is the cause."""
     reader = Reader()
     for line in text.splitlines():
         reader.feed(line, "", ends=True)
-    complaints = reader.report().complaints
-    said = [advice_on(one.text) for one in complaints]
-    own = tuple(dict.fromkeys(one for one in said if one is not None))
-    if own:
+    advice = [advice_on(one.text) for one in reader.report().complaints]
+    if own := tuple(dict.fromkeys(one for one in advice if one is not None)):
         return own
-    usual: Sequence[Cause] = _USUAL[found.limited_by]
-    if found.regime is Regime.NVLS:
-        usual = (Cause.NVLS, *usual)
-    return tuple(map(advice_for, usual))
+    first = (Cause.NVLS,) if found.regime is Regime.NVLS else ()
+    return tuple(map(advice_for, (*first, *_USUAL[found.limited_by])))

@@ -26,7 +26,8 @@ def forecast(found: Forecast, beside: Against | None) -> str:
     """Draw a forecast as SVG; a single GPU has no curve."""
     sheet = Sheet()
     gpus = ",".join(map(str, members(found.gpus)))
-    where = f" of each of {found.nodes} nodes" if found.nodes > 1 else ""
+    nodes = found.asked.nodes
+    where = f" of each of {nodes} nodes" if nodes > 1 else ""
     sheet.text((0, HEAD), found.machine.name, "head", room=_ROOM + _WIDE, size=HEAD)
     sheet.text((0, 40), f"GPUs {gpus}{where}", room=_ROOM + _WIDE)
     one = found.estimate

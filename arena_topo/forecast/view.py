@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from arena_topo import layout
+from arena_topo.bandwidth import Estimate
 from arena_topo.forecast.forecasting import SIZES, Against, Forecast
 from arena_topo.manifests import estimates
 from arena_topo.topology import members
@@ -17,24 +18,23 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
 def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
     """A forecast for JSON: GB/s, shares of the point by message size; null for a single GPU."""
-    told: dict[str, Any] = {
+    one, asked = found.estimate, found.asked
+    sizes = [(size, size_of(size)) for size in SIZES]
+    said: dict[str, Any] = {
         "apiVersion": "arena-topo/v1",
         "kind": "Forecast",
         "machine": found.machine.name,
         "gpusPerNode": len(members(found.gpus)),
         "gpus": list(members(found.gpus)),
-        "nodes": found.nodes,
+        "nodes": asked.nodes,
         "hosts": found.hosts,
-        "podShape": str(found.pod_shape),
-        "algorithm": None if found.algorithm is None else str(found.algorithm),
-        "bandwidth": None,
+        "podShape": str(asked.pod_shape),
+        "algorithm": None if asked.algorithm is None else str(asked.algorithm),
+        "bandwidth": None if one is None else estimates.value(one, sizes),
     }
-    one = found.estimate
-    if one is not None:
-        told["bandwidth"] = estimates.value(one, [(size, size_of(size)) for size in SIZES])
     if beside is not None:
-        told["against"] = {
-            "inside": beside.verdict.inside,
+        said["against"] = {
+            "inside": beside.points[-1].verdict == "inside",
             "rows": [
                 {
                     "bytes": point.size,
@@ -42,80 +42,73 @@ def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
                     "forecastGBps": estimates.rounded(point.forecast),
                     "low": estimates.rounded(point.low),
                     "high": estimates.rounded(point.high),
-                    "inside": point.inside,
+                    "inside": point.verdict == "inside",
                 }
                 for point in beside.points
             ],
             "causes": [{"why": cause.why, "try": cause.hint} for cause in beside.causes],
         }
-    return told
+    return said
 
 
 def text(found: Forecast, beside: Against | None, *, unicode: bool) -> str:
     """A forecast for people: the number, what decides it, and a plot over message sizes."""
-    gpus = ",".join(map(str, members(found.gpus)))
-    where = f"of each of {found.nodes} nodes, {found.ranks} in all" if found.nodes > 1 else ""
-    lines = [f"{found.machine.name}: GPUs {gpus} {where}".rstrip()]
+    gpus, nodes = ",".join(map(str, members(found.gpus))), found.asked.nodes
+    where = f" of each of {nodes} nodes, {found.ranks} in all" if nodes > 1 else ""
+    lines = [f"{found.machine.name}: GPUs {gpus}{where}", ""]
     one = found.estimate
     if one is None:
-        return "\n".join([*lines, "", "A single GPU has no bandwidth.", ""])
+        return "\n".join([*lines, "A single GPU has no bandwidth.", ""])
     hosts = f", {found.hosts} hosts for NCCL" if found.hosts > 1 else ""
     lines += [
-        "",
         f"  Bandwidth   {estimates.text(one)}",
         f"  Regime      {one.regime}{hosts}",
         f"  Limited by  {one.limited_by}",
+        *(f"  Assumed     {note}" for note in one.assumed),
+        *(f"  Note        {note}" for note in found.notes),
+        "",
     ]
-    lines += [f"  Assumed     {note}" for note in one.assumed]
-    lines += [f"  Note        {note}" for note in found.notes]
-    lines.append("")
-    if beside is None:
-        full = "\u2588" if unicode else "#"
-        rows = [
-            (
-                size_of(size),
-                estimates.amount(one.at(size)[0]),
-                f"{100 * one.share(size):.0f}%",
-                full * round(_BAR * one.share(size)) or "-",
-            )
-            for size in SIZES
-        ]
-        lines.append(
-            layout.align(layout.table(("SIZE", "GB/S", "SHARE", "PLATEAU"), rows)).rstrip()
+    return "\n".join([*lines, *(_plot(one, unicode) if beside is None else _beside(beside)), ""])
+
+
+def _plot(one: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001
+    full = "\u2588" if unicode else "#"
+    rows = [
+        (
+            size_of(size),
+            estimates.amount(one.at(size)[0]),
+            f"{100 * one.share(size):.0f}%",
+            full * round(_BAR * one.share(size)) or "-",
         )
-    else:
-        lines += _beside(beside)
-    return "\n".join(lines) + "\n"
+        for size in SIZES
+    ]
+    return [layout.align(layout.table(("SIZE", "GB/S", "SHARE", "PLATEAU"), rows)).rstrip()]
 
 
 def _beside(beside: Against) -> list[str]:
+    amount = estimates.amount
     rows = [
         (
             size_of(point.size),
-            estimates.amount(point.measured),
-            estimates.amount(point.forecast),
-            f"{estimates.amount(point.low)}-{estimates.amount(point.high)}",
-            _verdict(point.measured, point.low, point.high),
+            amount(point.measured),
+            amount(point.forecast),
+            f"{amount(point.low)}-{amount(point.high)}",
+            point.verdict,
         )
         for point in beside.points
     ]
-    header = ("SIZE", "MEASURED", "FORECAST", "RANGE", "")
-    lines = [layout.align(layout.table(header, rows)).rstrip(), ""]
-    last = beside.verdict
-    found = _verdict(last.measured, last.low, last.high)
-    reached = estimates.amount(last.measured)
-    lines.append(f"At {size_of(last.size)} {reached} GB/s were measured: {found} the range.")
+    last = beside.points[-1]
+    reached = amount(last.measured)
+    lines = [
+        layout.align(layout.table(("SIZE", "MEASURED", "FORECAST", "RANGE", ""), rows)).rstrip(),
+        "",
+        f"At {size_of(last.size)} {reached} GB/s were measured: {last.verdict} the range.",
+    ]
     if beside.causes:
         lines.append("What usually explains it:")
     for cause in beside.causes:
         lines += [f"  {cause.why}", f"    try: {cause.hint}"]
     return lines
-
-
-def _verdict(measured: float, low: float, high: float) -> str:
-    if measured < low:
-        return "below"
-    return "above" if measured > high else "inside"
 
 
 def size_of(size: int) -> str:
