@@ -695,19 +695,6 @@ def test_a_config_file_that_no_config_map_can_name_is_refused_with_the_way_out(n
     assert caught.value.hint == f"give it another name there: /tmp/{name}:/tmp/NAME"
 
 
-def test_config_files_that_no_config_map_can_hold_are_refused_by_their_folder():
-    # The name counts as well, and what counts are bytes: "ä" has two.
-    first, second = (ConfigFile(source=f"/a/{one}", target=f"/etc/{one}") for one in "xy")
-    files = {first: "ä" * (1 << 18), second: "z" * ((1 << 19) - 2)}
-    planned(a_job(config_file=tuple(files)), files=files)
-    files[second] += "z"
-    with pytest.raises(InvalidJob, match="files of --config-file in /etc are too large") as caught:
-        planned(a_job(config_file=tuple(files)), files=files)
-    assert caught.value.why == (
-        "they have 1048577 bytes, and Kubernetes keeps at most 1048576 together"
-    )
-
-
 def test_nodes_that_name_their_gpus_differently_cannot_share_a_job():
     cluster = a_cluster(a_node("gpu-1"), a_node("gpu-2", resource="aliyun.com/gpu"))
     with pytest.raises(ArenaError, match="under different names"):

@@ -494,24 +494,14 @@ def _mounted(job: MPIJob, namespace: str) -> list[_Mount]:
     for folder in dict.fromkeys(_place(one)[0] for one in job.config_file):
         source = {"configMap": {"name": f"{job.name}-{_key(folder)}"}}
         volumes.append(_Mount(_key(folder), source, folder, "--config-file", launcher=True))
+    claims = [
+        (claim.path, {"persistentVolumeClaim": {"claimName": claim.name}}) for claim in job.data
+    ]
+    folders = [(one.container, {"hostPath": {"path": one.host}}) for one in job.data_dir]
     stored = [
-        _Mount(
-            f"training-claim-{index}",
-            {"persistentVolumeClaim": {"claimName": claim.name}},
-            claim.path,
-            f"--data {claim}",
-            job.mounts_on_launcher,
-        )
-        for index, claim in enumerate(job.data)
-    ] + [
-        _Mount(
-            f"training-data-{index}",
-            {"hostPath": {"path": folder.host}},
-            folder.container,
-            f"--data-dir {folder}",
-            job.mounts_on_launcher,
-        )
-        for index, folder in enumerate(job.data_dir)
+        _Mount(f"training-{kind}-{index}", source, path, flag, job.mounts_on_launcher)
+        for kind, flag, given in (("claim", "--data", claims), ("data", "--data-dir", folders))
+        for index, (path, source) in enumerate(given)
     ]
     covered = any(_inside(job.logdir, one) for one in stored)
     if job.tensorboard and job.logdir.startswith("/") and not covered:
@@ -552,14 +542,10 @@ def _key(folder: str) -> str:
     return digest(folder)[:15]
 
 
-_MOST = 1 << 20
-"""Bytes that a ConfigMap may hold (Kubernetes, `MaxSecretSize`, which counts for both)."""
-
-
 def _folders(job: MPIJob, files: Mapping[ConfigFile, str]) -> list[dict[str, Any]]:
     """The config files grouped by their folder: a ConfigMap is mounted over a whole folder.
 
-    InvalidJob for two files at one path, and for names and sizes that no ConfigMap can have.
+    InvalidJob for two files at one path, and for names that no ConfigMap can have.
     """
     grouped: dict[str, dict[str, str]] = {}
     for one in dict.fromkeys(job.config_file):
@@ -574,11 +560,4 @@ def _folders(job: MPIJob, files: Mapping[ConfigFile, str]) -> list[dict[str, Any
                 hint=f"give it another name there: {one.source}:{folder.rstrip('/')}/NAME",
             )
         held[name] = files[one]
-        size = sum(len(text.encode()) for pair in held.items() for text in pair)
-        if size > _MOST:
-            raise InvalidJob(
-                f"the files of --config-file in {folder} are too large",
-                why=f"they have {size} bytes, and Kubernetes keeps at most {_MOST} together",
-                hint="put them on a volume, and mount that with --data",
-            )
     return [{"key": _key(folder), "files": held} for folder, held in grouped.items()]
