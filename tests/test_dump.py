@@ -195,6 +195,8 @@ def test_an_empty_or_missing_or_binary_file_is_refused(tmp_path: Path):
         list(dump.read([str(tmp_path / "nowhere")]))
     with pytest.raises(UsageError, match="is not UTF-8 text"):
         read(tmp_path, b'{"kind": "\xff\xfe"}')
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        read(tmp_path, b'{"items": [{"kind": "\xff"}]}')
 
 
 def test_what_follows_the_last_object_is_named(tmp_path: Path):

@@ -161,7 +161,10 @@ def _of_json(name: str, data: bytes | bytearray) -> _Found:
             found = _Head(kind="List", items=found)
         elif found.kind is None and found.items is msgspec.UNSET:
             raise UsageError(f"{name}: {_NO_OBJECT}", hint=_HINT)
-        yield from _of_head(found, msgspec.Raw(one), None)
+        try:
+            yield from _of_head(found, msgspec.Raw(one), None)
+        except UnicodeDecodeError as error:
+            _refuse(name, data, at, error)
 
 
 def _of_head(head: _Head, one: msgspec.Raw, implied: str | None) -> _Found:
