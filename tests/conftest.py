@@ -108,7 +108,7 @@ def _nobodys_machine(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]):
     home = next(homes)
     home.mkdir()
     for name in list(os.environ):
-        if name.startswith(("ARENA_", "KUBE", "XDG_", "LC_")):
+        if name.startswith(("ARENA_", "KUBE", "XDG_", "LC_", "PYTHONUNBUFFERED")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -24,6 +23,7 @@ from typing import (
     Any,
     ClassVar,
     Self,
+    TextIO,
     get_args,
     get_origin,
     get_type_hints,
@@ -74,9 +74,11 @@ def say(text: str, level: LogLevel | None = None) -> None:
         return
     if sys.stderr is None:  # closed by the caller: `2>&-`
         return
-    with suppress(OSError):  # nobody is left to be told
+    try:
         sys.stderr.write(tinted(laid_out(escaped(text), sys.stderr), sys.stderr) + "\n")
         sys.stderr.flush()
+    except OSError:  # nobody is left to be told
+        forget_output(sys.stderr)
 
 
 def warn(text: str) -> None:
@@ -139,9 +141,12 @@ def put(data: bytes) -> None:
         raise OutputLost("cannot write the output", why=error.strerror) from error
 
 
-def forget_output() -> None:
-    """Let what is still buffered for stdout go nowhere, so that Python does not try at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def forget_output(stream: TextIO | None = None) -> None:
+    """Let what is still buffered for stdout go nowhere, so that Python does not try at exit.
+
+    It would end with a code of its own, 120. The same for another stream.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 class OutputLost(ArenaError):
