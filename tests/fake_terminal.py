@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import select
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pexpect
+import program
 
 _PIECE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|[\r\n\a\b]|[^\x00-\x1f]|.", re.DOTALL)
 
@@ -121,18 +122,18 @@ class Running:
     """The program in such a terminal, with these words."""
 
     def __init__(self, words: list[str], env: dict[str, str], **terminal: Any) -> None:
-        self._start([sys.executable, "-m", "arena_topo", *words], env, **terminal)
+        self._start(functools.partial(program.at_terminal, words), env, **terminal)
 
     @classmethod
     def of(cls, line: list[str], env: dict[str, str], **terminal: Any) -> Running:
         """Any program."""
         one = cls.__new__(cls)
-        one._start(line, env, **terminal)
+        one._start(functools.partial(pexpect.spawn, line[0], line[1:]), env, **terminal)
         return one
 
     def _start(
         self,
-        line: list[str],
+        spawn: Callable[..., Any],
         env: dict[str, str],
         *,
         columns: int = 80,
@@ -140,9 +141,7 @@ class Running:
         reflows: bool = True,
     ) -> None:
         self.screen = FakeTerminal(columns, rows, reflows=reflows)
-        self.program = pexpect.spawn(
-            line[0],
-            line[1:],
+        self.program = spawn(
             env={"PATH": os.environ["PATH"], "TZ": "UTC", **env},
             dimensions=(rows, columns),
             encoding="utf-8",

@@ -8,7 +8,6 @@ import re
 import signal
 import ssl
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pexpect
+import program
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_exec import V4, V5
@@ -29,7 +29,6 @@ from arena_topo.engines.kubernetes import engine, podattach, podexec
 from arena_topo.errors import ClusterError
 
 TLS = Path(__file__).parent / "tls"
-PROGRAM = (sys.executable, "-m", "arena_topo")
 HELLO = "Hello! Arena attach the container mpi of instance demo-launcher-x7k2p\n"
 WAIT = 20
 """Seconds that a test is patient for what takes a fraction of one."""
@@ -47,11 +46,19 @@ class Place:
 
     @property
     def line(self) -> list[str]:
-        return [*PROGRAM, f"--kubeconfig={self.config}", "attach", "demo"]
+        return [*program.LINE, *self.words]
+
+    @property
+    def words(self) -> list[str]:
+        return [f"--kubeconfig={self.config}", "attach", "demo"]
+
+    def start(self, *words: str, **more: Any) -> subprocess.Popen[Any]:
+        """Start `attach demo` with these words, its streams in pipes."""
+        return program.start([*self.words, *words], stdin=-1, stdout=-1, stderr=-1, **more)
 
     def run(self, *words: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
         """Run `attach demo` with these words, its streams in pipes."""
-        done = subprocess.run([*self.line, *words], capture_output=True, check=False, **more)
+        done = program.run([*self.words, *words], **more)
         assert self.api.crashes == []
         return done
 
@@ -97,8 +104,7 @@ def test_an_old_server_cannot_be_told_of_the_end_of_the_input_and_that_is_said(p
     place.api.execs.protocols = [V4]
     done = place.run("--", "head", "-c", "5", input=b"hello")
     assert (done.returncode, done.stdout) == (0, b"hello")
-    inside = subprocess.Popen([*place.line, "--", "cat"], stdin=-1, stdout=-1, stderr=-1, text=True)
-    with inside:
+    with place.start("--", "cat", text=True) as inside:
         inside.stdin.close()
         assert inside.stderr.readline() == HELLO
         assert inside.stderr.readline() == (
@@ -240,9 +246,7 @@ def test_how_much_is_told_goes_by_loglevel_and_quiet(place: Place):
 
 
 def test_ctrl_c_in_a_pipe_ends_it_and_says_that_the_command_may_go_on(place: Place):
-    with subprocess.Popen(
-        [*place.line, "--", "sh", "-c", "echo in; sleep 600"], stdin=-1, stdout=-1, stderr=-1
-    ) as inside:
+    with place.start("--", "sh", "-c", "echo in; sleep 600") as inside:
         assert inside.stdout.readline() == b"in\n"
         inside.send_signal(signal.SIGINT)
         assert inside.wait(WAIT) == 130
@@ -262,9 +266,7 @@ def test_a_timeout_is_for_the_command_as_well(place: Place):
 
 
 def test_a_connection_that_breaks_is_an_error(place: Place):
-    with subprocess.Popen(
-        [*place.line, "--", "sh", "-c", "echo in; sleep 600"], stdin=-1, stdout=-1, stderr=-1
-    ) as inside:
+    with place.start("--", "sh", "-c", "echo in; sleep 600") as inside:
         assert inside.stdout.readline() == b"in\n"
         place.api.execs.cut()
         assert inside.wait(WAIT) == 1
@@ -588,7 +590,7 @@ def session(
     with WORLDS["local"](tmp_path) as world:
         world.backend.apply(world.plan(world.job("demo", workers=2, gpus=2)))
         world.start("demo")
-        yield sessions([*PROGRAM, "--backend=local", "attach", "demo"])
+        yield sessions([*program.LINE, "--backend=local", "attach", "demo"])
 
 
 def test_a_shell_there_has_the_terminal_with_its_size(session: Session):
@@ -667,7 +669,7 @@ def test_a_job_that_is_deleted_gives_the_terminal_back(tmp_path: Path, sessions:
     with WORLDS["local"](tmp_path) as world:
         world.backend.apply(world.plan(world.job("demo", workers=2, gpus=2)))
         world.start("demo")
-        session = sessions([*PROGRAM, "--backend=local", "attach", "demo"])
+        session = sessions([*program.LINE, "--backend=local", "attach", "demo"])
         session.attach()
         world.backend.delete("demo", "default")
         assert session.code() in {128 + 9, 128 + 15, 128 + 1}

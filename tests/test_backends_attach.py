@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import program
 import pytest
 from worlds import WORLDS, World
 
@@ -174,8 +173,8 @@ def test_a_local_job_of_an_earlier_version_can_be_gone_into(tmp_path: Path, capf
 def test_what_runs_in_a_local_job_ends_with_it(tmp_path: Path):
     with WORLDS["local"](tmp_path) as world:
         job = running(world)
-        line = [sys.executable, "-m", "arena_topo", "--backend=local", "attach", "demo", "--"]
-        with subprocess.Popen([*line, "sh", "-c", "echo in; sleep 600"], stdout=-1) as inside:
+        line = ["--backend=local", "attach", "demo", "--"]
+        with program.start([*line, "sh", "-c", "echo in; sleep 600"], stdout=-1) as inside:
             assert inside.stdout.readline() == b"in\n"
             world.backend.delete("demo", "default")
             assert inside.wait() == 143
@@ -186,8 +185,8 @@ def test_what_runs_in_a_local_job_ends_with_it(tmp_path: Path):
 def test_who_is_told_to_end_does_not_leave_a_command_behind(tmp_path: Path):
     with WORLDS["local"](tmp_path) as world:
         running(world)
-        line = [sys.executable, "-m", "arena_topo", "--backend=local", "attach", "demo", "--"]
-        with subprocess.Popen([*line, "sh", "-c", "echo $$; exec sleep 600"], stdout=-1) as inside:
+        line = ["--backend=local", "attach", "demo", "--"]
+        with program.start([*line, "sh", "-c", "echo $$; exec sleep 600"], stdout=-1) as inside:
             pid = int(inside.stdout.readline())
             inside.terminate()
             assert inside.wait() == 143
@@ -200,10 +199,10 @@ def test_who_is_told_to_end_does_not_leave_a_command_behind(tmp_path: Path):
 def test_a_command_that_starts_as_its_caller_is_told_to_end_does_not_stay(tmp_path: Path):
     with WORLDS["local"](tmp_path) as world:
         running(world)
-        line = [sys.executable, "-m", "arena_topo", "--backend=local", "attach", "demo", "--"]
+        line = ["--backend=local", "attach", "demo", "--"]
         # Nobody can tell the caller any earlier than its own command.
         early = "kill -TERM $PPID; echo $$; exec sleep 600"
-        with subprocess.Popen([*line, "sh", "-c", early], stdout=-1) as inside:
+        with program.start([*line, "sh", "-c", early], stdout=-1) as inside:
             pid = int(inside.stdout.readline())
             assert inside.wait() == 143
         deadline = time.monotonic() + 20

@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import program
 import pytest
 
 from arena_topo import cli
@@ -701,29 +702,18 @@ def test_nothing_is_cut_or_boxed_where_the_output_is_no_terminal(arena):
 
 def test_a_reader_that_is_gone_or_full_does_not_hide_that_the_job_was_created(tmp_path):
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    words = [sys.executable, "-m", "arena_topo", "-n", "x"]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*words, "submit", "mpi", "--backend=local", "--name=demo", "--image=local", "true"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            check=False,
-        )
+        line = ["submit", "mpi", "--backend=local", "--name=demo", "--image=local", "true"]
+        done = program.run(["-n", "x", *line], stdout=full, text=True, env=environment)
         assert done.returncode == 0
         assert "warning: the job demo was created" in done.stderr
+        line = [*program.LINE, "-n", "x", "list"]
         listed = subprocess.run(
-            [*words, "list"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            check=False,
+            line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False
         )
     assert listed.returncode == 1
     assert "error: cannot write the output\n  why:  No space left on device" in listed.stderr
-    subprocess.run([*words, "delete", "demo"], env=environment, check=True, capture_output=True)
+    assert program.run(["-n", "x", "delete", "demo"], env=environment).returncode == 0
 
 
 def test_an_ordinary_job_that_can_never_run_is_no_plan(arena, world):

@@ -16,6 +16,7 @@ import time
 from binascii import crc32
 from pathlib import Path
 
+import program
 import pytest
 from fake_api import FakeApi, kubeconfig
 
@@ -81,14 +82,9 @@ def the_file():
 
 def tab(*words, **more):
     """What a shell is answered, by a process as it would start it."""
-    return subprocess.run(
-        [sys.executable, "-m", "arena_topo", *words],
-        env=os.environ | {"_ARENA_TOPO_COMPLETE": "bash"} | more,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
+    done = program.run(words, env=os.environ | {"_ARENA_TOPO_COMPLETE": "bash"} | more, text=True)
+    assert done.returncode == 0
+    return done.stdout
 
 
 def forgotten(api, name):
@@ -642,15 +638,7 @@ def test_where_nothing_can_be_kept_commands_do_their_work_all_the_same(what, clu
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
     def run(*line, **more):
-        return subprocess.run(
-            [sys.executable, "-m", "arena_topo", *line],
-            env=environ | more,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            preexec_fn=limit,
-        )
+        return program.run(line, env=environ | more, text=True, first=limit)
 
     done = run(*MPI, "--name=bert", "sleep 1")
     assert done.returncode == 0, done.stderr

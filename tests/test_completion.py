@@ -11,6 +11,7 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
+import program
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -223,13 +224,7 @@ def home(tmp_path_factory):
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "ARENA_TOPO_BACKEND": "local"}
     for name, at in (("one", []), ("two", []), ("three", ["-n", "team"])):
         line = [*at, "submit", "mpi", "--name", name, "--image=local", "--wait", "true"]
-        subprocess.run(
-            [sys.executable, "-m", "arena_topo", *line],
-            env=environ,
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        assert program.run(line, env=environ).returncode == 0
     return environ
 
 
@@ -254,7 +249,7 @@ def test_jobs_are_offered_once_each_in_the_namespace_of_the_line(home):
 
 
 def test_pods_are_those_of_the_job_on_the_line(home):
-    subprocess.run([sys.executable, "-m", "arena_topo", "list"], env=home, check=True)
+    assert program.run(["list"], env=home).returncode == 0
     (launcher, *_) = named(home, "logs", "one", "-i", "one-l")
     assert launcher.startswith("one-launcher")
     assert named(home, "logs", "one", "--instance=two") == []

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+import program
 import pytest
 import yaml
 from fake_api import kubeconfig
@@ -453,13 +454,7 @@ def test_without_a_home_or_with_a_strange_one_there_are_no_settings(
     variables = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(tmp_path)}
     if home is not None:
         variables["HOME"] = home.format(file=file)
-    done = subprocess.run(
-        [sys.executable, "-m", "arena_topo", "list", "-q", *HERE],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = program.run(["list", "-q", *HERE], env=variables, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
 
+import program
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
@@ -660,12 +659,8 @@ def test_a_controller_ends_well_when_it_is_told_to_and_gives_its_lease_back(worl
     here = world(1)
     here.submit("first", workers=8)
     here.submit("second", workers=8)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "arena_topo", "controller", "--kubeconfig", here.config],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ,
-    )
+    words = ["controller", "--kubeconfig", here.config]
+    process = program.start(words, stderr=subprocess.PIPE, text=True)
     try:
         with here.cluster.running():
             here.backend.delete("first", "default")

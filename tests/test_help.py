@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import program
 import pytest
 
 from arena_topo import cli
@@ -78,13 +77,8 @@ def test_a_group_has_no_help_command_and_a_job_may_be_called_help(capfd):
 )
 def test_help_has_the_colours_that_the_line_asks_for(line, tmp_path: Path):
     def shown(choice: str, **more: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "arena_topo", *(word.format(choice) for word in line)],
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **more},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **more}
+        return program.run([word.format(choice) for word in line], env=env, text=True).stdout
 
     assert "\x1b" in shown("always")
     assert "\x1b" not in shown("never", FORCE_COLOR="1")

@@ -3,11 +3,11 @@
 import json
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from urllib.parse import unquote_plus
 
 import pexpect
+import program
 import prompt
 import pytest
 from prompt import relabelled
@@ -300,12 +300,8 @@ def test_selectors_that_make_no_sense_are_refused_with_the_form(one_arena, text)
 
 def follow(arena, *line):
     """The program at work, whose stdout is a pipe."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "arena_topo", *arena.flags, "list", "--watch", *line],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return program.start([*arena.flags, "list", "--watch", *line], **pipes, text=True)
 
 
 @pytest.mark.parametrize("arena", ["kubernetes-v2beta1", "local"], indirect=True)
@@ -369,8 +365,8 @@ def test_on_a_terminal_a_watched_list_is_renewed_in_its_place(one_arena, monkeyp
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     one_arena.applied("first")
-    words = ["-m", "arena_topo", *one_arena.flags, "list", "-w"]
-    with pexpect.spawn(sys.executable, words, encoding="utf-8", timeout=30) as terminal:
+    words = [*one_arena.flags, "list", "-w"]
+    with program.at_terminal(words, encoding="utf-8", timeout=30) as terminal:
         terminal.expect(r"first\s+PENDING")
         one_arena.applied("second")
         terminal.expect(r"second\s+PENDING[^\n]*\n[^\n]*first\s+PENDING")

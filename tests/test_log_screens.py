@@ -7,16 +7,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import program
 import pytest
 from fake_terminal import Running
 from nccl_lines import joined, made
 from prompt import prepared
 
-PROGRAM = [sys.executable, "-m", "arena_topo"]
 SOON = 5.0
 """Seconds within which what is asked for at once has happened, on a machine with much to do."""
 
@@ -35,9 +34,7 @@ class Machine:
         }
 
     def arena(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PROGRAM, *words], env=self.around(), capture_output=True, text=True, check=False
-        )
+        return program.run(words, env=self.around(), text=True)
 
     def around(self) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "TZ": "UTC", **self.env}
@@ -66,12 +63,8 @@ class Machine:
         return Running(["logs", "-f", name, *words], self.env, **terminal)
 
     def piped(self, *words: str, name: str = "demo") -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*PROGRAM, "logs", "-f", name, *words],
-            env=self.around(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return program.start(["logs", "-f", name, *words], env=self.around(), **pipes)
 
 
 @pytest.fixture
@@ -308,12 +301,9 @@ def test_who_reads_no_more_holds_nobody_up_who_wants_to_leave(machine, number):
 
 def test_last_words_that_nobody_takes_hold_nobody_up_either(machine):
     machine.submit("seq 2000000; sleep 600")
-    with subprocess.Popen(
-        [*PROGRAM, "logs", "-f", "demo", "--all"],
-        env=machine.around(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as follows:
+    one_pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    line = ["logs", "-f", "demo", "--all"]
+    with program.start(line, env=machine.around(), **one_pipe) as follows:
         time.sleep(2)  # the pipe is full by now, and what is said last has to go into it too
         follows.send_signal(signal.SIGINT)
         try:
@@ -333,7 +323,9 @@ def test_a_terminal_that_is_held_holds_nobody_up_who_wants_to_leave(machine):
 
 def test_a_slow_reader_costs_no_memory_and_loses_nothing(machine):
     machine.submit("seq 500000; echo end")
-    with machine.piped("--all") as follows:
+    # Its memory is its own: it starts from nothing.
+    line = [*program.LINE, "logs", "-f", "demo", "--all"]
+    with subprocess.Popen(line, env=machine.around(), stdout=subprocess.PIPE) as follows:
         assert follows.stdout is not None
         time.sleep(2)
         read, most = b"", 0
@@ -352,7 +344,7 @@ def test_a_slow_reader_costs_no_memory_and_loses_nothing(machine):
 @pytest.mark.parametrize("words", [["-f"], ["-f", "--all"], []], ids=" ".join)
 def test_a_reader_that_has_seen_enough_ends_it_at_once(machine, words):
     machine.submit("seq 100000; sleep 600")
-    line = f"{' '.join(PROGRAM)} logs demo {' '.join(words)} | head -n 1"
+    line = f"{' '.join(program.LINE)} logs demo {' '.join(words)} | head -n 1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
         env=machine.around(),

@@ -4,11 +4,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import program
 import pytest
 import yaml
 from cube_mesh import HGX, OFF_THE_SWITCH, V100, cluster, node
@@ -112,7 +112,7 @@ def test_machines_that_look_alike_are_drawn_once_and_hidden_gpus_are_counted(pla
     ids=str,
 )
 def test_output_or_a_locale_that_cannot_take_unicode_gets_the_ascii_drawing(locale):
-    command = [sys.executable, "-m", "arena_topo", "plan", "mpi", "--name=demo", "--workers=4"]
+    command = [*program.LINE, "plan", "mpi", "--name=demo", "--workers=4"]
     done = subprocess.run(
         [*command, "--gpus=1", "--gputopology", "--image=i", f"--state={TWO_DGX_1}", "true"],
         capture_output=True,

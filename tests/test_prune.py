@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import sys
 import time
 
 import pexpect
+import program
 import prompt
 import pytest
 from worlds import planned
@@ -162,15 +162,13 @@ def test_an_age_that_makes_no_sense_is_refused_and_nothing_goes(one_arena, text)
 # ---------------------------------------------------------------- who is asked
 
 
-def program(arena, *line):
-    return [sys.executable, "-m", "arena_topo", *arena.flags, "prune", "-s=0s", *line]
+def line(arena):
+    return [*arena.flags, "prune", "-s=0s"]
 
 
 def test_where_nobody_can_be_asked_nothing_goes_without_yes(one_arena):
     one_arena.finished("one")
-    done = subprocess.run(
-        program(one_arena), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = program.run(line(one_arena), stdin=subprocess.DEVNULL, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "error: prune deletes only with --yes where nobody can be asked\n"
@@ -204,8 +202,7 @@ def test_on_a_terminal_the_jobs_are_shown_and_the_answer_is_no_unless_said(
     monkeypatch.setenv("NO_COLOR", "1")
     one_arena.finished("one")
     one_arena.finished("two", 1)
-    command, *words = program(one_arena)
-    with pexpect.spawn(command, words, encoding="utf-8", timeout=30) as terminal:
+    with program.at_terminal(line(one_arena), encoding="utf-8", timeout=30) as terminal:
         terminal.expect(r"NAME  STATUS     AGE\r\n")
         terminal.expect(r"one   SUCCEEDED  1h\r\ntwo   FAILED     1h\r\n")
         terminal.expect_exact("Delete these 2 jobs and all that belongs to them? [y/N] ")
@@ -221,8 +218,7 @@ def test_on_a_terminal_the_jobs_are_shown_and_the_answer_is_no_unless_said(
 @pytest.mark.parametrize(("key", "code"), [("c", 130), ("d", 1)])
 def test_leaving_the_question_deletes_nothing(one_arena, key, code):
     one_arena.finished("one")
-    command, *words = program(one_arena)
-    with pexpect.spawn(command, words, encoding="utf-8", timeout=30) as terminal:
+    with program.at_terminal(line(one_arena), encoding="utf-8", timeout=30) as terminal:
         terminal.expect_exact("Delete this job and all that belongs to it? [y/N] ")
         terminal.sendcontrol(key)
         terminal.expect(pexpect.EOF)

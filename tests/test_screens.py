@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import program
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
@@ -95,14 +96,7 @@ def around(cluster, **env):
 
 
 def arena(cluster, *words, **env):
-    return subprocess.run(
-        [sys.executable, "-m", "arena_topo", *words],
-        env=around(cluster, **env),
-        capture_output=True,
-        check=False,
-        encoding="utf-8",
-        timeout=60,
-    )
+    return program.run(words, env=around(cluster, **env), encoding="utf-8")
 
 
 def submitted(cluster, name="demo", workers=2):
@@ -231,9 +225,8 @@ def watched(cluster, *words):
     """What a pipe gets of a job that waits for its image until it is watched, and then runs."""
     cluster.images["i"] = 600.0
     submitted(cluster)
-    line = [sys.executable, "-m", "arena_topo", "get", "demo", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(line, env=around(cluster), **pipes) as watch:
+    with program.start(["get", "demo", *words], env=around(cluster), **pipes) as watch:
         first = watch.stdout.readline()
         cluster.duration, cluster.images["i"] = 1.0, 0.0
         rest, said = watch.communicate()
@@ -250,9 +243,8 @@ def test_in_a_pipe_a_watched_job_is_a_line_for_each_change(cluster):
 
 
 def test_nothing_is_told_of_a_job_to_which_nothing_happens(running):
-    line = [sys.executable, "-m", "arena_topo", "get", "demo", "-w"]
-    env = {"PATH": os.environ["PATH"], "TZ": "UTC", **running.env}
-    with subprocess.Popen(line, env=env, stdout=subprocess.PIPE, text=True) as watch:
+    pipe = {"stdout": subprocess.PIPE, "text": True}
+    with program.start(["get", "demo", "-w"], env=around(running), **pipe) as watch:
         first = watch.stdout.readline()
         time.sleep(1.5)
         running.finish()
@@ -316,12 +308,12 @@ def test_a_screen_says_how_old_it_is_when_the_server_does_not_answer(cluster):
 
 def test_nobody_needs_rich_to_watch_in_a_pipe(running):
     running.finish("demo")
-    program = (
+    script = (
         "import sys; from arena_topo import cli; code = cli.run(sys.argv[1:]);"
         "print('rich' in sys.modules); sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, "get", "demo", "-w"],
+        [sys.executable, "-c", script, "get", "demo", "-w"],
         env={"PATH": os.environ["PATH"], **running.env},
         capture_output=True,
         check=True,
@@ -468,10 +460,10 @@ def test_what_a_job_waits_for_that_is_started_again_is_shown_in_its_place(cluste
 def test_where_a_job_goes_that_others_start_is_told_once_it_is_known(tmp_path):
     machine = Machine(tmp_path, 16)
     machine.start()
-    line = [sys.executable, "-m", "arena_topo", "submit", "mpi", "--name=later", "--image=local"]
-    line += ["--workers=2", "--gpus=2", "--gputopology", "--wait", "true"]
-    env = {"PATH": os.environ["PATH"], "TZ": "UTC", **machine.env}
-    with subprocess.Popen(line, env=env, stderr=subprocess.PIPE, text=True) as submit:
+    line = ["submit", "mpi", "--name=later", "--image=local", "--workers=2", "--gpus=2"]
+    line += ["--gputopology", "--wait", "true"]
+    pipe = {"stderr": subprocess.PIPE, "text": True}
+    with program.start(line, env=around(machine), **pipe) as submit:
         for said in submit.stderr:
             if "The Job later is PENDING" in said:
                 machine.finish()
@@ -509,9 +501,9 @@ def test_in_a_pipe_waiting_is_a_line_for_each_change(cluster):
 
 def test_only_the_output_is_in_the_pipe_when_the_screen_is_on_a_terminal(cluster):
     cluster.images["i"], cluster.duration = 1.0, 1.0
-    program = " ".join([sys.executable, "-m", "arena_topo", *SUBMIT, "c"])
+    line = " ".join([*program.LINE, *SUBMIT, "c"])
     path = Path(cluster.env["HOME"]) / "out"
-    submit = Running.of(["sh", "-c", f"{program} > {path}"], cluster.env, columns=100, rows=30)
+    submit = Running.of(["sh", "-c", f"{line} > {path}"], cluster.env, columns=100, rows=30)
     submit.until("demo is PENDING")
     assert submit.end() == 0
     assert path.read_text() == "mpijob.kubeflow.org/demo created\nconfigmap/demo-mpijob created\n"
@@ -611,11 +603,9 @@ def test_help_is_as_wide_as_the_terminal_up_to_what_reads_well(columns, widest):
 
 def test_help_in_a_pipe_does_not_depend_on_any_terminal(tmp_path):
     shown = [
-        subprocess.run(
-            [sys.executable, "-m", "arena_topo", "get", "--help"],
+        program.run(
+            ["get", "--help"],
             env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **env},
-            capture_output=True,
-            check=True,
             stdin=subprocess.DEVNULL,
         ).stdout
         for env in ({}, {"TERM": "dumb"}, TERMINAL)

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import program
 import pytest
 from prompt import prepared
 from proxy import Proxy, Trouble
@@ -32,14 +33,8 @@ class Place:
         self.backend = world.backend
 
     def start(self, *arguments, **more):
-        return subprocess.Popen(
-            [sys.executable, "-m", "arena_topo", *self.words, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            **more,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return program.start([*self.words, *arguments], **pipes, text=True, bufsize=1, **more)
 
     def submit(self, name="demo", *flags):
         job = self.world.job(name)
@@ -317,7 +312,7 @@ def test_a_gang_whose_submit_is_stopped_before_its_start_waits_whole(living):
 
 
 def test_a_job_of_this_machine_is_made_whole_or_not_at_all(tmp_path):
-    program = """
+    script = """
 import os, signal, sys
 from arena_topo.engines.local import store
 written = store.replace_file
@@ -329,7 +324,7 @@ store.replace_file = interrupt
 from arena_topo.__main__ import main
 main()
 """
-    line = [sys.executable, "-c", program, "--backend=local", "submit", "mpi", "--name=demo"]
+    line = [sys.executable, "-c", script, "--backend=local", "submit", "mpi", "--name=demo"]
     done = subprocess.run(
         [*line, "--image=local", "true"], capture_output=True, text=True, check=False, cwd=tmp_path
     )
@@ -490,7 +485,7 @@ def test_who_has_the_program_ignore_a_signal_is_heeded(local_place, number):
     def ignoring():
         signal.signal(number, signal.SIG_IGN)
 
-    with local_place.start("wait", "demo", preexec_fn=ignoring) as waits:
+    with local_place.start("wait", "demo", first=ignoring) as waits:
         heard(waits, "The Job demo is")
         waits.send_signal(number)
         local_place.world.start("demo")

@@ -3,10 +3,10 @@
 import json
 import re
 import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 
+import program
 import pytest
 from proxy import Proxy, Trouble
 from worlds import WORLDS, living_world
@@ -211,9 +211,9 @@ def test_what_arena_itself_submitted_cannot_be_compared(living):
 
 
 def test_of_two_who_submit_the_same_at_once_one_creates_it_and_both_are_content(gangs):
-    line = [sys.executable, "-m", "arena_topo", *gangs.words, "submit", "mpi", "--name=demo"]
+    line = [*gangs.words, "submit", "mpi", "--name=demo"]
     line += ["--image=local", "--gputopology", "--gpus=2", "--exists=ok", "sleep 60"]
-    both = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [program.start(line, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = sorted(one.communicate()[0].split("\n")[0] for one in both)
     assert [one.returncode for one in both] == [0, 0]
     assert said == ["mpijob.kubeflow.org/demo created", "mpijob.kubeflow.org/demo unchanged"]
@@ -221,7 +221,8 @@ def test_of_two_who_submit_the_same_at_once_one_creates_it_and_both_are_content(
 
 @pytest.mark.parametrize("gang", [(), ("--gputopology", "--gpus=2")], ids=["plain", "gang"])
 def test_who_finds_the_name_free_and_then_taken_by_the_same_request_is_content(living, gang):
-    line = [sys.executable, "-m", "arena_topo", *living.words, "submit", "mpi", "--name=demo"]
+    # Started by a thread of the server, while the other waits for its answer: from nothing.
+    line = [*program.LINE, *living.words, "submit", "mpi", "--name=demo"]
     line += ["--image=local", *gang, "sleep 60"]
     living.world.api.before(
         "POST .*/mpijobs", lambda: subprocess.run(line, check=True, capture_output=True)
@@ -448,11 +449,10 @@ def test_who_wants_quiet_hears_of_nothing_but_trouble(gangs):
 
 def test_the_name_is_printed_before_a_gang_has_come_together(living):
     living.world.cluster.sshd = False
-    line = [sys.executable, "-m", "arena_topo", *living.words, "submit", "mpi", "--wait", "-o=name"]
-    line += ["--generate-name=x-", "--image=i", "--gputopology", "--gpus=2", "sleep"]
-    with subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as one:
+    line = [*living.words, "submit", "mpi", "--wait", "-o=name", "--generate-name=x-"]
+    line += ["--image=i", "--gputopology", "--gpus=2", "sleep"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with program.start(line, **pipes, text=True) as one:
         name = one.stdout.readline().strip().rpartition("/")[2]
         assert one.poll() is None
         assert living.backend.job(name, "default").name == name

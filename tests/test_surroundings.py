@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import program
 import pytest
 from exhaustive import all_but
 
-PROGRAM = [sys.executable, "-m", "arena_topo"]
 MACHINES = ["--backend", "local", "--emulate", "dgx-1-v100:2"]
 JOB = ["--name", "demo", "--image", "local", "--gpus", "2", "--workers", "4", "--gputopology"]
 
@@ -37,6 +36,8 @@ LOOKING = {
 
 FIRST = 5
 """As many of them are tried in every run, around every odd thing."""
+FEW = 2
+"""As many where each is loaded anew, for what is about the first or last moment of a process."""
 
 
 def surroundings(home: Path, **more: str) -> dict[str, str]:
@@ -45,12 +46,15 @@ def surroundings(home: Path, **more: str) -> dict[str, str]:
 
 
 def run(*words, env, **more):
+    return program.run(words, env=env, **{"text": True, "stdin": subprocess.DEVNULL, **more})
+
+
+def loaded_anew(*words, env, **more):
+    """Run the program as users start it, not in a fork of these tests."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    line = [*program.LINE, *words]
     return subprocess.run(
-        [*PROGRAM, *words],
-        env=env,
-        check=False,
-        timeout=60,
-        **{"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, **more},
+        line, env=env, check=False, timeout=60, stdin=subprocess.DEVNULL, **(pipes | more)
     )
 
 
@@ -63,18 +67,12 @@ def home(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FEW, LOOKING.values()), ids=LOOKING)
 def test_nobody_is_told_of_a_reader_that_has_gone(words, home):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as gone:
-        done = run(
-            *words,
-            env=surroundings(home),
-            stdout=gone,
-            stderr=subprocess.PIPE,
-            capture_output=False,
-        )
+        done = loaded_anew(*words, env=surroundings(home), stdout=gone)
     assert done.returncode in {0, 1}
     assert "Traceback" not in done.stderr
     assert "roken pipe" not in done.stderr
@@ -90,9 +88,8 @@ def test_who_watches_for_a_reader_that_has_gone_stops_though_nothing_happens(wor
     asleep = ["submit", "mpi", *JOB, *MACHINES, "sleep 600"]
     assert run(*asleep, env=env).returncode == 0
     try:
-        watching = subprocess.Popen(
-            [*PROGRAM, *words, *MACHINES], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        watching = program.start([*words, *MACHINES], env=env, **pipes)
         assert watching.stdout is not None
         assert watching.stdout.readline()
         watching.stdout.close()
@@ -106,24 +103,18 @@ def test_who_watches_for_a_reader_that_has_gone_stops_though_nothing_happens(wor
         run("delete", "demo", *MACHINES, env=env)
 
 
-@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FEW, LOOKING.values()), ids=LOOKING)
 def test_output_that_cannot_be_written_is_an_error(words, home):
     with Path("/dev/full").open("w") as full:
-        done = run(
-            *words,
-            env=surroundings(home),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            capture_output=False,
-        )
+        done = loaded_anew(*words, env=surroundings(home), stdout=full)
     assert done.returncode == 1
     assert "error: cannot write the output\n  why:  No space left on device" in done.stderr
 
 
-@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FEW, LOOKING.values()), ids=LOOKING)
 @pytest.mark.parametrize("said", [{"LANG": "C"}, {"LC_ALL": "POSIX"}])
 def test_a_locale_without_unicode_gets_none(words, said, home):
-    done = run(*words, env=surroundings(home, **said), text=False)
+    done = loaded_anew(*words, env=surroundings(home, **said), text=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
     assert done.stderr.isascii()
@@ -144,10 +135,10 @@ def without_times(text: str) -> list[str]:
     return [line for line in text.splitlines() if "Duration" not in line and '"age"' not in line]
 
 
-@pytest.mark.parametrize("words", all_but(FIRST, LOOKING.values()), ids=LOOKING)
+@pytest.mark.parametrize("words", all_but(FEW, LOOKING.values()), ids=LOOKING)
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_a_stream_that_the_caller_has_closed_is_no_mistake_of_ours(words, closed, home):
-    line = subprocess.list2cmdline([*PROGRAM, *words]) + " " + closed
+    line = subprocess.list2cmdline([*program.LINE, *words]) + " " + closed
     done = subprocess.run(
         ["sh", "-c", line], env=surroundings(home), capture_output=True, text=True, check=False
     )
@@ -211,7 +202,7 @@ def test_a_cache_without_room_costs_time_and_nothing_else(home, tmp_path):
     cache.mkdir()
     env = surroundings(home, XDG_CACHE_HOME=str(cache))
     wanted = run(*LOOKING["plan"], env=surroundings(home))
-    words = [*PROGRAM, *LOOKING["plan"]]
+    words = [*program.LINE, *LOOKING["plan"]]
     own = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh", str(cache)]
     # Where nobody may have a file system of his own, files of no size are nearly the same.
     limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh"]

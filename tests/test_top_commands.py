@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import program
 import pytest
 import yaml
 from arena_nodes import asking, document, mixed, screen, seen
@@ -179,9 +179,9 @@ def test_a_job_whose_name_is_mistyped_is_guessed(
 
 
 def test_a_refreshed_screen_in_a_pipe_is_repeated_with_arenas_line_of_time(tmp_path: Path):
-    command = [sys.executable, "-m", "arena_topo", *LOCAL, "top", "node", "-r"]
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    pipe = {"stdout": subprocess.PIPE, "text": True}
+    with program.start([*LOCAL, "top", "node", "-r"], env=environment, **pipe) as process:
         assert process.stdout is not None
         lines = []
         while len([one for one in lines if one.startswith("-" * 25 + " 20")]) < 2:
