@@ -66,6 +66,9 @@ _LONGEST_PAUSE = 10.0
 _LAST_WORDS = 5.0
 """Seconds to wait for the last of a log while a process that cannot be ended may still write."""
 
+_LAST_MOMENTS = 60.0
+"""Seconds that a busy machine may take to remove a process that was killed."""
+
 _NOT_STARTED = 127
 
 _SIGNALLED = 128
@@ -290,6 +293,7 @@ class Supervisor:
         It waits for the lock that this process holds. It is told from the pods by the mark of
         supervisors.
         """
+        keeper = processes.process(os.getpid())
         if os.fork():
             return
         try:
@@ -298,6 +302,10 @@ class Supervisor:
             # Also this process's own share of the lock.
             _close_inherited()
             self._store.wait_for_supervisor(self._job)
+            # A process that is killed lets go of its locks some moments before it is gone.
+            deadline = time.monotonic() + _LAST_MOMENTS
+            while keeper and processes.alive(keeper) and time.monotonic() < deadline:
+                time.sleep(_QUICKEST)
             with self._store.lock():
                 current(self._store, self._job)
         finally:
