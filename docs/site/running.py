@@ -23,6 +23,7 @@ from typing import Self
 
 import pexpect
 from fake_terminal import FakeTerminal
+from starting import Server
 
 COLUMNS, ROWS = 100, 60
 PATIENCE = 60.0
@@ -158,6 +159,7 @@ class Shell:
 
     def __init__(self, where: Place) -> None:
         self._where = where
+        server = Server(Path(where.env["TMPDIR"]))
         self._bash = pexpect.spawn(
             "/bin/bash",
             ["--norc", "--noprofile", "--noediting", "-i"],
@@ -167,9 +169,11 @@ class Shell:
             dimensions=(ROWS, COLUMNS),
             echo=False,
             timeout=PATIENCE,
+            preexec_fn=server.start,
         )
         self._bash.delaybeforesend = None
         self._until_mark(b"", None)
+        self.run(server.function)
 
     def __enter__(self) -> Self:
         return self
