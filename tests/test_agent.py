@@ -26,7 +26,7 @@ from arena_topo.errors import AccessDenied, ArenaError, ClusterError, UsageError
 from arena_topo.nodes import agent
 from arena_topo.nodes.agent import Agent
 from arena_topo.nodes.health import Watch
-from arena_topo.topology import configmap, gpu_set, published
+from arena_topo.topology import documents, gpu_set, published
 
 NAME = "node-1-gpu-topology"
 SYSTEM = "arena-topo-system"
@@ -171,10 +171,10 @@ def test_readers_understand_all_of_it(world):
     world.hold(a_pod("train", "GPU-bb"))
     world.gpus("GPU-aa", "GPU-bb", "GPU-cc", "GPU-dd")
     world.agent().once()
-    found = configmap.read(world.stored)
-    assert (found.node, found.healthy) == ("node-1", 0b1111)
-    assert configmap.uuids(world.stored) == FOUR
-    assert configmap.allocations(world.stored).gpus == {"default/train": gpu_set([1])}
+    found = documents.from_config_map(world.stored)
+    assert (found.machine.name, found.healthy) == ("node-1", 0b1111)
+    assert documents.uuids(world.stored) == FOUR
+    assert documents.allocations(world.stored).gpus == {"default/train": gpu_set([1])}
 
 
 def test_nothing_is_written_while_nothing_changes_but_to_show_that_somebody_looks(
@@ -431,7 +431,7 @@ def test_an_agent_that_starts_after_a_gpu_was_lost_knows_of_it(world):
     world.gpus("GPU-aa", "", "GPU-cc", "GPU-dd", code=6)
     world.agent().once()
     assert world.health == [True, False, True, True]
-    assert (world.data["linkType"], configmap.uuids(world.stored)) == (links, FOUR)
+    assert (world.data["linkType"], documents.uuids(world.stored)) == (links, FOUR)
 
 
 def test_once_the_driver_counts_anew_so_does_the_agent(world):
@@ -442,7 +442,7 @@ def test_once_the_driver_counts_anew_so_does_the_agent(world):
     # After a reboot without GPU 1, GPU 2 has become GPU 1.
     world.gpus("GPU-aa", "GPU-cc", "GPU-dd")
     running.once()
-    assert configmap.uuids(world.stored) == ("GPU-aa", "GPU-cc", "GPU-dd")
+    assert documents.uuids(world.stored) == ("GPU-aa", "GPU-cc", "GPU-dd")
     assert world.health == [True] * 3
     assert world.allocations == {"default/train": [1]}
     assert world.heard() == ["node node-1: 3 x A100, 3 healthy", "default/train holds GPU 1"]
@@ -453,7 +453,7 @@ def test_an_exchanged_gpu_is_another_machine(world):
     running.once()
     world.gpus("GPU-aa", "GPU-ee", "GPU-cc", "GPU-dd", link="NV4")
     running.once()
-    assert configmap.uuids(world.stored) == ("GPU-aa", "GPU-ee", "GPU-cc", "GPU-dd")
+    assert documents.uuids(world.stored) == ("GPU-aa", "GPU-ee", "GPU-cc", "GPU-dd")
     assert "NV4" in world.data["linkType"]
 
 

@@ -21,8 +21,8 @@ from arena_topo.bandwidth import (
     estimate,
 )
 from arena_topo.topology import GPUSet, Knowledge, Link, LinkKind, Machine, gpu_set, presets
-from arena_topo.topology.instances import INSTANCES, machine
 from arena_topo.topology.nics import NICs, parse_nics
+from arena_topo.topology.presets import INSTANCES, instance_type
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
@@ -383,12 +383,12 @@ def test_nics_that_make_no_sense_are_refused(text):
 
 def test_every_instance_type_is_a_preset_with_nics():
     for name, told in INSTANCES.items():
-        found = machine(name)
+        found = instance_type(name)
         assert found is not None
         assert len(found.nics) == told.nics
         assert all(nic.speed == told.speed for nic in found.nics)
         assert {nic.attachment.count(Link(kind=LinkKind.PXB)) > 0 for nic in found.nics} == {True}
-    assert machine("t2.micro") is None
+    assert instance_type("t2.micro") is None
 
 
 # ---------------------------------------------------------------- how far it holds

@@ -20,7 +20,7 @@ from arena_topo.engines import machines, opening
 from arena_topo.engines.local import scheduler
 from arena_topo.errors import UnreadableTopology
 from arena_topo.nodes import topology
-from arena_topo.topology import Knowledge, configmap, document, gpu_set, presets, published
+from arena_topo.topology import Knowledge, documents, gpu_set, presets, published
 
 HERE = Path(__file__).parent
 QUAD = HERE / "machines" / "nccl-quad.xml"
@@ -101,7 +101,7 @@ def test_what_is_printed_as_json_can_be_read_back_whole(arena, tmp_path):
 def test_every_preset_survives_its_own_json(preset):
     machine = presets.machine(preset, "here")
     value = json.loads(layout.to_json(tables.machine_value(machine)))
-    assert document.from_document(value, name="elsewhere") == machine
+    assert documents.from_document(value, name="elsewhere") == machine
 
 
 def test_yaml_holds_the_same_as_json(arena):
@@ -176,19 +176,19 @@ GOOD = {"gpus": [{"index": 0}, {"index": 1}], "links": [["X", "NV2"], ["NV2", "X
 )
 def test_json_that_describes_no_machine_is_refused_with_its_path(change, complaint):
     with pytest.raises(UnreadableTopology) as caught:
-        document.from_document({**GOOD, **change}, name="m")
+        documents.from_document({**GOOD, **change}, name="m")
     assert str(caught.value).startswith(complaint)
 
 
 def test_json_may_leave_out_all_but_gpus_and_links():
-    bare = document.from_document(GOOD, name="m")
+    bare = documents.from_document(GOOD, name="m")
     assert (bare.name, bare.nvswitch, bare.nics, bare.knowledge) == (
         "m",
         False,
         (),
         Knowledge.MEASURED,
     )
-    assert document.from_document({**GOOD, "nvswitch": True}, name="m").nvswitch
+    assert documents.from_document({**GOOD, "nvswitch": True}, name="m").nvswitch
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_presets_are_machines_in_json(arena):
     assert (code, found["kind"]) == (0, "PresetList")
     assert [one["name"] for one in found["items"]] == [*presets.names()]
     (dgx,) = (one for one in found["items"] if one["name"] == "dgx-1-v100")
-    assert document.from_document(dgx, name="x") == presets.machine("dgx-1-v100", "dgx-1-v100")
+    assert documents.from_document(dgx, name="x") == presets.machine("dgx-1-v100", "dgx-1-v100")
     assert yaml.safe_load(arena("presets", "-o", "yaml")[1]) == found
 
 
@@ -620,7 +620,7 @@ def test_what_was_published_is_what_submitters_read(arena, api):
 def test_a_preset_is_published_as_an_assumption(arena, api):
     code, out, _err = arena("publish", "--node", "node-1", "--preset", "hgx-a100-4")
     assert (code, out) == (0, "configmap/node-1-gpu-topology created\n")
-    assert configmap.read(written(api)).machine.knowledge is Knowledge.ASSUMED
+    assert documents.from_config_map(written(api)).machine.knowledge is Knowledge.ASSUMED
 
 
 def test_this_machine_is_published_under_the_name_of_its_node(arena, api, tool, monkeypatch):

@@ -21,14 +21,15 @@ from arena_topo.topology import (
     Link,
     LinkKind,
     Machine,
+    NodeGPUs,
     behind_nvswitch,
-    configmap,
+    documents,
     gpu_set,
     nodelabels,
     presets,
     published,
 )
-from arena_topo.topology.document import FASTEST, SLOWEST
+from arena_topo.topology.documents import FASTEST, SLOWEST
 
 LABELS = Path(__file__).resolve().parents[2] / "shared" / "data" / "k8s"
 
@@ -77,7 +78,7 @@ def changed(matrix, i, j, cell):
 
 
 def test_a_config_map_becomes_its_machine():
-    read = configmap.read(document(), model="Tesla-V100-SXM2-16GB")
+    read = documents.from_config_map(document(), model="Tesla-V100-SXM2-16GB")
     assert read.healthy == gpu_set([0, 1, 3])
     machine = read.machine
     assert machine.name == NODE
@@ -90,13 +91,13 @@ def test_a_config_map_becomes_its_machine():
 
 
 def test_measured_bandwidths_come_with_it():
-    read = configmap.read(document(busBandwidth='{"0,1,2,3": 82.1, "3, 0": 47}'))
+    read = documents.from_config_map(document(busBandwidth='{"0,1,2,3": 82.1, "3, 0": 47}'))
     assert read.machine.measured == ((gpu_set([0, 3]), 47.0), (gpu_set([0, 1, 2, 3]), 82.1))
 
 
 @pytest.mark.parametrize("nothing", [None, "", "null", "[]"])
 def test_without_links_the_machine_is_unknown_but_has_its_gpus(nothing):
-    read = configmap.read(document(linkType=nothing, bandwidth=None))
+    read = documents.from_config_map(document(linkType=nothing, bandwidth=None))
     assert len(read.machine.gpus) == 4
     assert read.machine.knowledge is Knowledge.UNKNOWN
     assert {link for row in read.machine.links for link in row} == {None, SYS}
@@ -104,7 +105,7 @@ def test_without_links_the_machine_is_unknown_but_has_its_gpus(nothing):
 
 
 def test_the_label_names_the_node_where_the_data_does_not():
-    assert configmap.read(document(nodeName=None)).machine.name == NODE
+    assert documents.from_config_map(document(nodeName=None)).machine.name == NODE
 
 
 NUMBERED = 'data.devices: does not number the GPUs, as in {"0":"Healthy"}'
@@ -169,7 +170,7 @@ NUMBERED = 'data.devices: does not number the GPUs, as in {"0":"Healthy"}'
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_its_path(data, complaint):
     with pytest.raises(UnreadableTopology) as caught:
-        configmap.read(document(**data))
+        documents.from_config_map(document(**data))
     assert str(caught.value).startswith(f"configmap kube-system/gpu-topology-186 {complaint}")
 
 
@@ -179,9 +180,9 @@ def test_a_config_map_of_nobody_is_refused():
     with pytest.raises(
         UnreadableTopology, match=r"data\.nodeName: is missing, and so is the label"
     ):
-        configmap.read(nameless)
+        documents.from_config_map(nameless)
     with pytest.raises(UnreadableTopology, match="data: expected a mapping, got nothing"):
-        configmap.read({"metadata": None})
+        documents.from_config_map({"metadata": None})
 
 
 def test_a_machine_is_published_in_the_words_of_ack():
@@ -234,16 +235,16 @@ def test_nics_that_make_no_sense_are_refused_and_the_rest_is_used(nics, said):
     written = published.config_map(machine, machine.everything)
     written["data"]["nics"] = nics
     with pytest.raises(UnreadableTopology, match=said):
-        configmap.read(written)
+        documents.from_config_map(written)
     complaints = {}
-    found = configmap.read(written, complaints=complaints)
+    found = documents.from_config_map(written, complaints=complaints)
     assert found.machine.links == machine.links
     assert set(complaints) == {"nics"}
 
 
 def test_a_published_assumption_stays_an_assumption():
     machine = presets.match("NVIDIA-H100-80GB-HBM3", 8, "node")
-    again = configmap.read(published.config_map(machine, machine.everything))
+    again = documents.from_config_map(published.config_map(machine, machine.everything))
     assert again.machine.knowledge is Knowledge.ASSUMED
 
 
@@ -286,15 +287,15 @@ def machines(draw):
 @given(machines(), st.integers(0, 255))
 def test_a_published_machine_is_read_back_the_same(machine, healthy):
     healthy &= machine.everything
-    read = configmap.read(published.config_map(machine, healthy), model="V100")
-    assert read == configmap.Published(machine=machine, healthy=healthy)
+    read = documents.from_config_map(published.config_map(machine, healthy), model="V100")
+    assert read == NodeGPUs(machine=machine, healthy=healthy)
 
 
 def test_an_unknown_machine_is_published_without_links():
     machine = nodelabels.from_labels("node", {"nvidia.com/gpu.product": "NVIDIA-L40S"}, 4)
     written = published.config_map(machine, machine.everything)
     assert set(written["data"]) == {"nodeName", "devices"}
-    assert configmap.read(written, model="L40S").machine == machine
+    assert documents.from_config_map(written, model="L40S").machine == machine
 
 
 JSON = st.recursive(
@@ -311,7 +312,7 @@ JSON = st.recursive(
 def test_no_config_map_makes_the_reader_fall_over(data):
     texts = {key: json.dumps(value) for key, value in data.items()}
     try:
-        size = len(configmap.read(document(**texts)).machine.gpus)
+        size = len(documents.from_config_map(document(**texts)).machine.gpus)
     except UnreadableTopology:
         size = 1
     assert size > 0
@@ -412,7 +413,7 @@ def test_labels_of_real_nodes_are_understood(capture, reason):
 
 def test_links_of_a_published_switch_are_recognised_by_the_lanes_of_its_model():
     machine = replace(presets.machine("hgx-h100", "node"), nics=())
-    read = configmap.read(
+    read = documents.from_config_map(
         published.config_map(machine, machine.everything), model="NVIDIA-H100-80GB-HBM3"
     )
     assert read.machine.nvswitch
@@ -424,7 +425,7 @@ def test_what_makes_sense_of_a_config_map_survives_what_does_not(key):
     whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(0b11110111))
     whole["data"][key] = "garbage"
     complaints = {}
-    read = configmap.read(whole, complaints=complaints)
+    read = documents.from_config_map(whole, complaints=complaints)
     assert read.healthy == 0b11110111
     assert len(read.machine.gpus) == 8
     assert list(complaints) == [key]
@@ -437,11 +438,11 @@ def test_a_config_map_without_sensible_devices_is_not_to_be_saved():
     whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["devices"] = "garbage"
     with pytest.raises(UnreadableTopology, match=r"data\.devices"):
-        configmap.read(whole, complaints={})
+        documents.from_config_map(whole, complaints={})
 
 
 def test_a_measured_bandwidth_of_nothing_is_refused():
     whole = published.config_map(presets.machine("dgx-1-v100", "a"), GPUSet(255))
     whole["data"]["busBandwidth"] = '{"0,1": 0}'
     with pytest.raises(UnreadableTopology, match=r"expected a number >= 0\.001"):
-        configmap.read(whole)
+        documents.from_config_map(whole)

@@ -82,7 +82,7 @@ PORT_HIGH = 1.05
 
 FEWER_NICS = 0.25
 """The fewest NICs of machines with one GPU model, beside those of the maker's reference machine:
-instance types with A100 have 50 to 200 GB/s, those with H100 100 to 400 (`topology/instances`)."""
+instance types with A100 have 50 to 200 GB/s, those with H100 100 to 400 (`topology/presets`)."""
 
 RING_OF_OLD = 0.8
 """On two hosts, what of the NICs old NCCL and untuned RoCE still reach, at ring's traffic (rows 58,

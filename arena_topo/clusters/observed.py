@@ -27,7 +27,6 @@ from arena_topo.clusters.records import (
     Unread,
     read,
 )
-from arena_topo.clusters.slices import Published
 from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
 from arena_topo.errors import UnreadableTopology
 from arena_topo.escaping import brief
@@ -42,14 +41,15 @@ from arena_topo.topology import (
     Knowledge,
     Machine,
     Node,
+    NodeGPUs,
     NodeName,
     calibrated,
-    configmap,
     count,
+    documents,
     fabric,
-    instances,
     natural,
     nodelabels,
+    presets,
     published,
 )
 from arena_topo.topology.fabric import FabricFile
@@ -209,7 +209,7 @@ class _Inventory:
         return ClusterReading(cluster=seen, uses=uses, claims=sources.claims)
 
 
-def _where(labels: Object, known: Published) -> Object:
+def _where(labels: Object, known: NodeGPUs) -> Object:
     """The labels that tell of the network, with the NVLink domain that only a driver tells."""
     if known.clique is None or fabric.CLIQUE in labels:
         return labels
@@ -229,7 +229,7 @@ class _Cards:
         self._unused = dict(enumerate(self._entries))
         self._notes: list[str] = []
 
-    def of(self, known: Published, labels: Object) -> Published:
+    def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
         """The machine of a node that has these labels, with its NICs."""
         machine = known.machine
         at = next(
@@ -243,14 +243,14 @@ class _Cards:
                     " have: it is not used there"
                 )
                 at = None
-        instance = instances.of_labels(labels) if at is None else ""
+        instance = presets.labelled_instance(labels) if at is None else ""
         if not machine.gpus or (at is None and not instance):
             return known
         # The machine that a key was made from is remembered, so its tuple keeps its identity.
         key = (id(machine.nics), len(machine.gpus), at, instance)
         if key not in self._made:
             made = (
-                instances.of_node(machine, instance)
+                presets.with_nics(machine, instance)
                 if at is None
                 else self._entries[at].nics.of(machine)
             )
@@ -290,7 +290,7 @@ class _Machines:
     def __init__(self, config_maps: Iterable[ConfigMapRecord], notes: list[str]) -> None:
         self._notes = notes
         self._config_maps: dict[str, ConfigMapRecord] = {}
-        self._parsed: dict[object, Published] = {}
+        self._parsed: dict[object, NodeGPUs] = {}
         self.kubelets: dict[str, published.Allocations] = {}
         self.uuids: dict[str, tuple[str, ...]] = {}
         believed = [one for one in config_maps if one.believed]
@@ -300,8 +300,8 @@ class _Machines:
                 notes.append(f"{one} does not say which node it is of; it is not used")
             elif node not in self._config_maps:
                 self._config_maps[node] = one
-                self._look(node, one, published.UUIDS, configmap.uuids, self.uuids)
-                self._look(node, one, published.ALLOCATIONS, configmap.allocations, self.kubelets)
+                self._look(node, one, published.UUIDS, documents.uuids, self.uuids)
+                self._look(node, one, published.ALLOCATIONS, documents.allocations, self.kubelets)
             elif one.namespace == self._config_maps[node].namespace:
                 notes.append(f"{one} is the second for node {node}; the first one counts")
 
@@ -345,7 +345,7 @@ class _Machines:
                     " used"
                 )
 
-    def of(self, node: NodeRecord, present: int, dra: Published | None) -> Published:
+    def of(self, node: NodeRecord, present: int, dra: NodeGPUs | None) -> NodeGPUs:
         """The machine of a node that has so many GPUs, as far as it says.
 
         `dra` is what a DRA driver publishes of it, where one does.
@@ -382,7 +382,7 @@ class _Machines:
             healthy=GPUSet(dra.healthy & said.healthy),
         )
 
-    def _said(self, name: str, labels: Object, offered: int) -> Published:
+    def _said(self, name: str, labels: Object, offered: int) -> NodeGPUs:
         """The machine of a node that offers so many GPUs."""
         known = self._published(name, labels, offered)
         if known is not None:
@@ -390,10 +390,10 @@ class _Machines:
         key = (tuple(sorted(_telling(labels))), offered)
         if key not in self._parsed:
             machine = nodelabels.from_labels(name, labels, offered)
-            self._parsed[key] = Published(machine=machine, healthy=machine.everything)
+            self._parsed[key] = NodeGPUs(machine=machine, healthy=machine.everything)
         return _renamed(self._parsed[key], name)
 
-    def _published(self, name: str, labels: Object, offered: int) -> Published | None:
+    def _published(self, name: str, labels: Object, offered: int) -> NodeGPUs | None:
         """The machine of a node as its ConfigMap tells it; None where that does not serve."""
         config_map = self._config_maps.get(name)
         if config_map is None:
@@ -406,17 +406,17 @@ class _Machines:
         known = self._parsed.get(key) if label in {None, "", name} else None
         if known is None:
             complaints: dict[str, UnreadableTopology] = {}
+            plain = config_map.plain()
             try:
-                said = configmap.read(config_map.plain(), model=product, complaints=complaints)
+                known = documents.from_config_map(plain, model=product, complaints=complaints)
             except UnreadableTopology as error:
                 self._notes.append(f"{error}; using the labels of node {name}")
                 return None
-            machine = said.machine
             for lost, complaint in complaints.items():
                 self._notes.append(f"{complaint}; {_INSTEAD[lost].format(node=name)}")
             if "linkType" in complaints:
-                machine = nodelabels.from_labels(name, labels, len(machine.gpus))
-            known = Published(machine=machine, healthy=said.healthy)
+                machine = nodelabels.from_labels(name, labels, len(known.machine.gpus))
+                known = replace(known, machine=machine)
             if not complaints:
                 self._parsed[key] = known
         gpus = known.machine.gpus
@@ -451,7 +451,7 @@ def _merged(one: Machine, other: Machine) -> Machine:
     return replace(one, gpus=gpus)
 
 
-def _renamed(known: Published, name: str) -> Published:
+def _renamed(known: NodeGPUs, name: str) -> NodeGPUs:
     return replace(known, machine=replace(known.machine, name=name))
 
 
@@ -499,7 +499,7 @@ def _possible(gpus: int) -> int:
     return gpus if gpus <= MOST_GPUS else 0
 
 
-def _node(one: NodeRecord, known: Published, joined: network.Network, notes: list[str]) -> Node:
+def _node(one: NodeRecord, known: NodeGPUs, joined: network.Network, notes: list[str]) -> Node:
     """A node on which nothing runs."""
     name, labels = NodeName(one.name), one.labels
     resource = _resource(one)
@@ -541,7 +541,7 @@ def _node(one: NodeRecord, known: Published, joined: network.Network, notes: lis
     )
 
 
-def _with_use(node: Node, known: Published, use: NodeUsage, notes: list[str]) -> Node:
+def _with_use(node: Node, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> Node:
     """A node with what is in use of it."""
     free, hidden = _free(node.name, known, use, notes)
     usable = count(node.free) - node.hidden
@@ -561,7 +561,7 @@ def _undoubted(free: GPUSet, hidden: int) -> tuple[GPUSet, int]:
     return (GPUSet(0), 0) if hidden >= count(free) else (free, hidden)
 
 
-def _free(name: str, known: Published, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
+def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
     """The GPUs nobody is known to have, and how many of them somebody has all the same."""
     free, busy, hidden = known.healthy, GPUSet(0), use.hidden
     for who, gpus in use.known:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from arena_topo.clusters.objects import items, of
+from arena_topo.clusters.objects import Object, items, of
 from arena_topo.clusters.usage import amount
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.cause import Cause, CauseCode, because
-
-Object = Mapping[str, Any]
 
 _PODS = ("pods", "count/pods")
 _PLAIN = {"cpu": "requests.cpu", "memory": "requests.memory"}
@@ -122,24 +119,18 @@ def _of_pod(pod: Object) -> dict[str, float]:
     return found
 
 
-def _concerns(quota: Object, classes: Iterable[str]) -> bool:
+def _concerns(quota: Object, classes: set[str]) -> bool:
     spec = of(quota, "spec")
-    for scope in spec.get("scopes") or ():
-        if scope not in {"NotTerminating", "NotBestEffort"}:
-            return False
+    if not set(spec.get("scopes") or ()) <= {"NotTerminating", "NotBestEffort"}:
+        return False
     for term in items(of(spec, "scopeSelector"), "matchExpressions"):
-        if term.get("scopeName") != "PriorityClass":
-            return False
         values = set(term.get("values") or ())
-        match term.get("operator"):
-            case "In":
-                fine = bool(values & set(classes))
-            case "NotIn":
-                fine = not values & set(classes)
-            case "Exists":
-                fine = any(classes)
-            case _:
-                fine = not any(classes)
-        if not fine:
+        fits = {
+            "In": bool(values & classes),
+            "NotIn": not values & classes,
+            "Exists": any(classes),
+            "DoesNotExist": not any(classes),
+        }
+        if term.get("scopeName") != "PriorityClass" or not fits.get(str(term.get("operator"))):
             return False
     return True

@@ -23,6 +23,7 @@ from arena_topo.topology import (
     LinkKind,
     Machine,
     Matrix,
+    NodeGPUs,
     flat,
     gpu_set,
     natural,
@@ -37,27 +38,10 @@ VERSIONS = ("v1", "v1beta2", "v1beta1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """The GPUs of a node as it, or its DRA driver, publishes them.
-
-    GPUs whose number nobody publishes (lost, or not whole) are in the machine, and not `healthy`.
-    `driver` is the DRA driver that serves them, if one does; `shared` says why none of them can be
-    placed by its links. `clique` is the NVLink domain that they are in, where all say the same.
-    """
-
-    machine: Machine
-    healthy: GPUSet
-    driver: str = ""
-    clique: str | None = None
-    shared: str | None = None
-    product: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
     """What all drivers publish: by node, and where each device is, with the GPU that it takes."""
 
-    nodes: Mapping[str, Published] = field(default_factory=dict)
+    nodes: Mapping[str, NodeGPUs] = field(default_factory=dict)
     places: Mapping[Device, tuple[str, GPUSet]] = field(default_factory=dict)
 
 
@@ -124,7 +108,7 @@ def devices(
                     " there; none of its GPUs can be used until all are"
                 )
             pool.devices += fresh
-    nodes: dict[str, Published] = {}
+    nodes: dict[str, NodeGPUs] = {}
     places: dict[Device, tuple[str, GPUSet]] = {}
     shapes: dict[object, Machine] = {}
     for node, drivers in found.items():
@@ -147,7 +131,7 @@ def devices(
         size = max(max(numbered) + 1, counted) if numbered else 0
         healthy = gpu_set(index for index, one in numbered.items() if not one.tainted)
         cliques = {one.clique for one in gpus}
-        nodes[node] = Published(
+        nodes[node] = NodeGPUs(
             driver=driver,
             machine=_machine(node, numbered, size, pool.product, shapes),
             healthy=healthy if pool.complete else GPUSet(0),

@@ -18,8 +18,7 @@ from arena_topo.topology import (
     Knowledge,
     LinkKind,
     Machine,
-    configmap,
-    document,
+    documents,
     nccl_xml,
     nvidia,
     presets,
@@ -69,14 +68,14 @@ def _document(text: str, name: str) -> Reading:
     except (RecursionError, ValueError) as error:
         raise UnreadableTopology(f"this is no JSON of a machine: {error}") from error
     if found.get("kind") == "ConfigMap":
-        return Reading(machine=configmap.read(found).machine)
+        return Reading(machine=documents.from_config_map(found).machine)
     if "gpus" not in found:
         what = f"a {found['kind']}" if isinstance(found.get("kind"), str) else "other JSON"
         raise UnreadableTopology(
             f"this is {what}, not a machine as `topology show -o json` prints it",
             hint="dumps of kubectl are read with --state FILE",
         )
-    return Reading(machine=document.from_document(found, name=name))
+    return Reading(machine=documents.from_document(found, name=name))
 
 
 def _no_number(word: str) -> NoReturn:
@@ -184,7 +183,7 @@ def with_measured(found: Reading, source: str) -> Reading:
     document = published.config_map(replace(machine, measured=()), machine.everything)
     document["data"]["busBandwidth"] = json.dumps(table)
     try:
-        measured = configmap.read(document).machine.measured
+        measured = documents.from_config_map(document).machine.measured
     except UnreadableTopology as error:
         said = error.message.partition("data.busBandwidth")[2] or error.message
         raise UsageError(f"{shown}{said}", hint=_TABLE) from error

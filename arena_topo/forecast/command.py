@@ -55,13 +55,13 @@ def _machine(target: str, everywhere: Globals) -> Machine:
     """The machine of that name: a preset, an instance type, a file, a node."""
     from arena_topo.cli.machines import cluster_of, node_or_preset  # noqa: PLC0415 - only here
     from arena_topo.engines import machines  # noqa: PLC0415 - only for files
-    from arena_topo.topology import Node, instances, presets  # noqa: PLC0415 - reads the matrices
+    from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
 
     if not target:
         raise UsageError("no machine is named", hint=f"{PROGRAM} topology presets lists machines")
     if target in presets.names():
         return presets.machine(target, target)
-    known = instances.machine(target)
+    known = presets.instance_type(target)
     if known is not None:
         return known
     # Path would raise for a name that no file can have.

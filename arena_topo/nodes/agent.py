@@ -32,8 +32,8 @@ from arena_topo.topology import (
     GPU_RESOURCES,
     GPUSet,
     Machine,
-    configmap,
     count,
+    documents,
     gpu_set,
     members,
 )
@@ -313,7 +313,7 @@ def _fits(machine: Machine, sight: Sight) -> bool:
 def _remembered(recorded: Object) -> Machine | None:
     """The machine that a report was about; None if that cannot be told any more."""
     try:
-        machine, uuids = configmap.read(recorded).machine, configmap.uuids(recorded)
+        machine, uuids = documents.from_config_map(recorded).machine, documents.uuids(recorded)
     except UnreadableTopology:
         return None
     if len(uuids) != len(machine.gpus):

@@ -194,6 +194,23 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGPUs:
+    """The GPUs of a node as it, or its DRA driver, publishes them.
+
+    GPUs whose number nobody publishes (lost, or not whole) are in the machine, and not `healthy`.
+    `driver` is the DRA driver that serves them, if one does; `shared` says why none of them can be
+    placed by its links. `clique` is the NVLink domain that they are in, where all say the same.
+    """
+
+    machine: Machine
+    healthy: GPUSet
+    driver: str = ""
+    clique: str | None = None
+    shared: str | None = None
+    product: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
     """A node's refusal of pods that do not tolerate it."""
 

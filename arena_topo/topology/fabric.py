@@ -36,7 +36,7 @@ from arena_topo.errors import UsageError
 from arena_topo.names import is_key, is_label_value, is_word
 from arena_topo.topology import BEYOND, MOST_GPUS, UNKNOWN_NETWORK, NodeName, Tier, gpu_set
 from arena_topo.topology.decoding import Refuse, check_length, tried
-from arena_topo.topology.document import Rate
+from arena_topo.topology.documents import Rate
 from arena_topo.topology.nics import NICs, parse_nics
 
 RESERVED = frozenset({"node", BEYOND})

@@ -31,7 +31,7 @@ from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopo
 from arena_topo.escaping import brief
 from arena_topo.manifests import INCOMPLETE, STATE
 from arena_topo.manifests.annotations import config_maps
-from arena_topo.topology import GPUSet, configmap, members, published
+from arena_topo.topology import GPUSet, documents, members, published
 
 if TYPE_CHECKING:
     from arena_topo.clusters.records import ClaimRecord, Device
@@ -406,7 +406,7 @@ def _kubelets(api: Connection, nodes: Iterable[str]) -> tuple[list[Given], dict[
     for one in maps:
         node = str((one["metadata"].get("labels") or {}).get(published.NODE_LABEL))
         try:
-            held = configmap.allocations(one)
+            held = documents.allocations(one)
         except UnreadableTopology:
             continue
         if held is None or node not in wanted:

@@ -21,7 +21,7 @@ from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
 from arena_topo.engines.kubernetes.writing import part, unless_overtaken
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.names import is_subdomain
-from arena_topo.topology import GPUSet, Machine, configmap, published
+from arena_topo.topology import GPUSet, Machine, documents, published
 
 Object = dict[str, Any]
 
@@ -198,7 +198,7 @@ def _write(
         with _contended():
             api.post(_PATH, manifest, **query)
         return Publication(manifest=manifest, outcome="created")
-    manifest = configmap.updated(found, machine, machine.everything)
+    manifest = documents.updated(found, machine, machine.everything)
     if healthy is not None:
         manifest["data"]["devices"] = published.config_map(machine, healthy)["data"]["devices"]
     if manifest == found:
