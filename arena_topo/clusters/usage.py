@@ -303,18 +303,15 @@ def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
 
 def _device_ids(text: str) -> frozenset[int]:
     """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError if it is none of them."""
-    if re.fullmatch(r"\s*\d{1,3}\s*(,\s*\d{1,3}\s*)*", text):
-        return frozenset(int(word) for word in text.split(","))
+    wrong = ValueError(f"{text[:80]!r} is no list of GPU ids")
     try:
-        value = json.loads(text)
+        found = json.loads(f"[{text}]")
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text[:80]!r} is no list of GPU ids") from error
-    if isinstance(value, dict):
-        by_container = value.get("allocatedGPUs")
-        if isinstance(by_container, dict) and all(
-            isinstance(ids, list) for ids in by_container.values()
-        ):
-            value = [one for ids in by_container.values() for one in ids]
-    if not isinstance(value, list) or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in value):
-        raise ValueError(f"{text[:80]!r} is no list of GPU ids")
-    return frozenset(int(one) for one in value)
+        raise wrong from error
+    if len(found) == 1 and isinstance(found[0], dict) and "allocatedGPUs" in found[0]:
+        by_container = found[0]["allocatedGPUs"]
+        found = list(by_container.values()) if isinstance(by_container, dict) else [by_container]
+    ids = [one for part in found for one in (part if isinstance(part, list) else [part])]
+    if not all(re.fullmatch(r"\d{1,3}", str(one)) for one in ids):
+        raise wrong
+    return frozenset(map(int, ids))

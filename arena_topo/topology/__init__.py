@@ -490,25 +490,10 @@ def behind_nvswitch(model: str | None, links: Matrix) -> bool:
     )
 
 
-_DIGITS = re.compile(r"(\d+)")
-
-
-def natural(name: str) -> tuple[list[str | int], str]:
+def natural(name: str) -> tuple[list[str | tuple[int, str]], str]:
     """A sort key by which `node-2` comes before `node-10`."""
-    # Texts and numbers alternate, so keys never compare one with the other.
-    parts: list[str | int] = [*_DIGITS.split(name)]
-    parts[1::2] = map(_number, _DIGITS.findall(name))
+    # Texts and numbers alternate, so keys never compare one with the other; a number without its
+    # zeros in front is compared by its length first, however long it is.
+    parts: list[str | tuple[int, str]] = [*re.split(r"(\d+)", name)]
+    parts[1::2] = [(len(digits.lstrip("0")), digits.lstrip("0")) for digits in parts[1::2]]
     return parts, name
-
-
-def _number(digits: str) -> int:
-    """The number that a text of digits spells, however many there are."""
-    value = 0
-    for start in range(0, len(digits), _DIGITS_AT_ONCE):
-        some = digits[start : start + _DIGITS_AT_ONCE]
-        value = value * 10 ** len(some) + int(some)
-    return value
-
-
-_DIGITS_AT_ONCE = 4000
-"""Digits that are turned into a number at once; Python refuses more than 4300."""
