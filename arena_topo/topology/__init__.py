@@ -494,6 +494,7 @@ def natural(name: str) -> tuple[list[str | tuple[int, str]], str]:
     """A sort key by which `node-2` comes before `node-10`."""
     # Texts and numbers alternate, so keys never compare one with the other; a number without its
     # zeros in front is compared by its length first, however long it is.
-    parts: list[str | tuple[int, str]] = [*re.split(r"(\d+)", name)]
-    parts[1::2] = [(len(digits.lstrip("0")), digits.lstrip("0")) for digits in parts[1::2]]
+    texts = re.split(r"(\d+)", name)
+    parts: list[str | tuple[int, str]] = [*texts]
+    parts[1::2] = [(len(digits), digits) for digits in (one.lstrip("0") for one in texts[1::2])]
     return parts, name
