@@ -454,8 +454,7 @@ class LogLine:
     """A line of a log: who wrote it, when (RFC 3339), and its text without the tag of its rank.
 
     What is not known is None. `run` counts the restarts of the container. What is no UTF-8 is
-    U+FFFD in `message`. Of a line that comes in pieces, being very long, all but the last are
-    `partial`.
+    U+FFFD in `message`. A line of more than 256 KiB is truncated.
     """
 
     time: str | None
@@ -467,7 +466,6 @@ class LogLine:
     rank: int | None
     run: int
     message: str
-    partial: bool = False
 
 
 class Logs(Iterator[LogLine]):
@@ -560,8 +558,7 @@ def value(shown: object, *, now: float | None = None) -> dict[str, Any]:
     if isinstance(shown, SeenJob):
         return view.seen(shown, now=now)
     if isinstance(shown, LogLine):
-        found = asdict(shown)
-        return found if shown.partial else {key: found[key] for key in found if key != "partial"}
+        return asdict(shown)
     if type(shown) not in _SHOWN:
         raise TypeError(f"no command prints a {type(shown).__name__}")
     return _SHOWN[type(shown)](shown)

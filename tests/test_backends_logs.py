@@ -102,7 +102,7 @@ def test_lines_say_whose_they_are_and_when_they_were_written(world: World):
     [source] = {line.source for line in reader.lines}
     assert (source.chief, source.worker) == (True, None)
     assert source.pod.startswith("demo-launcher")
-    assert all(line.at > 0 and line.stamp and line.ends for line in reader.lines)
+    assert all(line.at > 0 and line.stamp for line in reader.lines)
     stamps = [line.at for line in reader.lines]
     assert stamps == sorted(stamps)
 
@@ -216,7 +216,7 @@ def test_all_pods_of_a_job_join(world: World):
     world.finish("demo")
 
 
-def test_a_line_of_megabytes_comes_in_pieces(world: World):
+def test_a_line_of_megabytes_is_truncated_with_a_mark(world: World):
     long = b"x" * 1_000_000 + b"end"
     job = submitted(world)
     world.start("demo")
@@ -225,11 +225,12 @@ def test_a_line_of_megabytes_comes_in_pieces(world: World):
         reader = Reader(following)
         reader.until_said("after")
         world.finish("demo")
-    before, *pieces, after = reader.lines
+    before, line, after = reader.lines
     assert (before.text, after.text) == (b"before", b"after")
-    assert b"".join(piece.text for piece in pieces) == long
-    assert max(len(piece.text) for piece in pieces) <= LONGEST
-    assert [piece.ends for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    begun, mark, rest = line.text.partition(b" ... (")
+    assert long.startswith(begun)
+    assert rest == f"{len(long) - len(begun):,} more bytes of this line are left out)".encode()
+    assert LONGEST - 100 < len(begun + mark + rest) <= LONGEST
 
 
 def test_the_last_line_needs_no_line_feed(world: World):
@@ -240,9 +241,9 @@ def test_the_last_line_needs_no_line_feed(world: World):
     with world.backend.follow(job, FOLLOW, is_chief) as following:
         reader = Reader(following)
         reader.until_done()
-    assert [(line.text, line.ends) for line in reader.lines] == [
+    assert [(line.text, line.fed) for line in reader.lines] == [
         (b"one", True),
-        (b"no line feed", True),
+        (b"no line feed", False),
     ]
 
 

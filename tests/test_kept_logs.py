@@ -35,9 +35,9 @@ CHIEF = Source(pod="train-launcher-abc", uid="p1", container="mpi", chief=True)
 WORKER = Source(pod="train-worker-0", uid="p2", container="mpi", worker=0)
 
 
-def line(at: int, text: str | bytes = "", source: Source = CHIEF, *, ends: bool = True) -> Line:
+def line(at: int, text: str | bytes = "", source: Source = CHIEF, *, fed: bool = True) -> Line:
     said = text.encode() if isinstance(text, str) else text
-    return Line(source=source, at=at, stamp=stamped(at), text=said or b"line %d" % at, ends=ends)
+    return Line(source=source, at=at, stamp=stamped(at), text=said or b"line %d" % at, fed=fed)
 
 
 def follow(
@@ -84,16 +84,15 @@ def test_what_was_followed_is_served_as_it_came(archive: Archive) -> None:
         line(5, "first"),
         line(5, b"\xff \x1b[31m\r\t bar", WORKER),
         line(6, b" "),
-        line(7, b"half of ", ends=False),
-        line(7, b"a line"),
+        line(7, b"no line feed", fed=False),
     ]
     follow(archive, said)
     assert served(archive) == said
 
 
 def test_a_log_is_a_plain_file_of_times_and_texts(archive: Archive) -> None:
-    said = [line(1, "one"), line(2, "half ", ends=False), line(2, "a line")]
-    follow(archive, [*said, line(9, "late")._replace(fed=False)], job=OVER, ended=[CHIEF])
+    said = [line(1, "one"), line(2, "two")]
+    follow(archive, [*said, line(9, "late", fed=False)], job=OVER, ended=[CHIEF])
     follow(archive, [line(4, "between")])
     [file] = newest(archive).folder.glob("*.log")
     assert file.read_text() == (
@@ -101,13 +100,43 @@ def test_a_log_is_a_plain_file_of_times_and_texts(archive: Archive) -> None:
         ' "chief": true, "worker": null}\n'
         "# gap\n"
         "1970-01-01T00:00:00.000000001Z one\n"
-        "# goes on\n"
-        "1970-01-01T00:00:00.000000002Z half \n"
-        "1970-01-01T00:00:00.000000002Z a line\n"
+        "1970-01-01T00:00:00.000000002Z two\n"
         "# no line feed\n"
         "1970-01-01T00:00:00.000000009Z late\n"
         "# end\n"
     )
+
+
+OLD_HEAD = (
+    b'{"place": "https://10.0.0.1:6443", "namespace": "team", "name": "train", "uid": "u1",'
+    b' "created": 100.0, "phase": "SUCCEEDED", "exit_code": 0, "slots": 0, "tags": null,'
+    b' "deleted": false, "format": 2}'
+)
+OLD_LOG = (
+    b'# {"format": 2, "pod": "train-launcher-abc", "uid": "p1", "container": "mpi", "run": 0,'
+    b' "chief": true, "worker": null}\n'
+    b"1970-01-01T00:00:00.000000005Z first\n"
+    b"# goes on\n"
+    b"1970-01-01T00:00:00.000000006Z %b\n"
+    b"1970-01-01T00:00:00.000000006Z end\n"
+    b"1970-01-01T00:00:00.000000007Z last\n"
+) % (b"x" * 65_536)
+
+
+def test_what_the_version_before_has_kept_is_served_and_goes_on(tmp_path: Path) -> None:
+    """As that version wrote it, which cut long lines into pieces of 64 KiB."""
+    folder = tmp_path / "train.team-fd2cb0bc113e536a-168279fc4cb6b5ae"
+    folder.mkdir()
+    (folder / "job.json").write_bytes(OLD_HEAD)
+    (folder / "train-launcher-abc-45b1dc8b6860ba15.log").write_bytes(OLD_LOG)
+    archive = Archive(tmp_path)
+    long = b"x" * 65_536
+    said = [line(5, "first"), line(6, long, fed=False), line(6, "end"), line(7, "last")]
+    assert served(archive) == said
+    now = [line(5, "first"), line(6, long + b"end"), line(7, "last"), line(8, "more")]
+    follow(archive, now, whole=True, job=OVER, ended=[CHIEF])
+    assert served(archive) == [*said, line(8, "more")]
+    assert newest(archive).complete
 
 
 def test_what_is_older_than_the_last_line_that_is_kept_is_left_out(archive: Archive) -> None:
@@ -160,7 +189,7 @@ def logs(draw: st.DrawFn) -> list[Line]:
     at, found = draw(st.integers(0, 2)), []
     for number in range(draw(st.integers(1, 25))):
         at += draw(st.integers(0, 2))
-        found.append(line(at, f"line {number}", ends=draw(st.booleans())))
+        found.append(line(at, f"line {number}", fed=draw(st.booleans())))
     return found
 
 
@@ -267,16 +296,6 @@ def test_since_and_tail_choose_of_what_is_kept(tmp_path: Path) -> None:
     moment = LogOptions(since_time="1970-01-01T01:00:37+01:00", tail=2)
     assert texts(archive, moment) == [b"38", b"done", b"39"]
     assert served(archive, LogOptions(tail=2), WORKER) == said
-
-
-def test_a_tail_counts_lines_and_not_their_pieces(tmp_path: Path) -> None:
-    archive = Archive(tmp_path / "logs", most=1 << 20)
-    pieces = [line(at, b"%d " % at * 4000, ends=at % 3 == 2) for at in range(60)]
-    follow(archive, pieces, whole=True)
-    assert served(archive, LogOptions(tail=2)) == pieces[-6:]
-    follow(archive, [*pieces, line(61, "no end", ends=False)], whole=True)
-    assert served(archive, LogOptions(tail=2)) == [*pieces[-3:], line(61, "no end", ends=False)]
-    assert served(archive, LogOptions(tail=0)) == []
 
 
 def test_a_run_before_the_last_is_previous(archive: Archive) -> None:
@@ -656,19 +675,19 @@ def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
     namesake = replace(WORKER, uid="p9")
     side = replace(WORKER, container="side")
     saving = Saving(tmp_path / "a/b")
-    saving.write([line(1, b"\xff\x00\x1b[31m\r"), line(2, "half", ends=False), line(2, "!")])
+    saving.write([line(1, b"\xff\x00\x1b[31m\r"), line(2, "half"), line(2, "!")])
     saving.write([line(3, "again", again), line(4, "w", WORKER), line(4, "n", namesake)])
     saving.write([line(4, "r", replace(namesake, run=1))])
     saving.write([line(5, "s", side), line(5, "w", WORKER)])
     assert {one.name: one.read_bytes() for one in (tmp_path / "a/b").iterdir()} == {
-        "train-launcher-abc.log": b"\xff\x00\x1b[31m\r\nhalf!\n",
+        "train-launcher-abc.log": b"\xff\x00\x1b[31m\r\nhalf\n!\n",
         "train-launcher-abc.1.log": b"again\n",
         "train-worker-0.log": b"w\nw\n",
         "train-worker-0.p9.log": b"n\n",
         "train-worker-0.p9.1.log": b"r\n",
         "train-worker-0.side.log": b"s\n",
     }
-    assert saving.told == f"saved in {tmp_path}/a/b: logs: 6, lines: 8, 31 bytes"
+    assert saving.told == f"saved in {tmp_path}/a/b: logs: 6, lines: 9, 32 bytes"
     assert saving.error is None
 
 
@@ -683,9 +702,9 @@ def test_what_was_saved_is_told_in_units_that_fit(size: int, said: str) -> None:
 
 def test_saved_lines_start_with_their_times_where_they_are_wanted(tmp_path: Path) -> None:
     saving = Saving(tmp_path, container="mpi", timestamps=True)
-    saving.write([line(1, "a", ends=False), line(1, "b"), line(2, "c")])
+    saving.write([line(1, "a", fed=False), line(2, "b"), line(3, "c", fed=False)])
     saved = (tmp_path / "train-launcher-abc.mpi.log").read_bytes()
-    assert saved == b"%b ab\n%b c\n" % (stamped(1), stamped(2))
+    assert saved == b"%b a\n%b b\n%b c" % (stamped(1), stamped(2), stamped(3))
 
 
 def test_a_folder_in_which_something_is_is_refused_before_anything_is_read(tmp_path: Path) -> None:

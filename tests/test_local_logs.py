@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,7 +194,8 @@ def test_the_log_is_that_of_the_last_try_and_the_one_before_is_the_previous(engi
 def test_what_follows_a_failed_try_is_of_the_next_run(engine):
     go = "while ! test -e go; do sleep 0.05; done"
     submit(engine, job("demo", f"printf no-end; {go}; test -e again || ! touch again", retry=1))
-    with engine.follow(started(engine, "demo"), FOLLOW, launchers) as following:
+    parts = replace(FOLLOW, unfinished=True)
+    with engine.follow(started(engine, "demo"), parts, launchers) as following:
         reader = Reader(following)
         reader.until(lambda: b"no-end" in reader.texts)
         Path("go").touch()
@@ -303,10 +305,7 @@ def test_whoever_follows_and_whoever_comes_later_is_told_the_same_times(engine):
     for one in threads:
         one.join()
     follow()
-    # Who looks before a line has its end is given the end, which may be empty, by itself.
-    first, second, later = (
-        [(one.at, one.stamp, one.text) for one in r.lines if one.text] for r in readers
-    )
+    first, second, later = ([(one.at, one.stamp, one.text) for one in r.lines] for r in readers)
     assert first == second == later
     assert [text for _, _, text in later] == [b"1", b"2", b"3", b"4", b"5", b"6", b"end"]
     assert len({at for at, _, _ in later}) > 3
@@ -314,15 +313,23 @@ def test_whoever_follows_and_whoever_comes_later_is_told_the_same_times(engine):
     assert stamped == "\n".join(f"{said.decode()} {text.decode()}" for _, said, text in later)
 
 
-def test_what_has_no_end_yet_is_shown_as_far_as_it_goes(engine):
+def test_what_has_no_end_yet_is_given_as_far_as_it_goes_where_that_is_wanted(engine):
     go = "while ! test -e go; do sleep 0.05; done"
     submit(engine, job("demo", f"printf 'sure? '; {go}; echo yes"))
-    with engine.follow(started(engine, "demo"), FOLLOW, launchers) as following:
-        reader = Reader(following)
+    parts = replace(FOLLOW, unfinished=True)
+    status = started(engine, "demo")
+    with (
+        engine.follow(status, parts, launchers) as first,
+        engine.follow(status, FOLLOW, launchers) as second,
+    ):
+        reader, other = Reader(first), Reader(second)
         reader.until(lambda: reader.lines)
+        other.read()
         Path("go").touch()
         reader.until_done()
-    assert [(one.text, one.ends) for one in reader.lines] == [(b"sure? ", False), (b"yes", True)]
+        other.until_done()
+    assert [(one.text, one.fed) for one in reader.lines] == [(b"sure? ", False), (b"yes", True)]
+    assert [(one.text, one.fed) for one in other.lines] == [(b"sure? yes", True)]
 
 
 def test_a_writer_killed_in_the_middle_of_a_line_leaves_what_it_wrote(engine):
@@ -348,7 +355,8 @@ def test_a_job_whose_supervisor_is_stopped_waits_and_loses_nothing(engine):
 
 def test_a_log_whose_supervisor_was_killed_has_what_was_read_by_then(engine):
     submit(engine, job("demo", "trap '' TERM; echo one; printf two; sleep 600"))
-    with engine.follow(started(engine, "demo"), FOLLOW, launchers) as following:
+    parts = replace(FOLLOW, unfinished=True)
+    with engine.follow(started(engine, "demo"), parts, launchers) as following:
         reader = Reader(following)
         reader.until(lambda: b"two" in reader.texts)
         keeper = engine._store.job("demo", "default").state.supervisor
@@ -522,16 +530,16 @@ def test_a_follower_that_is_slow_is_told_what_was_given_up_and_goes_on_at_a_line
     with demo.follow() as following:
         reader = Reader(following)
         pod.write(numbered(0, 10) + b"half a li")
-        reader.until(lambda: len(reader.lines) == 11)
+        reader.until(lambda: len(reader.lines) == 10)
         pod.write(b"ne\n" + numbered(10, 40_000))
         demo.end()
         reader.until_done()
     turns = [one.turn if isinstance(one, Notice) else one.text for one in reader.items]
-    assert turns[:12] == [Turn.JOINED, *numbered(0, 10).split(b"\n")[:-1], b"half a li"]
+    assert turns[:11] == [Turn.JOINED, *numbered(0, 10).split(b"\n")[:-1]]
     # The file that was open is read to its end.
     at = turns.index(Turn.CUT)
-    before, after = turns[12:at], turns[at + 1 : -1]
-    assert before[0] == b"ne"
+    before, after = turns[11:at], turns[at + 1 : -1]
+    assert before[0] == b"half a line"
     assert before[1:] == numbered(10, 9 + len(before)).split(b"\n")[:-1]
     first = int(after[0].split()[1])
     assert after == numbered(first, 40_000).split(b"\n")[:-1]
@@ -645,11 +653,9 @@ def test_however_a_log_is_written_and_read_its_lines_come_once_and_whole(
     assert Turn.CUT not in reader.turns
     came: dict[int, bytes] = {}
     for one in reader.lines:
-        came[one.source.run] = came.get(one.source.run, b"") + one.text + b"\n" * one.ends
+        came[one.source.run] = came.get(one.source.run, b"") + one.text + b"\n" * one.fed
     for run, data in enumerate(runs):
-        # A last line without a line feed is a line as well.
-        whole = data if data.endswith(b"\n") or not data else data + b"\n"
-        assert came.get(run, b"") == whole
+        assert came.get(run, b"") == data
 
 
 @pytest.mark.parametrize("tail", [0, 1, 2, 5, 100])
@@ -752,7 +758,8 @@ def test_a_line_that_was_followed_before_it_ended_is_kept_whole(engine):
     go = "while ! test -e go; do sleep 0.05; done"
     submit(engine, job("demo", f"printf 'sure? '; {go}; echo yes; echo after"))
     started(engine, "demo")
-    shown = iter(follow.show(engine, "demo", "default", follow.Asked(options=FOLLOW)))
+    asked = follow.Asked(options=replace(FOLLOW, unfinished=True))
+    shown = iter(follow.show(engine, "demo", "default", asked))
     while not any(next(shown)):
         pass
     shown.close()

@@ -8,6 +8,7 @@ import re
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,12 @@ def entry(
     text: bytes,
     *,
     count: int = 1,
-    ends: bool = True,
+    fed: bool = True,
     at: int = 1_795_244_400_000_000_000,
     stamp: bytes = b"2026-11-21T07:00:00.000000000Z",
 ) -> Entry:
     speakers = who if isinstance(who, tuple) else (who,)
-    line = Line(source=speakers[0].source, at=at, stamp=stamp, text=text, ends=ends)
+    line = Line(source=speakers[0].source, at=at, stamp=stamp, text=text, fed=fed)
     return Entry(line, text, speakers, count)
 
 
@@ -197,35 +198,15 @@ def test_a_progress_bar_without_a_prefix_comes_as_it_was_written():
     assert shown([entry(LAUNCHER, TQDM)], prefixes=False).encode() == TQDM + b"\n"
 
 
-def test_a_line_in_pieces_has_one_prefix_and_no_character_is_cut():
-    word = "é".encode()
-    pieces = [
-        entry(rank(0), b"a" + word[:1], ends=False),
-        entry(rank(0), word[1:] + b"b", ends=False),
-        entry(rank(1), b"between"),
-        entry(rank(0), b"end"),
-    ]
-    pieces = [one._replace(speakers=(SAME[one.speakers[0].rank],)) for one in pieces]
-    assert shown(pieces) == "rank 0 | aéb\nrank 1 | between\nrank 0 | end\n"
-    assert shown(pieces[:1], pieces[1:2], pieces[2:]) == shown(pieces)
-    assert shown(pieces[:1]) == "rank 0 | a\N{REPLACEMENT CHARACTER}"
-
-
-def test_a_bar_that_comes_in_pieces_is_shown_once_it_is_done_or_over():
-    first, second = SAME[0], SAME[1]
-    bar = [b"\r" + one for one in TQDM.split(b"\r")[1:]]
-    moving = [entry(first, one, ends=False) for one in bar]
-    other = entry(second, b"between")
-    done = [moving[0], other, moving[1], entry(first, bar[2])]
-    last = "100%|██████████| 3/3 [00:00<00:00,  9.97it/s]"
-    assert shown(done) == f"rank 1 | between\nrank 0 | {last}\n"
-    assert shown(*([one] for one in done)) == shown(done)
-    assert shown([*moving, other]) == f"rank 1 | between\nrank 0 | {last}"
-    asked = [entry(first, b"sure? ", ends=False), *moving[:2], entry(first, b"\ryes")]
-    assert shown(asked) == "rank 0 | sure? \nrank 0 | yes\n"
-
-
-SAME = {0: rank(0), 1: rank(1)}
+def test_a_bar_that_has_no_end_yet_moves_without_a_prefix():
+    first, second, third = (b"\r%d%%" % one for one in (1, 50, 100))
+    moving = [entry(LAUNCHER, first, fed=False), entry(LAUNCHER, second, fed=False)]
+    whole = "\r1%\r50%\r100%\nnext\n"
+    done = [entry(LAUNCHER, third), entry(LAUNCHER, b"next")]
+    assert shown(moving, done, prefixes=False) == whole
+    assert shown([*moving, *done], prefixes=False) == whole
+    again = entry(Speaker(source=replace(LAUNCHER.source, run=1)), b"again")
+    assert shown(moving, [again], prefixes=False) == "\r1%\r50%\nagain\n"
 
 
 # ---------------------------------------------------------------- JSON, and as it is
@@ -264,14 +245,8 @@ def test_what_is_not_known_is_null_and_every_time_is_utc():
     assert other["time"] == "2026-11-21T07:00:00.000000001Z"
 
 
-def test_pieces_of_a_line_are_partial_and_cut_no_character():
-    word, who = "é".encode(), rank(0)
-    pieces = records(entry(who, b"a" + word[:1], ends=False), entry(who, word[1:] + b"b"))
-    assert [(one["message"], one.get("partial")) for one in pieces] == [("a", True), ("éb", None)]
-
-
 def test_raw_lines_are_the_very_bytes():
-    batch = [entry(rank(1), b"\x1b]0;PWN\x07\xff\r"), entry(LAUNCHER, b"cut", ends=False)]
+    batch = [entry(rank(1), b"\x1b]0;PWN\x07\xff\r"), entry(LAUNCHER, b"cut", fed=False)]
     assert Raw().lines(batch) == b"\x1b]0;PWN\x07\xff\r\ncut"
     assert Raw(timestamps=True).lines(batch[:1]).startswith(b"2026-11-21T07:00:00.000000000Z \x1b")
 

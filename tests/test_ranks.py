@@ -138,8 +138,8 @@ def test_whatever_a_log_says_nothing_of_it_is_lost(texts, asked):
         assert text.endswith(entry.text)
 
 
-def line(source: Source, text: str, *, ends: bool = True) -> Line:
-    return Line(source=source, at=1, stamp=b"", text=text.encode(), ends=ends)
+def line(source: Source, text: str) -> Line:
+    return Line(source=source, at=1, stamp=b"", text=text.encode())
 
 
 def test_a_worker_of_one_slot_is_its_rank_and_one_of_several_has_some():
@@ -157,18 +157,6 @@ def test_there_is_one_object_for_each_speaker():
     assert lines.entry(tagged).speakers[0] is lines.entry(tagged).speakers[0]
     again = line(replace(LAUNCHER), "[1,2]<stdout>:x")
     assert lines.entry(again).speakers[0] is lines.entry(tagged).speakers[0]
-
-
-def test_the_pieces_of_a_long_line_are_of_whoever_began_it():
-    lines = LineAttributor(slots=1, total=4)
-    pieces = [
-        lines.entry(line(LAUNCHER, "[1,2]<stdout>:begin", ends=False)),
-        lines.entry(line(LAUNCHER, "[1,3]<stdout>:middle", ends=False)),
-        lines.entry(line(LAUNCHER, "end")),
-        lines.entry(line(LAUNCHER, "next")),
-    ]
-    assert [one.speakers[0].rank for one in pieces] == [2, 2, 2, None]
-    assert [one.text for one in pieces] == [b"begin", b"[1,3]<stdout>:middle", b"end", b"next"]
 
 
 def test_what_a_worker_writes_is_no_tag():

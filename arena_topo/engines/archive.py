@@ -8,9 +8,9 @@
 
 A log is a plain file of rows `TIME text`, as a kubelet gives them (see `lines.Parser`). Other rows
 begin with `# `: the first says whose log it is; `# gap` that lines may be missing here; `# cut`
-that there was no room for those before; `# goes on` that the next row is a piece of a line;
-`# no line feed` that the next row has none; `# end` that all of the log was read. What follows the
-last line feed was torn by a crash, and is no row.
+that there was no room for those before; `# no line feed` that the next row has none; `# end` that
+all of the log was read; `# goes on`, of the version before, that the next row is a piece of a line.
+What follows the last line feed was torn by a crash, and is no row.
 
 Lines are known by their place in the log: the latest time so far, and how many lines there are from
 that time on. So a second follow, and one at the same time, add only what is newer than all that is
@@ -310,7 +310,7 @@ class LogFile:
         self.gaps: list[Gap] = []
         self.ended = False
         self.inode = 0
-        self._lacks, self._flag = False, b""
+        self._lacks = self._unfed = False
 
     def skim(self) -> None:
         """Learn whose log it is, from when to when, and what is missing.
@@ -349,7 +349,7 @@ class LogFile:
                 elif line.text in {_GAP, _CUT}:
                     self._lacks = True
                 elif line.text in {_GOES_ON, _UNFED}:
-                    self._flag = line.text
+                    self._unfed = True
                 elif line.text == _END:
                     self.ended = True
 
@@ -370,9 +370,9 @@ class LogFile:
         top, since = self.key
         self.key = (line.at, 1) if line.at > top else (top, since + 1)
         self.first, self.last, self.ended = self.first or line.at, line.at, False
-        if self._flag:
-            line = line._replace(ends=self._flag != _GOES_ON, fed=self._flag != _UNFED)
-        self._lacks, self._flag = False, b""
+        if self._unfed:
+            line = line._replace(fed=False)
+        self._lacks = self._unfed = False
         return self.key, line
 
 
@@ -478,8 +478,6 @@ class _Writer:
 def _row(line: Line) -> bytes:
     text = line.text.replace(b"\n", b" ") if b"\n" in line.text else line.text
     row = b"%b %b\n" % (line.stamp or stamped(line.at), text)
-    if not line.ends:
-        return _GOES_ON + b"\n" + row
     return row if line.fed else _UNFED + b"\n" + row
 
 
@@ -791,25 +789,7 @@ def _part(folder: Path, runs: Sequence[Source], tail: int | None, since: int) ->
     """The lines of a container after a moment, and of these so many of the last."""
     lines = chain.from_iterable(_lines(folder / f"{_log(run)}.log", run) for run in runs)
     chosen = (line for line in lines if line.at >= since) if since else lines
-    return chosen if tail is None else last(chosen, tail)
-
-
-def last(lines: Iterable[Line], count: int) -> Iterator[Line]:
-    """The last lines, pieces of one counted as one."""
-    if not count:
-        return
-    held: deque[Line] = deque()
-    ends = 0
-    for line in lines:
-        held.append(line)
-        ends += line.ends
-        while ends > count:
-            ends -= held.popleft().ends
-    if held and ends == count and not held[-1].ends:
-        # What comes last has no end yet, and counts as well.
-        while not held.popleft().ends:
-            pass
-    yield from held
+    return chosen if tail is None else iter(deque(chosen, tail))
 
 
 def _seen(job: JobStatus) -> dict[str, Any]:

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 
     from arena_topo.errors import ArenaError
 
-LONGEST = 65_536
-"""Bytes of a line that are held at once; a longer one comes in pieces (`Line.ends`)."""
+LONGEST = 262_144
+"""Bytes of a line; a longer line is truncated to so many, with a mark at its end."""
+
+_MARK = " ... ({:,} more bytes of this line are left out)"
+_MARKED = LONGEST - 80
+"""Bytes of a truncated line before its mark, so that it is not truncated when it is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,8 @@ class LogOptions:
     """Which part of a log: `tail` lines (None: all), `since` seconds or `since_time` RFC 3339.
 
     With `previous` it is the log of the run of the container before this one. With `follow` the log
-    is read until its pod ends.
+    is read until its pod ends. With `unfinished` what there is of a line without an end may come as
+    a line (`Line.fed` is False), and its rest as another.
     """
 
     follow: bool = False
@@ -33,6 +38,7 @@ class LogOptions:
     timestamps: bool = False
     container: str | None = None
     previous: bool = False
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +62,14 @@ class Line(NamedTuple):
 
     `at` is when it was written, Unix time in nanoseconds by the clock of its node, 0 where that is
     not known; `stamp` the same as the engine says it (RFC 3339, any zone). Lines of a source come
-    in their order, and each once. `ends` is False where more of the same line follows, `fed` where
-    the log ends without a line feed. A tuple, since there may be 100,000 a second: it is made in a
-    quarter of a frozen dataclass's time.
+    in their order, and each once. `fed` is False where no line feed follows (yet). A tuple, since
+    there may be 100,000 a second: it is made in a quarter of a frozen dataclass's time.
     """
 
     source: Source
     at: int
     stamp: bytes
     text: bytes
-    ends: bool = True
     fed: bool = True
 
 
@@ -184,14 +188,16 @@ class Parser:
     """Cuts `TIME text` into lines: the one format of kubelets, local jobs and the archive.
 
     TIME is RFC 3339, as `timestamps=true` gives it. A row without a time has an empty `stamp`, and
-    the time of the row before (`at` for the first). A text longer than `LONGEST` comes in pieces of
-    exactly that length, and so in the same pieces for whoever reads it.
+    the time of the row before (`at` for the first). A text longer than `LONGEST` is truncated.
     """
 
     def __init__(self, source: Source, *, at: int = 0) -> None:
         self._source = source
         self._rest = b""
+        self._dropped = 0
+        """Bytes that follow `_rest` in its line and are left out."""
         self._inside = False
+        """Whether the beginning of the line was given already."""
         self._at, self._stamp = at, b""
         # The second and the zone of the last time, its value, and where the text begins: lines of
         # one second are read in a quarter of the time.
@@ -199,8 +205,15 @@ class Parser:
         self._base = self._text = 0
 
     def feed(self, data: bytes) -> list[Line]:
-        """The lines that these bytes complete, and pieces of one that is too long to wait for."""
-        *whole, rest = (self._rest + data if self._rest else data).split(b"\n")
+        """The lines that these bytes complete."""
+        rest = self._rest
+        if len(rest) > LONGEST + _HEAD:
+            end = data.find(b"\n")
+            self._dropped += end if end >= 0 else len(data)
+            if end < 0:
+                return []
+            data = data[end:]
+        *whole, self._rest = (rest + data if rest else data).split(b"\n")
         found: list[Line] = []
         source = self._source
         for row in whole:
@@ -215,33 +228,25 @@ class Parser:
                 self._at = at = self._base + int(digits)
                 found.append(Line(source=source, at=at, stamp=row[: text - 1], text=row[text:]))
             else:
-                self._slow(row, found, ends=True)
-        if len(rest) > LONGEST + _HEAD:
-            rest = self._slow(rest, found, ends=False)
-        self._rest = rest
+                found.append(self._slow(row))
         return found
 
     def unfinished(self) -> list[Line]:
-        """What there is of a line that has no end yet, as a piece of it."""
-        found: list[Line] = []
-        if self._rest:
-            text = self._slow(self._rest, found, ends=False)
-            line = Line(source=self._source, at=self._at, stamp=self._stamp, text=text)
-            found.append(line._replace(ends=False))
-            self._rest = b""
+        """What there is of a line that has no end yet; its rest comes as another line."""
+        found = self.finish()
+        self._inside = self._inside or bool(found)
         return found
 
     def finish(self) -> list[Line]:
         """What the log ends with, if that is no whole line."""
-        found: list[Line] = []
-        if self._rest or self._inside:
-            self._slow(self._rest, found, ends=True)
-            found[-1] = found[-1]._replace(fed=False)
+        if not self._rest:
+            return []
+        line = self._slow(self._rest)._replace(fed=False)
         self._rest = b""
-        return found
+        return [line]
 
-    def _slow(self, row: bytes, found: list[Line], *, ends: bool) -> bytes:
-        """Take a row, or a part of one, of whatever shape; what of it is still to be taken."""
+    def _slow(self, row: bytes) -> Line:
+        """The line of a row of whatever shape."""
         text = row
         if not self._inside:
             stamp, _, text = row.partition(b" ")
@@ -252,40 +257,9 @@ class Parser:
                 self._second, self._zone = stamp[:_FRACTION], stamp[_ZONE:] + b" "
                 self._base, self._text = at // _NANO * _NANO, len(stamp) + 1
             self._at, self._stamp = at, stamp
-        line = Line(source=self._source, at=self._at, stamp=self._stamp, text=text, ends=False)
-        while len(text) > LONGEST:
-            found.append(line._replace(text=text[:LONGEST]))
-            text = text[LONGEST:]
-        self._inside = not ends
-        if not ends:
-            return text
-        found.append(line._replace(text=text, ends=True))
-        return b""
-
-
-class Joiner:
-    """Joins the pieces of lines that are followed as they are written, which have any length.
-
-    They become pieces as `Parser` makes them of a line that is read at once.
-    """
-
-    def __init__(self) -> None:
-        self._begun: dict[Source, Line] = {}
-
-    def join(self, lines: Sequence[Line]) -> Sequence[Line]:
-        """The lines so far, and whole pieces; what is shorter waits for what follows it."""
-        if not self._begun and all(line.ends for line in lines):
-            return lines
-        found = []
-        for line in lines:
-            begun = self._begun.pop(line.source, None)
-            text = line.text if begun is None else begun.text + line.text
-            while len(text) > LONGEST:
-                found.append(line._replace(text=text[:LONGEST], ends=False))
-                text = text[LONGEST:]
-            whole = line._replace(text=text)
-            if line.ends or len(text) == LONGEST:
-                found.append(whole)
-            else:
-                self._begun[line.source] = whole
-        return found
+        self._inside = False
+        if len(text) > LONGEST:
+            more = len(text) - _MARKED + self._dropped
+            text = text[:_MARKED] + _MARK.format(more).encode()
+            self._dropped = 0
+        return Line(source=self._source, at=self._at, stamp=self._stamp, text=text)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self
 from arena_topo.engines import Backend, Instance, JobStatus, Phase
 from arena_topo.engines.lines import (
     Following,
-    Joiner,
     Line,
     LogOptions,
     Notice,
@@ -739,7 +738,8 @@ class Shown:
                 timestamps=options.timestamps,
                 tell=self._warn,
             )
-        if job is None or not (options.follow and self._asked.keep):
+        stored = self._backend.name == "local"  # with the job, until it is deleted
+        if job is None or stored or not (options.follow and self._asked.keep):
             return _Sinks(None, saving, self)
         cut = (options.tail, options.since, options.since_time) != (None, None, None)
         keeping = self._kept().keeping(
@@ -765,10 +765,8 @@ class Shown:
         lines = archive.lines(kept, asked.options, self._asks(kept.slots or None))
         if asked.many or asked.options.tail is None:
             return lines
-        from arena_topo.engines.archive import last  # noqa: PLC0415  only for who reads it
-
         # It is one log for whoever asks, though the launcher was tried more than once.
-        return last(lines, asked.options.tail)
+        return iter(deque(lines, asked.options.tail))
 
     def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
         slots, tags = kept.slots or None, kept.tagging
@@ -994,7 +992,6 @@ class _Sinks:
 
     def __init__(self, keeping: Keeping | None, saving: Saving | None, shown: Shown) -> None:
         self._keeping, self._saving, self._shown = keeping, saving, shown
-        self._joiner = Joiner()
         self.lines = 0
         """How many came."""
 
@@ -1002,8 +999,7 @@ class _Sinks:
         """These came, or none."""
         self.lines += len(lines)
         if self._keeping is not None:
-            # Who follows the log again has to find the same lines in it.
-            self._keeping.write(self._joiner.join(lines))
+            self._keeping.write(lines)
         if self._saving is not None:
             self._saving.write(lines)
 

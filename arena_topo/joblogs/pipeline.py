@@ -38,8 +38,6 @@ class Pipeline:
         self._lines = LineAttributor(slots=slots, total=total, tags=tags, tagging=tagging)
         self._window = Window(whole=whole, fold=asked.fold) if asked.many else None
         self._choices: dict[Speaker, bool] = {}
-        self._cut: dict[Speaker, bool] = {}
-        """Whether the line of which more is to come is shown."""
         self._open: set[Source] = set()
         self._untagged, self._found = 0, False
 
@@ -124,13 +122,7 @@ class Pipeline:
         return bool(known)
 
     def _passes(self, entry: Entry) -> bool:
-        """Whether the filters let a line pass; of a long one the first piece decides."""
-        speaker, asked = entry.speakers[0], self._asked
-        passes = self._cut.pop(speaker, None)
-        if passes is None:
-            text = entry.text.decode("utf-8", "replace")
-            passes = not asked.include or any(one.search(text) for one in asked.include)
-            passes = passes and not any(one.search(text) for one in asked.exclude)
-        if not entry.line.ends:
-            self._cut[speaker] = passes
-        return passes
+        """Whether the filters let a line pass."""
+        asked, text = self._asked, entry.text.decode("utf-8", "replace")
+        passes = not asked.include or any(one.search(text) for one in asked.include)
+        return passes and not any(one.search(text) for one in asked.exclude)

@@ -50,8 +50,7 @@ class Entry(NamedTuple):
     A named tuple, because one is made for each line: a frozen dataclass takes four times as long.
     `text` is the line without the tag of its rank, `line.text` with it. `speakers` are in the order
     of their ranks, `total` is how many lines it stands for, and `times` how many of each speaker,
-    where that is not one. A piece of a
-    long line (`line.ends` is False) may be followed by lines of others before the rest comes.
+    where that is not one.
     """
 
     line: Line
@@ -202,14 +201,12 @@ _ASKED = {
 class _LineSource:
     """The log of a pod, and the ranks that speak in it."""
 
-    __slots__ = ("cut", "pod", "ranks", "tagged", "tight")
+    __slots__ = ("pod", "ranks", "tagged", "tight")
 
     def __init__(self, pod: Speaker, *, tagged: bool) -> None:
         self.pod = pod
         self.tagged = tagged
         self.ranks: dict[int, Speaker] = {}
-        self.cut: Speaker | None = None
-        """Who speaks in the line of which more is to come."""
         self.tight = False
         """Whether a space after Open MPI's tag is the program's: PMIx sets one, Open MPI 4 none."""
 
@@ -253,16 +250,14 @@ class LineAttributor:
             self._last = line.source, known
         if not known.tagged:
             return Entry(line, line.text, (known.pod,))
-        speaker, text = known.cut, line.text
+        rank, text = self._read(line.text, known)
+        if rank is None:
+            return Entry(line, text, (known.pod,))
+        speaker = known.ranks.get(rank)
         if speaker is None:
-            rank, text = self._read(line.text, known)
-            speaker = known.pod if rank is None else known.ranks.get(rank)
-            if speaker is None and rank is not None:
-                attempt = known.pod.attempt
-                speaker = Speaker(source=line.source, rank=rank, tagged=True, attempt=attempt)
-                known.ranks[rank] = speaker
-        assert speaker is not None
-        known.cut = None if line.ends else speaker
+            attempt = known.pod.attempt
+            speaker = Speaker(source=line.source, rank=rank, tagged=True, attempt=attempt)
+            known.ranks[rank] = speaker
         return Entry(line, text, (speaker,))
 
     def _read(self, text: bytes, known: _LineSource) -> tuple[int | None, bytes]:

@@ -32,12 +32,10 @@ _END, _THOUSAND = ".log", 1000
 
 @dataclass(slots=True)
 class _File:
-    """One file, and how its last line stands."""
+    """One file; `fed` says whether its last line ends with a line feed."""
 
     path: Path
     begun: bool = False
-    inside: bool = False
-    """Whether more of the last line is to come."""
     fed: bool = True
     given_up: bool = False
 
@@ -87,12 +85,12 @@ class Saving:
             file = self._files.get(source) or self._begin(source)
             kept = rows.setdefault(source, [])
             for line in some:
-                row = line.text + b"\n" if line.ends and line.fed else line.text
-                if self._timestamps and not file.inside:
+                row = line.text + b"\n" if line.fed else line.text
+                if self._timestamps:
                     row = b"%b %b" % (line.stamp, row)
                 kept.append(row if file.fed else b"\n" + row)
-                file.fed, file.inside = line.fed, not line.ends
-                counts[source] += line.ends
+                file.fed = line.fed
+                counts[source] += 1
         for source, kept in rows.items():
             if self._append(self._files[source], b"".join(kept)):
                 self._lines += counts[source]

@@ -14,7 +14,7 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
 from arena_topo.engines.lines import Line, Source
-from arena_topo.escaping import LogText, cut_short, escaped_in_quotes, log_line, one_line, ordinary
+from arena_topo.escaping import LogText, escaped_in_quotes, log_line, one_line, ordinary
 
 if TYPE_CHECKING:
     from arena_topo.joblogs.ranks import Entry, Speaker
@@ -109,7 +109,7 @@ class Text:
 
     `timestamps` go first, as the API server writes them. `highlight` marks what it finds where
     there are `colours`. Without any of these a log comes as it was written, but for what a terminal
-    would obey; then it may also come in pieces, `copied`.
+    would obey; then it may also come in pieces of any size, `copied`.
     """
 
     def __init__(
@@ -125,10 +125,7 @@ class Text:
         self._stream = LogText(colours=colours)
         self._width = 0
         self._made: dict[object, bytes] = {}
-        self._open: Speaker | None = None
-        self._unfed = False
-        """Whether the last line has no line feed, as it is the last of its log."""
-        self._cut: dict[Speaker, bytes] = {}
+        self._joiner = _Joiner()
 
     @property
     def copied(self) -> Callable[[bytes], bytes] | None:
@@ -140,78 +137,25 @@ class Text:
     def lines(self, batch: Sequence[Entry]) -> bytes:
         """What to write for some lines."""
         if self.copied is not None:
-            return self._stream.feed(b"".join(self._plain(batch)))
+            return self._stream.feed(b"".join(self._joiner.join(batch)))
         easy = not self._highlight and ordinary(
             b"\n".join([one.text + one.line.stamp for one in batch])
         )
-        return b"".join(self._laid_out(batch, easy=easy and not self._cut))
+        return b"".join(self._laid_out(batch, easy=easy))
 
     def end(self) -> bytes:
         """What to write after the last line: what is still held back."""
-        parts = [self._stream.end()]
-        for speaker, text in self._cut.items():
-            if self._open is not speaker:
-                parts.append(b"\n"[: self._open is not None] + self._begin(speaker))
-                self._open = speaker
-            parts.append(self._shown(text))
-        self._cut.clear()
-        return b"".join(parts)
-
-    def _plain(self, batch: Sequence[Entry]) -> Iterator[bytes]:
-        for one in batch:
-            speaker = one.speakers[0]
-            if self._unfed or (self._open is not None and self._open is not speaker):
-                yield b"\n"
-            yield one.line.text
-            whole = one.line.ends and one.line.fed
-            if whole:
-                yield b"\n"
-            self._open = None if whole else speaker
-            self._unfed = not one.line.fed
+        return self._stream.end()
 
     def _laid_out(self, batch: Sequence[Entry], *, easy: bool) -> Iterator[bytes]:
         made, stamps, prefixes = self._made, self._timestamps, self._prefixes
         for line, text, speakers, count, _times in batch:
-            first = speakers[0]
-            if self._cut or not line.ends:
-                text = self._piece(first, text, ends=line.ends)  # noqa: PLW2901 - what it shows now
-                if not text and not line.ends:
-                    continue
-            if self._open is not None and (self._open is not first or b"\r" in text):
-                yield b"\n"
-                self._open = None
-            if self._open is None:
-                if stamps:
-                    yield (line.stamp if easy else self._shown(line.stamp)) + b" "
-                if prefixes:
-                    yield (count == 1 and made.get(first)) or self._prefix(speakers, count)
+            if stamps:
+                yield (line.stamp if easy else self._shown(line.stamp)) + b" "
+            if prefixes:
+                yield (count == 1 and made.get(speakers[0])) or self._prefix(speakers, count)
             yield text if easy else self._shown(text)
-            if line.ends:
-                yield b"\n"
-                self._open = None
-            else:
-                self._open = first
-
-    def _begin(self, speaker: Speaker) -> bytes:
-        return self._prefix((speaker,), 1) if self._prefixes else b""
-
-    def _piece(self, speaker: Speaker, text: bytes, *, ends: bool) -> bytes:
-        """What to show now of a line that comes in pieces, which may be cut anywhere.
-
-        What cuts a character or a colour waits for its rest, and a bar that is written over until
-        it is done: so no more of a line is held than one piece of it.
-        """
-        text = self._cut.pop(speaker, b"") + text
-        if ends:
-            return text
-        at = cut_short(text)
-        if b"\r" in text:
-            at = text.rstrip(b"\r").rfind(b"\r") + 1
-            self._cut[speaker] = text[at:]
-            return b""
-        if at < len(text):
-            self._cut[speaker] = text[at:]
-        return text[:at]
+            yield b"\n"
 
     def _shown(self, text: bytes) -> bytes:
         shown = log_line(text, colours=self._colours)
@@ -267,7 +211,7 @@ class Records:
 
     Its keys are time (RFC 3339), job, namespace, pod, container, worker, rank, run and message;
     what is not known is null. `run` counts the restarts of the container. What is no UTF-8 in a
-    message is U+FFFD there. Of a line that comes in pieces all but the last are `partial`.
+    message is U+FFFD there.
     """
 
     copied = None
@@ -276,22 +220,18 @@ class Records:
         names = f'"job":{encode_basestring(job)},"namespace":{encode_basestring(namespace)}'
         self._names = names
         self._made: dict[Speaker, str] = {}
-        self._cut: dict[Speaker, bytes] = {}
 
     def lines(self, batch: Sequence[Entry]) -> bytes:
         """What to write for some lines."""
-        made, cut = self._made, self._cut
+        made = self._made
         parts: list[str] = []
         for line, text, speakers, _count, _times in batch:
-            speaker, end = speakers[0], "}\n"
-            if cut or not line.ends:
-                text, end = self._piece(speaker, text, ends=line.ends)  # noqa: PLW2901 - the same
             parts += (
                 '{"time":',
                 _moment(line),
-                made.get(speaker) or self._who(speaker),
+                made.get(speakers[0]) or self._who(speakers[0]),
                 encode_basestring(text.decode(errors="replace")),
-                end,
+                "}\n",
             )
         done = "".join(parts)
         # Of ASCII nothing is left to be escaped but this one.
@@ -302,14 +242,6 @@ class Records:
     def end(self) -> bytes:
         """What to write after the last line: nothing, all was written."""
         return b""
-
-    def _piece(self, speaker: Speaker, text: bytes, *, ends: bool) -> tuple[bytes, str]:
-        text = self._cut.pop(speaker, b"") + text
-        if ends:
-            return text, "}\n"
-        if (at := cut_short(text)) < len(text):
-            self._cut[speaker] = text[at:]
-        return text[:at], ',"partial":true}\n'
 
     def _who(self, speaker: Speaker) -> str:
         source = speaker.source
@@ -338,9 +270,7 @@ class Raw:
     """Lines as the programs wrote them, byte for byte; those of many in the order they came in."""
 
     def __init__(self, *, timestamps: bool = False) -> None:
-        self._timestamps = timestamps
-        self._open: Source | None = None
-        self._unfed = False
+        self._joiner = _Joiner(timestamps=timestamps)
 
     def copied(self, piece: bytes) -> bytes:
         """What to write for the next piece of a log: that piece."""
@@ -348,21 +278,28 @@ class Raw:
 
     def lines(self, batch: Sequence[Entry]) -> bytes:
         """What to write for some lines."""
-        return b"".join(self._written(batch))
-
-    def _written(self, batch: Sequence[Entry]) -> Iterator[bytes]:
-        for one in batch:
-            line = one.line
-            if self._unfed:
-                yield b"\n"
-            if self._timestamps and line.source is not self._open:
-                yield line.stamp + b" "
-            yield line.text
-            if line.ends and line.fed:
-                yield b"\n"
-            self._unfed = not line.fed
-            self._open = None if line.ends else line.source
+        return b"".join(self._joiner.join(batch))
 
     def end(self) -> bytes:
         """What to write after the last line: nothing, all was written."""
         return b""
+
+
+class _Joiner:
+    """Lines as one text; a line without a line feed is ended by the next line of another log."""
+
+    def __init__(self, *, timestamps: bool = False) -> None:
+        self._timestamps = timestamps
+        self._open: Source | None = None
+
+    def join(self, batch: Sequence[Entry]) -> Iterator[bytes]:
+        for line, *_ in batch:
+            if self._open is not None and line.source != self._open:
+                yield b"\n"
+                self._open = None
+            if self._timestamps and self._open is None:
+                yield line.stamp + b" "
+            yield line.text
+            if line.fed:
+                yield b"\n"
+            self._open = None if line.fed else line.source

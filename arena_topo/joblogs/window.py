@@ -60,7 +60,7 @@ class Window:
     """Entries of many logs, to be taken in order; times are of any clock that does not go back.
 
     With `whole` the logs are read to where they end now, else followed. Without `fold` equal lines
-    stay apart. A line that comes in pieces is shown at once, behind all that waits.
+    stay apart.
     """
 
     def __init__(self, *, whole: bool = False, fold: bool = True) -> None:
@@ -85,8 +85,6 @@ class Window:
         self._reached: dict[Speaker, int] = {}
         """The last row of each speaker."""
         self._speaking: set[Speaker] = set()
-        self._cut: set[Speaker] = set()
-        """Of whose last line there is more to come."""
         self._bytes = 0
         self._time = 0.0
 
@@ -127,7 +125,6 @@ class Window:
         self._time = now
         for pod, since in self._awaited.items():
             self._awaited[pod] = now if since is None else since
-        ready: list[Entry] = []
         held, latest = self._held, self._latest
         source, last, highest, size = None, 0, 0, 0
         for entry in entries:
@@ -142,16 +139,13 @@ class Window:
             # A clock that was set back, or none: after what its own log said before.
             last = max(last, line.at or self._floor)
             highest = max(highest, last)
-            if not line.ends or (self._cut and entry.speakers[0] in self._cut):
-                ready += self._pieced(entry)
-            else:
-                held.append((last, entry))
-                size += len(entry.text)
+            held.append((last, entry))
+            size += len(entry.text)
         if source is not None:
             latest[source] = last
             self._arrivals.append((now, highest))
         self._bytes += size
-        return [*ready, *self._take(now)]
+        return self._take(now)
 
     def rest(self) -> list[Entry]:
         """All that is left."""
@@ -160,13 +154,6 @@ class Window:
         while self._rows:
             ready.append(self._show())
         return ready
-
-    def _pieced(self, entry: Entry) -> list[Entry]:
-        """What is shown with a piece of a line: before the first, all that waits."""
-        speaker = entry.speakers[0]
-        before = [] if speaker in self._cut else self.rest()
-        (self._cut.discard if entry.line.ends else self._cut.add)(speaker)
-        return [*before, entry]
 
     def _take(self, now: float) -> list[Entry]:
         held, arrivals = self._held, self._arrivals

@@ -245,6 +245,12 @@ class Wanted:
         """Whether programs read it."""
         return self.output_format is Output.JSON
 
+    @property
+    def _of_lines(self) -> bool:
+        """Whether more is made of lines than a copy of them."""
+        rows = self.timestamps or self.everyone or self.only or self.save or self.nccl
+        return bool(self.as_json or rows or self.include or self.exclude or self.highlight)
+
     def given(self) -> dict[str, str]:
         """The flags that say something else than by themselves, as they are typed, by field."""
         return {
@@ -263,6 +269,7 @@ class Wanted:
             timestamps=self.timestamps,
             container=self.container or None,
             previous=self.previous,
+            unfinished=not self._of_lines,
         )
 
     def asked(self) -> Asked:

@@ -121,7 +121,7 @@ def of_job(
             for entry in batch:
                 line = entry.line
                 text = entry.text.decode(errors="replace")
-                reader.feed(text, line.source.pod, ends=line.ends)
+                reader.feed(text, line.source.pod, ends=line.fed)
                 tests.feed(text, line.source.pod)
             if progress is not None:
                 if progress.connected():

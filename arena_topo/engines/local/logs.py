@@ -78,8 +78,8 @@ _LOOK = 0.25
 """Seconds between two looks of a follower at the job."""
 
 _UNFINISHED = 0.25
-"""Seconds after which a line that does not end is shown as far as it goes: it may be a question, or
-a progress bar."""
+"""Seconds after which a line that does not end is given as far as it goes, where that is wanted: it
+may be a progress bar."""
 
 _BATCH = 2 << 20
 """Bytes that one `read` of a follower takes of one log, about."""
@@ -506,7 +506,12 @@ class _Lines:
     def begin(self, source: Source) -> None:
         """Begin a run."""
         self.source, self._parser = source, Parser(source)
-        self.unfinished, self.finish = self._parser.unfinished, self._parser.finish
+        self.finish = self._parser.finish
+
+    def unfinished(self) -> list[Line]:
+        """What there is of a line that does not end, unless its end may come any moment."""
+        quiet = time.monotonic() - self.came >= _UNFINISHED
+        return self._parser.unfinished() if quiet else []
 
     def take(self) -> list[Line | Notice]:
         """Lines that have come, where runs begin and what was given up; no more than `_BATCH`."""
@@ -689,7 +694,7 @@ class _Pod:
             came += self._lines.finish()
             if self._ending is not None and not self._bounded:
                 came.append(Notice(turn=self._ending, source=self._lines.source))
-        elif not came and time.monotonic() - self._lines.came >= _UNFINISHED:
+        elif not came and self._options.unfinished:
             came += self._lines.unfinished()
         return found + came
 
