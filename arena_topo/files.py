@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -44,11 +44,17 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def replace_file(path: str | Path, data: bytes, *, folder: int | None = None) -> None:
+def replace_file(
+    path: str | Path,
+    data: bytes | Iterable[bytes],
+    *,
+    folder: int | None = None,
+    durable: bool = True,
+) -> None:
     """Write a file atomically: a reader sees what was there before, or all of the new.
 
-    It is closed to other users, and on the disk when this returns. With `folder` (a descriptor) the
-    path is in it. OSError leaves what was there before.
+    It is closed to other users, and on the disk when this returns, unless it need not be `durable`.
+    With `folder` (a descriptor) the path is in it. OSError leaves what was there before.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
@@ -56,9 +62,10 @@ def replace_file(path: str | Path, data: bytes, *, folder: int | None = None) ->
     descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         os.replace(temporary, path, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):

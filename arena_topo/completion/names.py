@@ -356,25 +356,14 @@ def _read(path: str, name: str) -> str:
 
 def _replace(path: str, name: str, text: str) -> None:
     """Write a file as a whole, and remove files that are unused or too many."""
+    from arena_topo.files import replace_file  # noqa: PLC0415 - not to read names
+
     if not path:
         raise OSError("no home folder")
     _make(path)
     opened = _entered(path)
-    new = f".new-{os.getpid()}"
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(new, flags, 0o600, dir_fd=opened)
-        try:
-            data = text.encode("utf-8", "replace")
-            try:
-                if os.write(file, data) != len(data):
-                    raise OSError(name)
-            finally:
-                os.close(file)
-            os.rename(new, name, src_dir_fd=opened, dst_dir_fd=opened)
-        except BaseException:
-            os.unlink(new, dir_fd=opened)
-            raise
+        replace_file(name, text.encode("utf-8", "replace"), folder=opened, durable=False)
         _prune(opened)
     finally:
         os.close(opened)

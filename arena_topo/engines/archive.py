@@ -32,16 +32,16 @@ import heapq
 import json
 import os
 import re
-import secrets
 import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import msgspec
 
@@ -60,6 +60,7 @@ from arena_topo.engines.lines import (
 from arena_topo.engines.private import require_private
 from arena_topo.engines.tagging import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
+from arena_topo.files import replace_file
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -110,18 +111,6 @@ IN_USE, _TOUCH = 300.0, 60.0
 where its pods are silent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """Lines of a log that may be missing: after and before which moment (nanoseconds).
-
-    `after` is 0 where it is its beginning that may be missing.
-    """
-
-    source: Source
-    after: int
-    before: int
-
-
 class JobHead(msgspec.Struct, frozen=True, kw_only=True):
     """`job.json`: whose logs they are, and how the job was last seen.
 
@@ -152,15 +141,15 @@ class Kept(JobHead, frozen=True, kw_only=True):
     """What is kept of the logs of one job.
 
     `first` and `last` are when its first and last line were written (Unix nanoseconds, 0: not
-    known, or no lines), `sources` all logs there are, `gaps` where lines may be missing. `complete`
-    says that the job was over and all of each log was read. `size` is in bytes.
+    known, or no lines), `sources` all logs there are, `lacking` those of which lines may be
+    missing. `complete` says that the job was over and all of each log was read. `size` is in bytes.
     """
 
     folder: Path
     first: int
     last: int
     sources: tuple[Source, ...]
-    gaps: tuple[Gap, ...]
+    lacking: tuple[Source, ...]
     complete: bool
     size: int
 
@@ -235,7 +224,7 @@ class Keeping:
                 if job is not None and (deleted or there is None or not there.deleted):
                     seen = {**_seen(job), "deleted": deleted}
                     self._about = msgspec.structs.replace(self._about, **seen)
-                    _replace(self._folder / _JOB, self._about)
+                    self._write_head()
         self._off = True
 
     def __enter__(self) -> Self:
@@ -264,7 +253,11 @@ class Keeping:
         if old is not None:
             known = {"slots": self._about.slots or old.slots, "tags": self._about.tags or old.tags}
             self._about = msgspec.structs.replace(self._about, **known)
-        _replace(self._folder / _JOB, self._about)
+        self._write_head()
+
+    def _write_head(self) -> None:
+        data = json.dumps(msgspec.structs.asdict(self._about)).encode()
+        replace_file(self._folder / _JOB, data)
 
     def _head(self) -> JobHead | None:
         """What is there of the job; None for nothing, or what is about to be written anew."""
@@ -307,10 +300,11 @@ class LogFile:
         """The place of the last line."""
         self.first = self.last = 0
         """When the first and the last line were written; 0: none."""
-        self.gaps: list[Gap] = []
+        self.lacks = False
+        """Whether lines of it may be missing."""
         self.ended = False
         self.inode = 0
-        self._lacks = self._unfed = False
+        self._unfed = False
 
     def skim(self) -> None:
         """Learn whose log it is, from when to when, and what is missing.
@@ -347,7 +341,7 @@ class LogFile:
                 if line.stamp:
                     yield self._added(line)
                 elif line.text in {_GAP, _CUT}:
-                    self._lacks = True
+                    self.lacks = True
                 elif line.text in {_GOES_ON, _UNFED}:
                     self._unfed = True
                 elif line.text == _END:
@@ -364,15 +358,12 @@ class LogFile:
             return file.read(CHUNK)
 
     def _added(self, line: Line) -> tuple[Key, Line]:
-        if self._lacks:
-            self.gaps.append(Gap(source=line.source, after=self.last, before=line.at))
         # As `after` has it, for one line.
         top, since = self.key
         self.key = (line.at, 1) if line.at > top else (top, since + 1)
         self.first, self.last, self.ended = self.first or line.at, line.at, False
         if self._unfed:
-            line = line._replace(fed=False)
-        self._lacks = self._unfed = False
+            line, self._unfed = line._replace(fed=False), False
         return self.key, line
 
 
@@ -464,14 +455,14 @@ class _Writer:
         file = self._file
         if not file.size:
             return 0
-        with self._path.open("rb") as old, _replacing(self._path) as copy:
+        with self._path.open("rb") as old:
             old.seek(file.size // 4)
             old.readline()
-            copy.write(self._header() + _CUT + b"\n")
-            shutil.copyfileobj(old, copy, CHUNK)
-            size = copy.tell()
-        dropped, file.size = file.size - size, size
-        file.inode = self._path.stat().st_ino
+            rest = iter(partial(old.read, CHUNK), b"")
+            replace_file(self._path, chain([self._header() + _CUT + b"\n"], rest))
+        status = self._path.stat()
+        dropped = file.size - status.st_size
+        file.inode, file.size = status.st_ino, status.st_size
         return max(0, dropped)
 
 
@@ -634,7 +625,7 @@ class Archive:
             with self._skipping(path):
                 logs.append(_skimmed(path))
             damaged = damaged or path in self._damaged
-        gaps = [gap for log in logs for gap in log.gaps]
+        lacking = [log.source for log in logs if log.lacks and log.source]
         over = about.deleted or about.phase in {"SUCCEEDED", "FAILED"}
         return Kept(
             **msgspec.structs.asdict(about),
@@ -642,8 +633,8 @@ class Archive:
             first=min((log.first for log in logs if log.first), default=0),
             last=max((log.last for log in logs), default=0),
             sources=tuple(one.source for one in sorted(logs, key=_place) if one.source),
-            gaps=tuple(gaps),
-            complete=over and not gaps and not damaged and all(log.ended for log in logs),
+            lacking=tuple(lacking),
+            complete=over and not lacking and not damaged and all(log.ended for log in logs),
             size=_measured(folder)[1],
         )
 
@@ -880,25 +871,3 @@ def _decoded(data: bytes, kind: type[Head]) -> Head:
     if isinstance(found, Source) and not 0 <= max(found.run, found.worker or 0) <= _MOST:
         raise Damaged("its first row names no run of a container")
     return found
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of another once it is whole: a reader sees the one or the other.
-
-    Only the user may read it.
-    """
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _replace(path: Path, value: JobHead) -> None:
-    with _replacing(path) as file:
-        file.write(json.dumps(msgspec.structs.asdict(value)).encode())

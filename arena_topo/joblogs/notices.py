@@ -14,7 +14,7 @@ from arena_topo.errors import ArenaError, JobFailed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from arena_topo.engines.archive import Gap, Kept
+    from arena_topo.engines.archive import Kept
 
 DELETED = 3.0
 """Seconds until it is told that a pod was deleted: the job may have ended, which is no news."""
@@ -198,21 +198,14 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
         text += f", from {_clock(kept.first)} to {_clock(kept.last)}"
     else:
         text += ": nothing had been written"
-    if kept.gaps:
-        several = dict.fromkeys(f"{one.source.pod} {_when(one)}" for one in kept.gaps)
-        text += f"; lines may be missing of {named(several)}"
+    if kept.lacking:
+        text += f"; lines may be missing of {named(one.pod for one in kept.lacking)}"
     elif kept.first and not kept.complete:
         text += "; it may have gone on after that"
     if older:
         jobs = "an older job" if older == 1 else f"{older} older jobs"
         text += f"; {jobs} of that name {'is' if older == 1 else 'are'} kept in {root}"
     return Note(text=text)
-
-
-def _when(gap: Gap) -> str:
-    if not gap.after:
-        return f"before {_clock(gap.before)}"
-    return f"between {_clock(gap.after)} and {_clock(gap.before)}"
 
 
 def _clock(at: int) -> str:
