@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from arena_topo.clusters import safe_yaml
+from arena_topo.clusters.objects import misfit
 from arena_topo.clusters.records import Record, StatusOf, Unread, known_kind, record
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, UTF_16, opened
@@ -185,7 +186,7 @@ def _refuse(name: str, data: bytes | bytearray, start: int, error: ValueError) -
     if isinstance(error, UnicodeDecodeError):
         raise UsageError(f"{name}: is not UTF-8 text", hint=_HINT) from error
     if told is None and "truncated" not in str(error):
-        raise UsageError(f"{name}: not JSON: {error}", hint=_HINT) from error
+        raise UsageError(f"{name}: {misfit(error)}", hint=_HINT) from error
     if told is None:
         at, problem = len(data), "the file is cut off here"
     else:

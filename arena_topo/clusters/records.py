@@ -404,9 +404,12 @@ class _Entry(_Foreign, frozen=True, gc=False):
 class _Meta(_Foreign, frozen=True, gc=False):
     name: Annotated[str, msgspec.Meta(min_length=1)]
     namespace: str | None = None
-    labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     deletion_timestamp: str | None = None
+
+
+class _WholeMeta(_Meta, frozen=True, gc=False):
+    labels: dict[str, str] | None = None
     owner_references: list[_Entry] | None = None
 
 
@@ -423,7 +426,7 @@ class _NodeStatus(_Foreign, frozen=True, gc=False):
 
 
 class _Node(_Foreign, frozen=True, gc=False):
-    metadata: _Meta
+    metadata: _WholeMeta
     spec: _NodeSpec | None = None
     status: _NodeStatus | None = None
 
@@ -713,7 +716,7 @@ def _guarantee(job: Object, notes: Mapping[str, str]) -> str:
 
 
 class _ConfigMap(_Foreign, frozen=True, gc=False):
-    metadata: _Meta
+    metadata: _WholeMeta
     data: dict[str, str] | None = None
 
 
@@ -847,7 +850,7 @@ class _ClaimStatus(_Foreign, frozen=True, gc=False):
 
 
 class _Claim(_Foreign, frozen=True, gc=False):
-    metadata: _Meta
+    metadata: _WholeMeta
     status: _ClaimStatus | None = None
 
 
