@@ -398,23 +398,16 @@ def test_a_quantity_that_is_none_is_a_note_and_its_pod_may_hold_every_gpu():
     assert found.nodes[0].free_count == 0
 
 
-@pytest.mark.parametrize(
-    ("key", "outcome"),
-    [
-        ("nvidia.com/gpu", "it is taken for none"),
-        ("cpu", "it is taken for unlimited"),
-        ("memory", "it is taken for unlimited"),
-    ],
-)
-def test_what_a_node_offers_in_no_quantity_is_noted_with_its_name(key: str, outcome: str):
+@pytest.mark.parametrize("side", ["capacity", "allocatable"])
+@pytest.mark.parametrize("key", ["nvidia.com/gpu", "cpu", "memory", "rdma/ib"])
+def test_a_node_that_offers_what_is_no_quantity_is_left_out_with_a_note(key: str, side: str):
     odd = node()
-    odd["status"]["allocatable"] = {**odd["status"]["allocatable"], key: "banana"}
+    odd["status"][side] = {**odd["status"][side], key: "banana"}
     found = seen(odd, node("node-b"))
     assert found.notes == (
-        f"node node-a: allocatable {key} is 'banana', not a quantity; {outcome}",
+        "Node node-a is ignored: 'banana' is not a quantity such as 500m, 2 or 4Gi",
     )
-    assert found.nodes[0].free_count == (0 if key == "nvidia.com/gpu" else 8)
-    assert found.nodes[1].free_count == 8
+    assert [one.name for one in found.nodes] == ["node-b"]
 
 
 @pytest.mark.parametrize(
@@ -487,10 +480,10 @@ def test_a_quantity_beyond_all_bounds_is_noted_and_stops_nothing(side: str, huge
     odd = node(labels={"nvidia.com/gpu.count": "8"})
     odd["status"]["allocatable"] = {**odd["status"]["allocatable"], side: huge}
     odd["status"]["capacity"] = odd["status"]["allocatable"]
-    found = seen(odd, node("node-b"), config_map())
-    assert found.notes[0].startswith(f"node node-a: allocatable {side} is ")
-    assert found.nodes[0].free_count == (0 if side == "nvidia.com/gpu" else 8)
-    assert found.nodes[1].free_count == 8
+    (note,) = (found := seen(odd, node("node-b"), config_map())).notes
+    assert note.startswith("Node node-a is ignored: ")
+    assert note.endswith(" is out of range")
+    assert [one.free_count for one in found.nodes] == [8]
 
 
 def test_pods_whose_requests_add_up_beyond_all_bounds_stop_nothing():
@@ -557,14 +550,8 @@ def test_a_config_map_whose_node_is_no_name_is_noted(name: object):
     assert note.startswith("ConfigMap node-a-gpu-topology is ignored: data[...]: expected a text, ")
 
 
-def test_a_config_map_of_a_node_that_is_not_there_is_noted_where_nodes_are_known():
-    assert seen(node(), config_map("gone")).notes == (
-        (
-            "configmap kube-system/gone-gpu-topology is of node gone, which is not there; it is not"
-            " used"
-        ),
-    )
-    assert seen(config_map("gone")).notes == ()
+def test_a_config_map_of_a_node_that_is_not_there_is_nothing():
+    assert seen(node(), config_map("gone")) == seen(node())
 
 
 @given(

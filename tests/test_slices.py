@@ -160,31 +160,11 @@ def test_two_gpus_of_one_number_are_counted_by_their_names():
     assert [gpu.uuid for gpu in found.machine.gpus] == [uuid("node-a", i) for i in range(4)]
 
 
-def test_unknown_boards_are_joined_as_their_pcie_roots_and_numa_nodes_allow():
-    devices = [
-        device(
-            "node-a",
-            i,
-            productName="NVIDIA L40S",
-            **{"resource.kubernetes.io/pcieRoot": f"pci0000:{i // 2}", "numaNode": i // 4},
-        )
-        for i in range(8)
-    ]
-    found = only(bare(), resource_slice(devices=devices)).machine
-    assert found.knowledge is Knowledge.ASSUMED
-    assert [str(found.link(0, i)) for i in range(1, 8)] == [
-        "PHB",
-        "NODE",
-        "NODE",
-        *["SYS"] * 4,
-    ]
-    assert [gpu.numa for gpu in found.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
 def test_boards_that_tell_nothing_have_unknown_links():
-    devices = [device("node-a", i, productName="NVIDIA L40S") for i in range(4)]
+    devices = [device("node-a", i, productName="NVIDIA L40S", numaNode=i // 2) for i in range(4)]
     found = only(bare(), resource_slice(devices=devices)).machine
     assert found.knowledge is Knowledge.UNKNOWN
+    assert [gpu.numa for gpu in found.gpus] == [0, 0, 1, 1]
     assert {str(found.link(0, i)) for i in range(1, 4)} == {"SYS"}
 
 

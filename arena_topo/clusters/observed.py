@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -29,7 +29,6 @@ from arena_topo.clusters.records import (
 )
 from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
 from arena_topo.errors import UnreadableTopology
-from arena_topo.escaping import brief
 from arena_topo.numbers import whole
 from arena_topo.topology import (
     GPU_RESOURCES,
@@ -58,9 +57,6 @@ _COUNT = "nvidia.com/gpu.count"
 """The label of NVIDIA's GPU feature discovery that counts GPUs."""
 
 _Told = TypeVar("_Told")
-
-_LONGEST_NAME = 63
-"""Characters of a name that are shown; DNS labels have no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +149,6 @@ class _Inventory:
             for name, one in nodes.items()
         }
         self._notes += cards.notes()
-        if nodes:
-            self._notes += self._machines.of_others(nodes)
         self._joined = network.joining(
             {name: one.machine for name, one in self._known.items()},
             {name: _where(one.labels, self._known[name]) for name, one in nodes.items()},
@@ -336,15 +330,6 @@ class _Machines:
                     f" {self._config_maps[node]} says: is its agent at work?"
                 )
 
-    def of_others(self, nodes: Collection[str]) -> Iterable[str]:
-        """A note for each ConfigMap of a node that is none of these."""
-        for node, one in self._config_maps.items():
-            if node not in nodes:
-                yield (
-                    f"{one} is of node {brief(node, _LONGEST_NAME)}, which is not there; it is not"
-                    " used"
-                )
-
     def of(self, node: NodeRecord, present: int, dra: NodeGPUs | None) -> NodeGPUs:
         """The machine of a node that has so many GPUs, as far as it says.
 
@@ -504,7 +489,6 @@ def _node(one: NodeRecord, known: NodeGPUs, joined: network.Network, notes: list
     name, labels = NodeName(one.name), one.labels
     resource = _resource(one)
     shared = nodelabels.shared(labels) or known.shared
-    notes += one.notes
     if not shared:
         notes += _impossible(one, resource)
     usable = count(known.healthy)

@@ -108,7 +108,6 @@ class NodeRecord(Record, frozen=True, kw_only=True, gc=False):
     allocatable: dict[str, float] | None = None
     capacity: dict[str, float] | None = None
     address: str = NOWHERE
-    notes: tuple[str, ...] = ()
 
     @property
     def offers(self) -> dict[str, float]:
@@ -214,7 +213,6 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     product: str | None = None
     profile: str | None = None
     bus: str | None = None
-    root: str | None = None
     clique: str | None = None
     parent: str | None = None
     index: int | None = None
@@ -437,11 +435,6 @@ def _node(one: _Node) -> NodeRecord:
         raise ValueError("no node can be called so")
     ready = [told.status or "Unknown" for told in status.conditions or () if told.type == "Ready"]
     addresses = [told.address for told in status.addresses or ()]
-    notes: list[str] = []
-    allocatable = _quantities(status.allocatable, f"node {meta.name}: allocatable", notes)
-    # Where a node tells what may be used, what it has besides is of no matter.
-    heard = notes if allocatable is None else []
-    capacity = _quantities(status.capacity, f"node {meta.name}: capacity", heard)
     return NodeRecord(
         name=meta.name,
         labels=meta.labels or {},
@@ -451,39 +444,22 @@ def _node(one: _Node) -> NodeRecord:
         ),
         unschedulable=spec.unschedulable is True,
         ready=ready[0] if ready else None,
-        allocatable=allocatable,
-        capacity=capacity,
+        allocatable=_quantities(status.allocatable),
+        capacity=_quantities(status.capacity),
         address=(addresses and addresses[0]) or NOWHERE,
-        notes=tuple(notes),
     )
 
 
 @cache
 def _is_read(resource: str) -> bool:
-    return resource in _LIMITED or resource.startswith(GPU_PREFIXES) or is_rdma(resource)
+    return resource in {"cpu", "memory"} or resource.startswith(GPU_PREFIXES) or is_rdma(resource)
 
 
-_LIMITED = frozenset({"cpu", "memory"})
-
-
-def _quantities(
-    offers: dict[str, Any] | None, what: str, notes: list[str]
-) -> dict[str, float] | None:
-    """What a node offers of what is read; `notes` gets what of that is no quantity."""
+def _quantities(offers: dict[str, Any] | None) -> dict[str, float] | None:
+    """What a node offers of what is read; ValueError for what is no quantity."""
     if offers is None:
         return None
-    found = {}
-    for resource, said in offers.items():
-        if _is_read(resource):
-            try:
-                found[resource] = amount(said)
-            except ValueError:
-                outcome = "unlimited" if resource in _LIMITED else "none"
-                notes.append(
-                    f"{what} {resource} is {brief(repr(said), 63)}, not a quantity; it is taken for"
-                    f" {outcome}"
-                )
-    return found
+    return {resource: amount(said) for resource, said in offers.items() if _is_read(resource)}
 
 
 _NULL = msgspec.Raw(b"null")
@@ -828,7 +804,6 @@ def _gpu(device: _Device, driver: str, pool: str) -> Gpu | None:
         profile=texts.get("profile"),
         # The second until release 25.12 of NVIDIA's driver.
         bus=texts.get("pciBusID") or texts.get("pcieBusID"),
-        root=texts.get("pcieRoot"),
         clique=texts.get("nvlinkClique"),
         parent=texts.get("parentUUID"),
         index=numbers.get("index"),

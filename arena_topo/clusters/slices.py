@@ -16,13 +16,9 @@ from arena_topo.clusters.records import ClaimRecord, Device, Gpu, SliceRecord
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
-    SYS,
     GPUSet,
     Knowledge,
-    Link,
-    LinkKind,
     Machine,
-    Matrix,
     NodeGPUs,
     flat,
     gpu_set,
@@ -203,16 +199,10 @@ def _machine(
 
     Nodes are bought by the dozen, so equal ones share one matrix, which `shapes` remembers.
     """
-    alike = tuple((index, one.product, one.root, one.numa) for index, one in numbered.items())
-    if (size, alike) not in shapes:
+    if (product, size) not in shapes:
         known = presets.match(product, size, name) if product else None
-        links = _links(numbered, size) if known is None else known.links
-        assumed = any(link not in {None, SYS} for row in links for link in row)
-        shapes[size, alike] = known or Machine(
-            name=name,
-            gpus=(),
-            links=links,
-            knowledge=Knowledge.ASSUMED if assumed else Knowledge.UNKNOWN,
+        shapes[product, size] = known or Machine(
+            name=name, gpus=(), links=flat(size), knowledge=Knowledge.UNKNOWN
         )
     gpus = []
     for index in range(size):
@@ -226,28 +216,7 @@ def _machine(
                 numa=one.numa if one else None,
             )
         )
-    return replace(shapes[size, alike], name=name, gpus=tuple(gpus))
-
-
-def _links(numbered: Mapping[int, Gpu], size: int) -> Matrix:
-    """The slowest that links can be by the PCIe root and the NUMA node of each GPU.
-
-    One root complex is one host bridge (PHB), one NUMA node is NODE; NVLinks are not published.
-    """
-    rows = [list(row) for row in flat(size)]
-    numas = {index: one.numa for index, one in numbered.items()}
-    roots = {index: one.root for index, one in numbered.items()}
-    for places, kind in ((numas, LinkKind.NODE), (roots, LinkKind.PHB)):
-        groups: dict[object, list[int]] = defaultdict(list)
-        for index, place in places.items():
-            if place is not None:
-                groups[place].append(index)
-        for group in groups.values():
-            for i in group:
-                for j in group:
-                    if i != j:
-                        rows[i][j] = Link(kind=kind)
-    return tuple(map(tuple, rows))
+    return replace(shapes[product, size], name=name, gpus=tuple(gpus))
 
 
 # --- claims ---------------------------------------------------------------------------------
