@@ -45,6 +45,7 @@ from arena_topo.topology import (
     gpu_set,
 )
 
+HERE = Path(__file__).parent
 V2BETA1, V1, V1ALPHA1 = ApiVersion.V2BETA1, ApiVersion.V1, ApiVersion.V1ALPHA1
 DRIVER = "gpu.nvidia.com"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -752,6 +753,16 @@ OLDER_EVEN = {
 def test_pins_that_an_older_client_wrote_without_a_note_come_off(pins: Manifest):
     bare = rendered(a_job())
     assert unplaced(older(bare, **pins)) == bare
+
+
+def test_pins_that_the_version_before_wrote_come_off():
+    """Each job is there without its pins and with them, as a queue and a server have left it."""
+    jobs = json.loads((HERE / "pins" / "written-before.json").read_text(encoding="utf-8"))
+    assert {one["before"]["apiVersion"] for one in jobs} == {
+        f"kubeflow.org/{api}" for api in ApiVersion
+    }
+    for one in jobs:
+        assert unplaced(one["pinned"]) == one["before"]
 
 
 def test_a_note_names_fields_by_the_paths_that_older_clients_read():

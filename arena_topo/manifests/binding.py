@@ -184,7 +184,7 @@ def _admission(case: _Case) -> Binding:
         raise _Refused(f"workers of MPIJob {case.api} do not know their number: no policy helps")
     if case.found.admission is False:
         raise _Refused("no admission policy places workers in this namespace", _INSTALL)
-    return replace(_told(case, "admission"), confirmed=bool(case.found.admission))
+    return replace(_by_number(case, "admission"), confirmed=bool(case.found.admission))
 
 
 def _gates(case: _Case) -> Binding:
@@ -194,17 +194,17 @@ def _gates(case: _Case) -> Binding:
         raise _Refused(
             "workers at a gate wait for somebody to patch them, and you may not", _PATCHES
         )
-    binding = _told(case, "gates")
+    binding = _by_number(case, "gates")
     sees = case.job.pod_shape is PodShape.SHARED and binding.inject
     return replace(binding, separate=not sees, confirmed=bool(case.found.patches))
 
 
 def _template(case: _Case) -> Binding:
-    return _told(case, "template")
+    return _by_number(case, "template")
 
 
-def _told(case: _Case, name: str) -> Binding:
-    """What holds where workers are told their nodes and GPUs: each its own, or all the same.
+def _by_number(case: _Case, name: str) -> Binding:
+    """What holds where workers ask for a number of GPUs, each on its own or all by one template.
 
     `gpus` only where the kubelet has no choice (a worker takes its whole node), or where nobody
     but arena-topo uses the nodes, so that showing a container GPUs of our choice takes them from
