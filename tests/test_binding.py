@@ -534,14 +534,6 @@ def rendered_any(job: MPIJob, api: ApiVersion) -> Manifest:
     return made.objects[0]
 
 
-def test_a_map_that_no_annotation_can_hold_is_refused():
-    workers = 1000
-    wide = a_placement(*[("n" * 230 + f"-{one}", (0, 1)) for one in range(workers)])
-    with pytest.raises(ArenaError, match="cannot be written down") as caught:
-        placed(rendered(a_job(workers=workers)), wide, BINDINGS["admission"])
-    assert "may have 262,144" in str(caught.value.why)
-
-
 TOLERATION = {"key": "arena-topo.io/topology", "operator": "Exists", "effect": "NoSchedule"}
 ON_X = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["x"]}]}
 IN_POOL = {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["y"]}]}

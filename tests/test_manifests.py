@@ -745,6 +745,13 @@ def test_part_of_a_node_is_injected_only_where_nobody_else_uses_its_gpus():
     assert bound(APART, kept, a_node("gpu-2", dedicated=True, foreign=True)) == ("node", False)
 
 
+def test_a_whole_node_and_a_node_that_nobody_else_uses_hold_the_same_gpus_for_one_template():
+    whole = a_node("gpu-1", 4, allocatable=gpu_set((0, 3)))
+    same = a_placement(("gpu-1", (0, 3)), ("gpu-2", (0, 3)))
+    assert bound(same, whole, a_node("gpu-2", 4, dedicated=True)) == ("gpus", True)
+    assert bound(same, whole, a_node("gpu-2", 4)) == ("node", False)
+
+
 def test_v1alpha1_never_injects_because_the_launcher_would_see_the_gpus_too():
     kept = (a_node("gpu-1", dedicated=True), a_node("gpu-2", dedicated=True))
     assert bound(APART, *kept, api=V1ALPHA1) == ("node", False)

@@ -121,18 +121,15 @@ def bind(
 
 
 def _order(case: _Case, *, known: bool) -> list[str]:
-    """The ways to try, strongest first."""
+    """The ways to try, strongest first; `known`: what the cluster offers."""
     if not case.injects:
-        return ["claims"] if case.driver else ["gates"]
-    first = ["claims"] if case.driver else []
-    if not known:
-        return [*first, "template"]
-    gates = ["gates"] if case.found.patches else []
-    admission = ["admission"] if case.found.admission is not False else []
+        return ["claims" if case.driver else "gates"]
+    between = [("admission", case.found.admission is not False), ("gates", case.found.patches)]
     if case.job.pod_shape is PodShape.SHARED and case.together:
         # The policy shows each worker its own GPUs; a patch can show it those of its neighbours.
-        return [*first, *gates, *admission, "template"]
-    return [*first, *admission, *gates, "template"]
+        between.reverse()
+    tried = [("claims", case.driver), *(between if known else ()), ("template", True)]
+    return [way for way, serves in tried if serves]
 
 
 # The ways
@@ -334,9 +331,9 @@ def offered(
     A job that has yet to be placed asks for what most GPUs of the cluster are called, of the nodes
     for topology jobs where there are some; without a cluster for what arena asks for.
     """
-    names = (
-        {one.resource for one in _chosen(placement, cluster)} if placement is not None else set()
-    )
+    names = set()
+    if placement is not None:
+        names = {one.resource for one in _chosen(placement, cluster)}
     if len(names) > 1:
         raise ArenaError(
             "the chosen nodes offer their GPUs under different names",
@@ -345,10 +342,9 @@ def offered(
         )
     if names:
         return names.pop()
-    if job.gputopology and cluster is not None and cluster.nodes:
-        kept = [one for one in cluster.nodes if one.dedicated] or cluster.nodes
-        gpus: Counter[str] = Counter()
-        for one in kept:
-            gpus[one.resource] += len(one.machine.gpus)
-        return gpus.most_common(1)[0][0]
-    return PUBLISHED if job.gputopology and api.traits.arenas else ORDINARY
+    nodes = cluster.nodes if job.gputopology and cluster is not None else ()
+    gpus: Counter[str] = Counter()
+    for one in [node for node in nodes if node.dedicated] or nodes:
+        gpus[one.resource] += len(one.machine.gpus)
+    usual = PUBLISHED if job.gputopology and api.traits.arenas else ORDINARY
+    return max(gpus, key=gpus.__getitem__, default=usual)

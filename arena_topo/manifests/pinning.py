@@ -49,9 +49,6 @@ from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, published
 CLAIM = "gpus"
 """What pods call their claim; the admission policy writes it too."""
 
-LONGEST_MAP = 200_000
-"""Bytes of a map. All annotations of an object together may have 262,144 (Kubernetes)."""
-
 _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -310,11 +307,6 @@ def _map_of(mpijob: Manifest, placement: Placement) -> str:
     count, wanted = len(placement.assignments), _workers(mpijob).get("replicas")
     if wanted is not None and count != wanted:
         raise ValueError(f"it names {count} workers, and the job has {wanted}")
-    if len(text) > LONGEST_MAP:
-        raise ValueError(
-            f"it has {len(text)} bytes, and all annotations of an object together may have 262,144:"
-            " use fewer, larger workers"
-        )
     return text
 
 
