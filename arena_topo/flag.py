@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
-from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from functools import cache
+from types import MappingProxyType, NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from arena_topo.errors import UsageError
 
@@ -79,31 +80,41 @@ BY_KEY = frozenset({"env", "label", "annotation", "selector"})
 """The repeatable fields whose values are KEY=VALUE, in any order: what counts is each key's."""
 
 
-_hints: dict[type, Mapping[str, Any]] = {}
-_known: dict[type, Mapping[str, Flag]] = {}
-
-
-def hints_of(record: type) -> Mapping[str, Any]:
+@cache
+def hints_of(record: Any) -> Mapping[str, Any]:
     """The types of a record's fields, with their flags."""
-    if record not in _hints:
-        hints = get_type_hints(record, include_extras=True)
-        for one in fields(record):
-            if "flag" in one.metadata:
-                hints[one.name] = Annotated[hints[one.name], one.metadata["flag"]]
-        _hints[record] = MappingProxyType(hints)
-    return _hints[record]
+    hints = get_type_hints(record, include_extras=True)
+    for one in fields(record):
+        if "flag" in one.metadata:
+            hints[one.name] = Annotated[hints[one.name], one.metadata["flag"]]
+    return MappingProxyType(hints)
 
 
-def flags_of(record: type) -> Mapping[str, Flag]:
+@cache
+def flags_of(record: Any) -> Mapping[str, Flag]:
     """The flags that a record declares, by field, in their order."""
-    if record in _known:
-        return _known[record]
-    found = {}
-    for name, hint in hints_of(record).items():
-        flag = next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
-        if flag is not None:
-            found[name] = flag
-    return _known.setdefault(record, MappingProxyType(found))
+    found = ((name, flag_of(hint)) for name, hint in hints_of(record).items())
+    return MappingProxyType({name: flag for name, flag in found if flag is not None})
+
+
+def flag_of(hint: Any) -> Flag | None:
+    """The flag that the type of a field or a parameter carries."""
+    return next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
+
+
+def kind_of(hint: Any) -> tuple[Any, bool, bool]:
+    """The type of one value, whether there may be several, and whether None stands for none."""
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(hint) is tuple:
+        return get_args(hint)[0], True, False
+    some = [one for one in get_args(hint) or (hint,) if one is not NoneType]
+    return some[0], False, len(get_args(hint)) > 1
+
+
+@cache
+def kinds_of(record: Any) -> Mapping[str, tuple[Any, bool, bool]]:
+    """What each field of a record holds, as `kind_of` says it."""
+    return {name: kind_of(hint) for name, hint in hints_of(record).items()}
 
 
 def spelling(field: str, flag: Flag) -> str:

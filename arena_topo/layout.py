@@ -258,8 +258,16 @@ _YAML_KEYS = {
 }
 
 
-def for_yaml(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of a job with the keys that arena's YAML spells differently."""
+def arenas(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
+    """An object or a list of them as arena prints it; some keys are other words in its YAML."""
+    if not yaml:
+        return to_json(value)
+    if isinstance(value, Mapping):
+        return to_yaml(_for_yaml(value))
+    return to_yaml([_for_yaml(one) for one in value])
+
+
+def _for_yaml(value: Mapping[str, Any]) -> dict[str, Any]:
     return {_YAML_KEYS.get(key, key): one for key, one in value.items()}
 
 

@@ -28,7 +28,7 @@ def test_an_unknown_key_in_the_sites_file_warns_and_the_rest_counts(
         " did you mean gpus?\n"
     )
     code, _, err = run("list", "-q", *HERE)
-    assert (code, sorted(err.splitlines(keepends=True))) == (0, sorted([warned, in_table]))
+    assert (code, err) == (0, warned)
     _code, out, _err = run("config", "view", "-o", "json", "-q", *HERE)
     found = {one["name"]: one for one in json.loads(out)["settings"]}
     assert found["request-timeout"] == {
@@ -50,14 +50,16 @@ def test_an_unknown_key_in_the_sites_file_warns_and_the_rest_counts(
 def test_settings_that_are_no_file_or_have_no_end_are_refused_at_once(
     kind: str, user: Path, run: Run
 ):
-    said = {"large": "is larger than 1 MiB"}.get(kind, "is no regular file")
+    said = {"large": "it is larger than 1 MiB"}.get(kind, "it is no regular file")
     if kind == "fifo":
         os.mkfifo(user)
     elif kind == "large":
         user.write_bytes(b"#" * (1 << 20) + b"\n")
     else:
         user.symlink_to({"endless": "/dev/zero", "nothing": "/dev/null"}[kind])
-    wanted = (0, "") if kind == "nothing" else (2, f"error: {user}: {said}\n")
+    wanted = (
+        (0, "") if kind == "nothing" else (2, f"error: {user}: cannot be read\n  why:  {said}\n")
+    )
     assert run("list", "-q", *HERE)[::2] == wanted
 
 
@@ -68,35 +70,18 @@ def test_settings_that_are_no_file_or_have_no_end_are_refused_at_once(
         ('namespac = "x"', "there is no setting 'namespac'"),
         ('submit = "x"', "submit is no table"),
         ("[submit]\ngpu = 1", "there is no setting 'gpu'"),
-        ('profile = "lab"', "profile is no table"),
         ('default-profile = "lob"', "there is no profile 'lob'"),
-        ("default-profile = 1", "default-profile is no setting of this kind"),
         ('timeout = "soon"', "--timeout is invalid"),
-        ("quiet = 1", "quiet is no setting of this kind"),
-        ('[submit]\ngpus = "many"', "--gpus is invalid"),
+        ('quiet = "maybe"', "--quiet is invalid"),
     ],
 )
-def test_the_view_shows_the_rest_of_a_file_that_is_wrong_and_says_what(
-    text: str, said: str, user: Path, site: Path, run: Run
-):
-    user.write_text(f'cluster = "mine"\n{text}\n')
-    site.write_text('request-timeout = "9s"\n')
+def test_the_view_refuses_a_file_that_is_wrong_and_says_what(text: str, said: str, user: Path, run):
+    user.write_text(text)
     for words in ((), ("--resolved",)):
         code, out, err = run("config", "view", *HERE, *words)
-        assert code == 2
-        assert err.count(said) == err.count("error: ") == 1, err
+        assert (code, out, err.count("error: ")) == (2, "", 1)
+        assert said in err
         assert str(user) in err
-        assert "9s" in out
-        assert ("mine" in out) == ("no TOML" not in text)
-        assert ("broken" in out) == ("no TOML" in text)
-
-
-def test_the_view_says_everything_that_is_wrong(user: Path, run: Run):
-    user.write_text('namespac = "x"\ntimeout = "soon"\nquiet = 1\n')
-    code, out, err = run("config", "view", "-o", "json")
-    assert code == 2
-    assert json.loads(out)["settings"] == []
-    assert err.count("error: ") == 3
 
 
 def test_the_view_shows_a_variable_that_names_no_kubeconfig(
@@ -112,8 +97,8 @@ def test_the_view_shows_a_variable_that_names_no_kubeconfig(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"\n\nx = 1{'0' * 5000}\n", ": a number has too many digits\n"),
-        (f"request-timeout = 0x{'f' * 5000}\n", ": request-timeout has too many digits\n"),
+        (f"\n\nx = 1{'0' * 5000}\n", "is no TOML"),
+        (f"request-timeout = 0x{'f' * 5000}\n", "request-timeout is no setting of this kind"),
     ],
     ids=["decimal", "hexadecimal"],
 )
@@ -121,6 +106,5 @@ def test_a_number_that_no_program_can_read_is_refused_with_its_place(
     text: str, said: str, user: Path, run: Run
 ):
     user.write_text(text)
-    assert run("list", *HERE) == (2, "", f"error: {user}{said}")
-    code, _out, err = run("config", "view", *HERE)
-    assert (code, said in err) == (2, True)
+    code, out, err = run("list", *HERE)
+    assert (code, out, err.splitlines()[0]) == (2, "", f"error: {user}: {said}")

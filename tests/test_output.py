@@ -171,8 +171,8 @@ def test_json_has_arenas_keys_in_arenas_order_and_then_ours():
 
 
 def test_yaml_spells_the_keys_as_arena_does():
-    value = layout.for_yaml(view.job_value(SUCCEEDED, now=CREATED + 9999))
-    assert layout.to_yaml(value) == screen("get-succeeded.yaml")
+    value = view.job_value(SUCCEEDED, now=CREATED + 9999)
+    assert layout.arenas(value, yaml=True) == screen("get-succeeded.yaml")
 
 
 def test_a_placed_job_shows_its_ranks_after_its_instances_sorted_as_people_count():

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from arena_topo.flag import Flag, Word
+from arena_topo.cli.options import Globals
+from arena_topo.flag import Flag, Word, flag
 
 PANEL = "Options"
 """Where the help shows what only some commands take."""
+
+option = partial(flag, panel=PANEL)
+"""A field of a record of options that only some commands take."""
 
 
 _JOBS = Word(completes="jobs")
@@ -158,6 +163,12 @@ GraphOutputFlag = Annotated[Output, output(*_SCREEN, Output.SVG, Output.GRAPHML)
 
 DOCUMENTS = (Output.YAML, Output.JSON, Output.NAME)
 """How manifests are printed."""
+
+
+def names_only(output_format: Output | None, everywhere: Globals) -> bool:
+    """Whether standard output gets names alone."""
+    plain = everywhere.quiet and output_format in {None, Output.WIDE}
+    return plain or output_format is Output.NAME
 
 
 def document(value: object, output_format: Output) -> str:

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import typer
 
@@ -31,7 +30,7 @@ from arena_topo.cli.examples import EXAMPLES
 from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean
 from arena_topo.cli.root import ALSO, ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
-from arena_topo.flag import Flag, Word, hints_of
+from arena_topo.flag import Flag, Word, hints_of, kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +149,7 @@ def _option(param: Any, hint: Any, command: Any) -> Option:
     flag = _carried(hint, Flag)
     names = (*sorted(param.opts, key=lambda name: name.startswith("--")), *param.secondary_opts)
     choices = (flag.choices if flag else ()) or _choices(hint)
-    commas = bool(choices) and _is_set(_kind(hint))
+    commas = bool(choices) and _is_set(kind_of(hint)[0])
     return Option(
         names=names,
         metavar=None if boolean(param) else param.metavar,
@@ -182,7 +181,7 @@ def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
     return Argument(
         metavar=metavar,
         several=param.nargs != 1,
-        required=not metavar.startswith("[") and not kind.of_jobs,
+        required=not metavar.startswith("[") and not kind.takes_job,
         completes="command" if runs else word.completes if word else "",
     )
 
@@ -191,23 +190,13 @@ def _carried(hint: Any, kind: type[Any]) -> Any:
     return next((one for one in get_args(hint)[1:] if isinstance(one, kind)), None)
 
 
-def _kind(hint: Any) -> Any:
-    """What a flag's field holds, without the ways of saying none, several or who describes it."""
-    kind = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
-    if get_origin(kind) is tuple:
-        kind = get_args(kind)[0]
-    if isinstance(kind, UnionType):
-        kind = next(one for one in get_args(kind) if one is not type(None))
-    return kind
-
-
 def _is_set(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, frozenset)
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
     """The values of an enumeration that can be written; of a set of them, those of each member."""
-    kind = _kind(hint)
+    kind = kind_of(hint)[0]
     if _is_set(kind):
         kind = get_args(vars(kind)["__orig_bases__"][0])[0]
     if isinstance(kind, type) and issubclass(kind, StrEnum):

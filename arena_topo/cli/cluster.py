@@ -97,7 +97,7 @@ def options(everywhere: Globals) -> None:
 @spread
 def config_schema(everywhere: Globals) -> None:
     """Print the JSON schema of job files (submit mpi -f), for editors."""
-    from arena_topo.cli import jobschema  # noqa: PLC0415 - only here
+    from arena_topo.cli import jobfile  # noqa: PLC0415 - only here
 
     del everywhere
-    show(jobschema.text())
+    show(jobfile.schema_text())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -59,41 +58,31 @@ _ALONE = {"dry_run": "client"}
 """What an option means that stands without a value (pflag's NoOptDefVal)."""
 
 
-class Broken(StrEnum):
-    """What a mistake in the files of settings does to a command."""
-
-    REFUSE = "refuse"
-    WARN = "warn"
-    SHOW = "show"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """What sets a command apart from others.
 
     `names` is what its words must name, `instead` an option that may stand for the name. With
-    `launches` the words after the first so many (`named`) are a command to run. With `of_jobs` it
-    knows what settings say of jobs, with `takes_job` it has the options of a job and reads a file
-    of one.
+    `launches` the words after the first so many (`named`) are a command to run. With `takes_job` it
+    has the options of a job, reads a file of one, and knows what settings say of jobs. One that is
+    `steady` works with settings that are wrong, and leaves them out.
     """
 
     names: Literal["", "jobs", "nodes"] = ""
     instead: str = ""
     launches: bool = False
     named: int = 0
-    of_jobs: bool = False
     takes_job: bool = False
-    broken_settings: Broken = Broken.REFUSE
+    steady: bool = False
 
 
-STEADY = Kind(broken_settings=Broken.WARN)
+STEADY = Kind(steady=True)
 NAMED = Kind(names="jobs")
 NODES = Kind(names="nodes")
 LOGS = Kind(names="jobs", instead="files")
 PLAIN = Kind()
 EXEC = Kind(names="jobs", launches=True, named=1)
-CONFIG = Kind(of_jobs=True, broken_settings=Broken.SHOW)
-JOB = Kind(launches=True, of_jobs=True, takes_job=True)
+JOB = Kind(launches=True, takes_job=True)
 
 
 @dataclass(slots=True)
@@ -151,7 +140,7 @@ class ArenaCommand(TyperCommand):
         said.given, said.dash = (*said.given, *line.given), line.dash
         if line.help:
             _help(ctx, said.given)
-        layers = tuple(self._layers(ctx, params))
+        layers = self._layers(ctx, params)
         in_force.set(layers)
         said.values = agreed(merged(params, layers), declared_flags(self))
         _listen(said.values)
@@ -173,42 +162,29 @@ class ArenaCommand(TyperCommand):
             _blame(error, self.get_params(ctx), _said(ctx).values)
             raise
 
-    def _layers(self, ctx: Any, params: Sequence[Any]) -> Iterator[Layer]:
+    def _layers(self, ctx: Any, params: Sequence[Any]) -> tuple[Layer, ...]:
         """Every source of options, firmest first."""
-        said = _said(ctx)
-        above = [
+        said, kind = _said(ctx), self.kind
+        above = (
             Layer(LINE, said.given),
             *self._job_file(ctx, params),
-            *from_environment(
-                params,
-                variables(takes_job=self.kind.takes_job),
-                {name for name, _ in said.given},
-            ),
-        ]
-        yield from above
-        name, origin = "", ""
-        for one in merged(params, above):
-            if one.name == "profile":
-                name, origin = one.text, one.origin
-        broken = self.kind.broken_settings
-        # A slip in a table that is for other commands is one all the same.
-        found = settings(
-            params,
-            profile=(name, origin),
-            known=None if broken is Broken.WARN else partial(of_jobs, ctx),
-            of_jobs=self.kind.of_jobs,
-            values=broken is Broken.SHOW,
+            *from_environment(params, variables(takes_job=kind.takes_job)),
         )
-        if found.problems and broken is Broken.REFUSE:
-            raise found.problems[0]
-        if found.problems and broken is Broken.WARN:
-            wrong = found.problems[0].message
-            warn(f"{wrong}; settings are left out")
-            return
-        if broken is not Broken.WARN:
-            warnings = (f"warning: {one}" for one in dict.fromkeys(found.warnings))
-            said.warnings = (*said.warnings, *warnings)
-        yield from found.layers
+        chosen = next((one for one in merged(params, above) if one.name == "profile"), None)
+        try:
+            found = settings(
+                params,
+                profile=(chosen.text, chosen.origin) if chosen else ("", ""),
+                of_jobs=partial(of_jobs, ctx) if kind.takes_job else None,
+            )
+        except UsageError as error:
+            if not kind.steady:
+                raise
+            warn(f"{error.message}; settings are left out")
+            return above
+        if not kind.steady:
+            said.warnings = (*said.warnings, *(f"warning: {one}" for one in found.warnings))
+        return (*above, *found.layers)
 
     def _job_file(self, ctx: Any, params: Sequence[Any]) -> Iterable[Layer]:
         """What the job file says, if there is one."""
@@ -252,7 +228,7 @@ class ArenaCommand(TyperCommand):
         needed = {
             f"[{one.metavar}]": str(one.metavar)
             for one in self.get_params(ctx)
-            if one.param_type_name == "argument" and not self.kind.of_jobs
+            if one.param_type_name == "argument" and not self.kind.takes_job
         }
         return [needed.get(piece, piece) for piece in super().collect_usage_pieces(ctx)]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from arena_topo.cli import settings
 from arena_topo.cli.arguments import PANEL, Output, OutputFlag, document
 from arena_topo.cli.commands import variables
-from arena_topo.cli.options import Globals, Seconds, complain, display, show, spread
+from arena_topo.cli.options import Globals, Seconds, display, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
@@ -85,8 +85,7 @@ def config_view(
     found = settings.read(
         params,
         profile=(chosen.text, chosen.origin) if chosen else ("", ""),
-        known=lambda: params,
-        values=True,
+        of_jobs=lambda: params,
     )
     reached = _reached(everywhere)
     listed = tuple(_settings(params, [*(above if resolved else ()), *found.layers]))
@@ -96,11 +95,6 @@ def config_view(
         display(_screen(found, listed, reached, settings.at_home("~")))
     else:
         show(document(_value(found, listed, reached), output_format))
-    problems = list({one.message: one for one in found.problems}.values())
-    for one in problems[:-1]:
-        complain(one)
-    if problems:
-        raise problems[-1]
 
 
 def _key(param: Any) -> str:
@@ -208,7 +202,10 @@ def _screen(
 
     blocks = [
         align(
-            table(("FILE", "STATE"), ((short(one.path), _state(one)) for one in found.everything))
+            table(
+                ("FILE", "STATE"),
+                ((short(one.path), "read" if one.there else "not there") for one in found.files),
+            )
         )
     ]
     name, origin = found.profile
@@ -228,10 +225,6 @@ def _screen(
         blocks.append("No file sets anything.\n")
     blocks.append(align([f"{key}:\t{value}" for key, value in _lines(reached, short)]))
     return "\n".join(blocks)
-
-
-def _state(file: settings.File) -> str:
-    return {None: "broken", True: "read", False: "not there"}[file.there]
 
 
 def _lines(found: Reached, short: Callable[[str], str]) -> list[tuple[str, str]]:
@@ -257,7 +250,7 @@ def _value(found: settings.Settings, listed: Sequence[Setting], reached: Reached
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "Configuration",
-        "files": [{"path": one.path, "read": bool(one.there)} for one in found.everything],
+        "files": [{"path": one.path, "read": one.there} for one in found.files],
         "profile": {"name": name, "origin": origin} if name else None,
         "settings": [_setting_value(one) for one in listed],
         "cluster": {

@@ -7,8 +7,8 @@
     command: mpirun python train.py
 
 Values are taken as they are typed and read as the flags read them: `no`, `012` and `22:22` are
-those characters, whatever YAML 1.1 makes of them. Nothing in a file is left out in silence: what
-cannot be read is an error that names the key and its line.
+those characters, whatever YAML 1.1 makes of them. A key that is not known is an error with its
+line. The JSON schema for editors is made from the same tables.
 """
 
 from __future__ import annotations
@@ -18,21 +18,26 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
 from typing import Any, NoReturn
 
-from arena_topo.argv import shell_command, truth
-from arena_topo.cli import reading
-from arena_topo.cli.jobkeys import ARENA, BRANCH, COMMAND, ONE_OF, Key, below, kinds, own_keys
-from arena_topo.cli.options import PROGRAM, boolean
+from arena_topo.argv import shell_command
+from arena_topo.cli.options import PROGRAM, Globals
 from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
-from arena_topo.files import STDIN, encoding
-from arena_topo.flag import flags_of, spelling
-from arena_topo.job import WORKING_DIR, KeyValue, MPIJob
+from arena_topo.files import STDIN, encoding, whole
+from arena_topo.flag import Flag, flags_of, kinds_of, spelling
+from arena_topo.job import WORKING_DIR, Device, Duration, KeyValue, MPIJob, Quantity
 
 Node = Any
 """A node of PyYAML's, which is loaded only where there is a file."""
+
+Pairs = list[tuple[str, str]]
+"""Fields of a job, each with a text as typed."""
+
+COMMAND = "command"
+"""The one field of a job that is no flag."""
 
 _NAMES = frozenset({"name", "generate_name"})
 
@@ -43,15 +48,159 @@ _TAGS = frozenset(
 )
 """What plain values and collections are by themselves; other tags want something of a reader."""
 
-_RESOURCE = re.compile(r"/|^hugepages-|^ephemeral-storage$")
-"""What the names of resources other than cpu and memory look like (kubernetes.io, Manage Resources
-for Containers); anything else is a slip of the pen."""
-
 _MOST_VALUES = 20_000
 """Keys and values that a file may have: as many as an object of etcd has room for, and some seconds
 of reading."""
 
-_TOO_DEEP = "it is nested too deeply"
+
+def own_keys() -> dict[str, str]:
+    """Keys that are flags of a job, with the field of each; `command` and `namespace` beside."""
+    flags = {spelling(name, flag)[2:]: name for name, flag in flags_of(MPIJob).items()}
+    return {**flags, COMMAND: COMMAND, "namespace": "namespace", "generate-name": "generate_name"}
+
+
+# ---------------------------------------------------------------- the words of arena v2
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """A key of arena v2 that may say nothing else than what is so anyway, and why."""
+
+    value: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of arena v2: the keys of an item, and what flags an item becomes.
+
+    `becomes` raises ValueError for an item that no flag can say.
+    """
+
+    keys: tuple[str, ...]
+    becomes: Callable[[Mapping[str, str]], Pairs]
+
+
+def _sync(item: Mapping[str, str]) -> Pairs:
+    """One source of code: `sync-mode`, `sync-source`, `sync-image`, and the branch."""
+    modes = [mode for mode in ("git", "rsync") if mode in item]
+    if len(modes) != 1:
+        raise ValueError("needs git or rsync, one of them")
+    found = [("sync_mode", modes[0]), ("sync_source", item[modes[0]])]
+    if "image" in item:
+        found.append(("sync_image", item["image"]))
+    if modes == ["git"]:
+        # Arena v2's default; git-sync v3 would take master.
+        found.append(("env", f"{_BRANCH}={item.get('branch', 'main')}"))
+    return found
+
+
+_BRANCH = "GIT_SYNC_BRANCH"
+"""What git-sync v3 takes the branch from; job variables reach it, as they do in arena."""
+
+
+def _storage(item: Mapping[str, str]) -> Pairs:
+    """One volume: a claim, a folder of the node, or the shared memory."""
+    path = item.get("mount_path")
+    if "shm" in item:
+        if path not in {None, "/dev/shm"}:  # noqa: S108 - a mount
+            raise ValueError("shared memory is mounted at /dev/shm")
+        return [("share_memory", item["shm"])]
+    if "pvc" in item:
+        return [("data", f"{item['pvc']}:{path or ''}")]
+    if "hostpath" in item:
+        return [("data_dir", f"{item['hostpath']}:{path or ''}")]
+    raise ValueError("needs pvc, hostpath or shm")
+
+
+def _toleration(item: Mapping[str, str]) -> Pairs:
+    """One taint to bear, in the form of --toleration."""
+    operator = item.get("operator") or "Equal"
+    if item.get("key"):
+        text = f"{item['key']}={item.get('value', '')}:{item.get('effect', '')},{operator}"
+    elif operator == "Exists" and not item.get("effect") and not item.get("value"):
+        text = "all"
+    else:
+        raise ValueError("needs a key, or is {operator: Exists} alone")
+    return [("toleration", text)]
+
+
+_SLOTS = "slots_per_worker"
+_CODE = "local_path"
+_RESOURCE = r"/|^hugepages-|^ephemeral-storage$"
+"""What the names of resources other than cpu and memory look like (kubernetes.io, Manage Resources
+for Containers); anything else is a slip of the pen."""
+
+ARENA: Mapping[str, Any] = {
+    "version": Only("0.1.0", "it is the version of arena's schema that is known"),
+    "description": "annotation kubernetes.io/description",
+    "labels": "label",
+    "annotations": "annotation",
+    "run": COMMAND,
+    "working_dir": "working-dir",
+    "framework": {
+        "name": Only("mpi", "only MPI jobs are submitted"),
+        "options": {
+            _SLOTS: _SLOTS,
+            "mounts_on_launcher": "mounts-on-launcher",
+            "run_launcher_as_worker": Only("false", "the launcher runs no rank"),
+        },
+    },
+    "envs": "env",
+    "worker": {
+        "replicas": "workers",
+        "resources": {"cpu": "cpu", "memory": "memory", "nvidia.com/gpu": "gpus", "*": "device"},
+    },
+    "launcher": {
+        "replicas": Only("1", "there is one launcher"),
+        "resources": {
+            "cpu": "launcher-cpu",
+            "memory": "launcher-memory",
+            "nvidia.com/gpu": Only("0", "the launcher gets no GPU"),
+        },
+    },
+    "sync": Items(("git", "rsync", "branch", "image", _CODE), _sync),
+    "storages": Items(("name", "mount_path", "pvc", "hostpath", "shm"), _storage),
+    "scheduling": {
+        "priority_class_name": "priority",
+        "gang": {"enabled": "gang"},
+        "scheduler_name": "scheduler",
+        "node_selector": "selector",
+        "tolerations": Items(("key", "operator", "value", "effect"), _toleration),
+        "affinity": {"policy": Only("none", "--gputopology works out who shares nodes")},
+    },
+    "lifecycle": {
+        "clean_pod_policy": "clean-task-policy",
+        "active_deadline": "running-timeout",
+        "ttl_after_finished": "ttl-after-finished",
+        "backoff_limit": "retry",
+    },
+    "image_pull_policy": "image-pull-policy",
+    "image_pull_secrets": "image-pull-secret",
+    "service_account": "service-account",
+    "restart": Only("Never", "a rank that fails ends the MPI job; retry starts anew"),
+    "host_network": "hostNetwork",
+    "host_ipc": "hostIPC",
+    "host_pid": "hostPID",
+    "logging": {
+        "tensorboard": {"enabled": "tensorboard", "logdir": "logdir", "image": "tensorboard-image"}
+    },
+}
+"""The keys of arena v2 (kubeflow/arena, keps/arena-v2/yaml-schema.md, version 0.1.0) that can be
+said with flags: the key of ours that means the same, perhaps one KEY of it. `name`, `namespace`,
+`image` and `shell` are spelled as ours. `*` is any other resource.
+
+Its defaults are not taken over: what a file leaves open is as it is without that flag.
+"""
+
+
+def _hours(text: str) -> str:
+    """A time span of arena v2, which may have days: `7d` is `168h`."""
+    found = re.fullmatch(r"(\d{1,9})d(.*)", text)
+    return f"{int(found[1]) * 24}h{found[2]}" if found else text
+
+
+# ---------------------------------------------------------------- reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +221,22 @@ def read(path: str, params: Iterable[Any], given: Sequence[tuple[str, str]] = ()
         if path == STDIN and (other, STDIN) in given:
             raise UsageError(f"--file and --{other} cannot both be standard input")
     name = "standard input" if path == STDIN else path
-    text = _text(path, name)
-    found = _File(name, {param.name: param for param in params}).read(_composed(text, name))
+    options = {text for param in params for text in param.opts}
+    file = _File(name, options)
+    file.read(_composed(_text(path, name), name))
     # A job is called by its name or by the start of one; of the two the line's wins.
-    if any(field in _NAMES for field, _text in given):
-        found = replace(
-            found, layers=tuple(one for one in found.layers if one.given[0][0] not in _NAMES)
-        )
-    return found
+    named = any(field in _NAMES for field, _text in given)
+    layers = tuple(
+        Layer(f"{name}, line {line}", tuple((field, text) for text in texts))
+        for field, (line, texts) in file.said.items()
+        if field != COMMAND and not (named and field in _NAMES)
+    )
+    return JobFile(command=file.value(COMMAND), layers=layers)
 
 
 def _text(path: str, name: str) -> str:
     try:
-        data = reading.handed(path, name)
+        data = whole(path, handed=True)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{name}: cannot be read: {why}") from error
@@ -119,394 +271,160 @@ def _composed(text: str, name: str) -> Node:
     try:
         node: Node = yaml.compose(text, Loader=Loader)
     except RecursionError as error:
-        raise UsageError(f"{name}: {_TOO_DEEP}", hint=_FORM) from error
+        raise UsageError(f"{name}: it is nested too deeply", hint=_FORM) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise UsageError(
-            f"{name}: line {line}: the character U+{ord(text[error.position]):04X} is not allowed",
-            hint=_FORM,
-        ) from error
+        what = f"the character U+{ord(text[error.position]):04X} is not allowed"
+        raise UsageError(f"{name}: line {line}: {what}", hint=_FORM) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 0 if mark is None else mark.line + 1
+        what = f"not YAML: {error.problem}"
         if error.problem == "but found another document":
-            raise UsageError(
-                f"{name}: line {line}: a second document begins", hint="one file is one job"
-            ) from error
-        raise UsageError(f"{name}: line {line}: not YAML: {error.problem}", hint=_FORM) from error
+            what = "a second document begins, and one file is one job"
+        raise UsageError(f"{name}: line {line}: {what}", hint=_FORM) from error
     if node is None or (node.id == "scalar" and not node.value):
         raise UsageError(f"{name}: the file is empty", hint=_FORM)
     return node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Text:
-    """A value as typed, None for none, and where it stands."""
-
-    text: str | None
-    key: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """The values of one field from one place; `own` are our words, `adds` may stand beside."""
-
-    key: str
-    line: int
-    own: bool
-    adds: bool
-    values: tuple[str, ...]
-
-
 class _File:
-    """A job file under examination: every complaint names it, the line and the key."""
+    """A job file under examination; every complaint names it, the line and the key.
 
-    def __init__(self, name: str, params: Mapping[str, Any]) -> None:
-        self._name = name
-        self._params = params
-        self._kinds = kinds()
-        self._said: dict[str, list[_Said]] = {}
-        self._later: list[Callable[[], None]] = []
-        self._arena = False
-        self._items: Mapping[str, Callable[[Mapping[str, _Text], int], None]] = {
-            "sync[]": self._sync,
-            "storages[]": self._storage,
-            "scheduling.tolerations[]": self._toleration,
-        }
+    `said` has the texts of each field, and the line of the first.
+    """
 
-    def read(self, root: Node) -> JobFile:
-        """The command and the flags that the file says."""
-        own = own_keys()
-        entries = list(self._mapping(root, ""))
-        self._arena = any(key == "version" for key, _node, _line in entries)
-        for key, node, line in entries:
-            if key in own:
-                self._own(key, own[key], node, line)
-            elif key in below():
-                self._entry(below()[key], key, node, line)
+    def __init__(self, name: str, options: set[str]) -> None:
+        self.said: dict[str, tuple[int, list[str]]] = {}
+        self._name, self._options = name, options
+        self._keys: dict[str, str] = {}
+        self._own = own_keys()
+        self._kinds = kinds_of(MPIJob)
+        self._agree: list[tuple[str, int, str, Callable[[], str]]] = []
+
+    def read(self, root: Node) -> None:
+        """Take down what the file says."""
+        for key, node, line in self._mapping(root, ""):
+            if key in self._own:
+                self._flag(key, key, node, line)
             else:
-                self._unknown(key, key, line, [*own, *below()])
-        for check in self._later:
-            check()
-        layers = tuple(
-            Layer(
-                f"{self._name}, line {said[0].line}",
-                tuple((field, value) for one in said for value in one.values),
-            )
-            for field, said in self._said.items()
-            if field != COMMAND
-        )
-        return JobFile(command=self._value(COMMAND), layers=layers)
+                self._arena(ARENA, key, key, node, line)
+        for key, line, text, wanted in self._agree:
+            if text.rstrip("/") != wanted():
+                self._wrong(key, line, f"can only be {wanted()}, got {text!r}")
 
-    # ------------------------------------------------------------ our own words
+    def value(self, field: str) -> str | None:
+        """What is said of a field that has one value."""
+        return self.said[field][1][-1] if field in self.said else None
 
-    def _own(self, key: str, field: str, node: Node, line: int) -> None:
-        if self._null(node):
+    def _arena(self, known: Mapping[str, Any], key: str, path: str, node: Node, line: int) -> None:
+        """A key of arena's with its value; `path` is all of it."""
+        target = known.get(key)
+        if target is None and "*" in known and re.search(_RESOURCE, key):
+            target = f"{known['*']} {key}"
+        if target is None:
+            self._unknown(path, line, [*known, *(self._own if known is ARENA else ())])
+        if _null(node):
             return
-        if field == COMMAND:
-            words = (
-                [self._scalar(one, f"{key}[{at}]").text or "" for at, one in enumerate(node.value)]
-                if node.id == "sequence"
-                else [self._scalar(node, key, "a text, or a list of words").text or ""]
-            )
-            self._say(field, key, line, [shell_command(words)] if words else [], own=True)
-        elif field not in self._params:
-            self._wrong(key, line, "is not known to this command")
+        if isinstance(target, Mapping):
+            for name, value, at in self._mapping(node, path):
+                self._arena(target, name, f"{path}.{name}", value, at)
+        elif isinstance(target, Items):
+            self._items(target, path, node, line)
+        elif isinstance(target, Only):
+            text = self._scalar(node, path)
+            if text.lower() != target.value.lower():
+                what = f"can only be {target.value}, got {text!r}"
+                self._wrong(path, line, what, why=target.why)
+        elif target == _SLOTS:
+            text = self._scalar(node, path)
+            self._agree.append((path, line, text, self._slots))
         else:
-            self._values(field, key, node, line, own=True)
+            self._flag(target, path, node, line)
 
-    def _values(
-        self,
-        field: str,
-        key: str,
-        node: Node,
-        line: int,
-        *,
-        own: bool = False,
-        carried: Key | None = None,
-    ) -> None:
-        """The values of a flag: one, a list, or a mapping where the flag takes KEY=VALUE."""
-        kind, several = self._kinds.get(field, (str, False))
-        pairs = isinstance(kind, type) and issubclass(kind, KeyValue)
-        paired = pairs or field == "device"
-        if carried is not None and carried.adds:
-            several, paired = False, False
-        if not several:
-            form = "true or false" if kind is bool else "one value"
-            values = [self._scalar(node, key, form)]
-        elif node.id == "sequence" and (own or not paired):
-            values = [self._scalar(one, f"{key}[{at}]") for at, one in enumerate(node.value)]
-        elif node.id == "mapping" and paired:
-            values = list(self._pairs(node, key))
-        else:
-            wanted = "a mapping such as {A: B}" if paired else "a list such as [A, B]"
-            self._wrong(key, line, f"is {self._shape(node)}, not {wanted}")
-        texts = []
-        for one in values:
-            text = "" if one.text is None else one.text
-            texts.append(carried.written(text) if carried else text)
-            self._check(field, one, texts[-1])
-        if field == "shell" and self._arena and texts == [""]:
-            return  # arena v2: an empty shell is the default one
-        self._say(field, key, line, texts, own=own, adds=bool(carried and carried.adds))
-
-    def _pairs(self, node: Node, key: str) -> Iterator[_Text]:
-        for name, value, line in self._mapping(node, key):
-            here = f"{key}.{name}"
-            if value.id == "mapping" and key == "envs":
-                self._wrong(
-                    here,
-                    line,
-                    "refers to a secret or a configmap, and no flag can say that",
-                    hint="let the command read it, or mount a volume claim with it",
-                )
-            found = self._scalar(value, here)
-            if "=" in name:
-                self._wrong(here, line, "has a '=' in its key")
-            if found.text is None:
-                self._wrong(here, line, "has no value", hint='write "" for an empty one')
-            yield _Text(text=f"{name}={found.text}", key=here, line=line)
-
-    # ------------------------------------------------------------ the words of arena v2
-
-    def _entry(self, path: str, shown: str, node: Node, line: int) -> None:
-        """A key of arena's with its value; `shown` is its path with the numbers of items."""
-        key = ARENA.get(path)
-        if key is not None and key.refused:
-            # Said even where it is empty: whoever writes it expects something of it.
-            self._wrong(shown, line, "cannot be carried over", why=key.why, hint=key.hint)
-        if self._null(node):
-            return
-        if key is None:
-            (self._list if path.endswith("[]") else self._section)(path, shown, node, line)
-        elif key.only:
-            self._only(key, self._scalar(node, shown))
-        elif key.agrees:
-            said = self._scalar(node, shown)
-            self._later.append(lambda: self._slots(said, key.why))
-        elif key.field == COMMAND:
-            self._say(COMMAND, shown, line, [self._scalar(node, shown, "a text").text or ""])
-        else:
-            self._values(key.field, shown, node, line, carried=key)
-
-    def _only(self, key: Key, said: _Text) -> None:
-        if (said.text or "").lower() not in [one.lower() for one in key.only]:
-            self._wrong(
-                said.key,
-                said.line,
-                f"can only be {' or '.join(key.only)}, got {said.text!r}",
-                why=key.why,
-                hint=key.hint,
-            )
-
-    def _keys(self, path: str, shown: str, node: Node) -> list[tuple[str, Node, int]]:
-        """The keys of a mapping of arena's, none of which is missing."""
-        found = list(self._mapping(node, shown))
-        for name, whole in below(path).items():
-            if whole in ARENA and ARENA[whole].needed and name not in [one[0] for one in found]:
-                self._wrong(f"{shown}.{name}", node.start_mark.line + 1, "is missing")
-        return found
-
-    def _section(self, path: str, shown: str, node: Node, _line: int) -> None:
-        known, others = below(path), ARENA.get(f"{path}.*")
-        more = []
-        for name, value, at in self._keys(path, shown, node):
-            here = f"{shown}.{name}"
-            if name in known:
-                self._entry(known[name], here, value, at)
-            elif others is not None and _RESOURCE.search(name):
-                text = f"{name}={self._scalar(value, here).text or ''}"
-                self._check(others.field, _Text(text=text, key=here, line=at), text)
-                more.append((at, text))
-            else:
-                self._unknown(here, name, at, known)
-        if others is not None and more:
-            self._say(others.field, shown, more[0][0], [text for _line, text in more])
-
-    def _list(self, path: str, shown: str, node: Node, line: int) -> None:
+    def _items(self, items: Items, path: str, node: Node, line: int) -> None:
         if node.id != "sequence":
-            self._wrong(shown, line, f"is {self._shape(node)}, not a list")
-        known, one_of = below(path), ONE_OF.get(path, ())
+            self._wrong(path, line, f"is {_shape(node)}, not a list")
         for at, one in enumerate(node.value):
-            here = f"{shown}[{at}]"
-            found: dict[str, _Text] = {}
-            for name, value, where in self._keys(path, here, one):
-                if name not in known:
-                    self._unknown(f"{here}.{name}", name, where, known)
-                if ARENA[known[name]].refused:
-                    self._entry(known[name], f"{here}.{name}", value, where)
+            here = f"{path}[{at}]"
+            found: dict[str, str] = {}
+            start = one.start_mark.line + 1
+            for name, value, where in self._mapping(one, here):
+                if name not in items.keys:
+                    self._unknown(f"{here}.{name}", where, items.keys)
+                if _null(value):
+                    continue
                 found[name] = self._scalar(value, f"{here}.{name}")
-            kinds_of = [name for name in one_of if name in found]
-            if one_of and len(kinds_of) != 1:
-                which = " and ".join(kinds_of) or "none"
-                start = one.start_mark.line + 1
-                self._wrong(here, start, f"has {which} of {', '.join(one_of)}, not one")
-            self._items[path](found, one.start_mark.line + 1)
+                if name == _CODE:
+                    self._agree.append((f"{here}.{name}", where, found[name], self._code))
+            try:
+                pairs = items.becomes(found) if found else []
+            except ValueError as error:
+                self._wrong(here, start, str(error))
+            for field, text in pairs:
+                self._say(field, path, start, [text])
 
-    def _sync(self, item: Mapping[str, _Text], line: int) -> None:
-        """One source of code: `sync-mode`, `sync-source`, `sync-image`, and the branch."""
-        mode = "git" if "git" in item else "rsync"
-        source = item[mode]
-        if self._value("sync_source"):
-            self._wrong(source.key, source.line, "comes too", why="code comes from one place only")
-        self._text_of("sync_mode", source, mode)
-        self._text_of("sync_source", source)
-        if "image" in item:
-            self._text_of("sync_image", item["image"])
-        branch = item.get("branch")
-        if mode == "git":
-            # arena v2's default; git-sync v3 would take master.
-            text = f"{BRANCH}={'main' if branch is None else branch.text or ''}"
-            if branch is not None or not self._has("env", BRANCH):
-                self._later.append(lambda: self._branch(branch, text, line))
-        elif branch is not None:
-            self._wrong(branch.key, branch.line, "belongs to git, and this is rsync")
-        path = item["local_path"]
-        self._later.append(lambda: self._local_path(path))
+    def _slots(self) -> str:
+        """How many slots a worker has: one for each GPU, at least one."""
+        gpus = self.value("gpus") or "0"
+        return "1" if gpus == "0" else gpus
 
-    def _branch(self, said: _Text | None, text: str, line: int) -> None:
-        if said is None:
-            if not self._has("env", BRANCH):
-                self._say("env", "sync", line, [text], adds=True)
+    def _code(self) -> str:
+        """Where code is put: into the folder code of the working directory."""
+        return f"{(self.value('working_dir') or WORKING_DIR).rstrip('/')}/code"
+
+    def _flag(self, target: str, path: str, node: Node, line: int) -> None:
+        """The values of a flag: one, a list, or a mapping where the flag takes KEY=VALUE."""
+        key, _, part = target.partition(" ")
+        field = self._own[key]
+        kind, several, _ = self._kinds.get(field, (str, False, False))
+        if _null(node):
             return
-        if self._has("env", BRANCH):
-            self._wrong(said.key, said.line, f"says again what {BRANCH} says in the environment")
-        self._say("env", said.key, said.line, [text], adds=True)
-
-    def _has(self, field: str, key: str) -> bool:
-        said = self._said.get(field, [])
-        return any(value.startswith(f"{key}=") for one in said for value in one.values)
-
-    def _local_path(self, said: _Text) -> None:
-        folder = self._value("working_dir") or WORKING_DIR
-        wanted = f"{folder.rstrip('/')}/code"
-        if (said.text or "").rstrip("/") != wanted:
-            self._wrong(
-                said.key,
-                said.line,
-                f"can only be {wanted}, got {said.text!r}",
-                why="code is put into the folder code of the working directory",
-                hint="set working_dir, or use that path in the command",
-            )
-
-    def _slots(self, said: _Text, why: str) -> None:
-        gpus = self._value("gpus") or "0"
-        slots = max(1, int(gpus))
-        if said.text != str(slots):
-            self._wrong(
-                said.key,
-                said.line,
-                f"can only be {slots}, got {said.text!r}",
-                why=why,
-                hint="leave it out, or say as many GPUs in worker.resources",
-            )
-
-    def _storage(self, item: Mapping[str, _Text], line: int) -> None:
-        """One volume: a claim, a folder of the node, or the shared memory."""
-        path = item.get("mount_path")
-        if "shm" in item:
-            if path is not None and path.text not in {None, "/dev/shm"}:  # noqa: S108 - a mount
-                self._wrong(path.key, path.line, f"can only be /dev/shm, got {path.text!r}")
-            if item["shm"].text is not None:
-                self._text_of("share_memory", item["shm"])
-            return
-        if path is None or path.text is None:
-            self._wrong(f"{item['name'].key.rpartition('.')[0]}.mount_path", line, "is missing")
-        one, field = (item["pvc"], "data") if "pvc" in item else (item["hostpath"], "data_dir")
-        for part in (one, path):
-            if ":" in (part.text or ""):
-                self._wrong(part.key, part.line, "may not have a ':' in it")
-        self._text_of(field, one, f"{one.text or ''}:{path.text}")
-
-    def _toleration(self, item: Mapping[str, _Text], line: int) -> None:
-        """One taint to bear, in the form of --toleration."""
-        said = {name: one.text or "" for name, one in item.items()}
-        where = next(iter(item.values()), None)
-        if where is None:
-            self._wrong("scheduling.tolerations", line, "has an entry without any key")
-        operator = said.get("operator") or "Equal"
-        if said.get("key"):
-            text = f"{said['key']}={said.get('value', '')}:{said.get('effect', '')},{operator}"
-        elif operator == "Exists" and not said.get("effect") and not said.get("value"):
-            text = "all"
+        if part or not several:
+            listed = field == COMMAND and node.id == "sequence"
+            texts = self._list(node, path) if listed else [self._scalar(node, path)]
+            if listed:
+                texts = [shell_command(texts)] if texts else []
+        elif node.id == "mapping" and issubclass(kind, KeyValue | Device):
+            texts = []
+            for name, value, at in self._mapping(node, path):
+                if "=" in name:
+                    self._wrong(f"{path}.{name}", at, "has a '=' in its key")
+                texts.append(f"{name}={self._scalar(value, f'{path}.{name}')}")
+        elif node.id == "sequence":
+            texts = self._list(node, path)
         else:
-            self._wrong(
-                where.key.rpartition(".")[0],
-                line,
-                "names no key",
-                why="only every taint can be borne without naming one",
-                hint="say {operator: Exists} alone, or name the key",
-            )
-        self._text_of("toleration", where, text)
+            mapping = "a mapping such as {A: B}" if issubclass(kind, KeyValue | Device) else ""
+            wanted = mapping or "a list such as [A, B]"
+            self._wrong(path, line, f"is {_shape(node)}, not {wanted}")
+        if kind is Duration and path != key:
+            texts = [_hours(text) for text in texts]
+        self._say(field, path, line, [f"{part}={text}" for text in texts] if part else texts)
 
-    def _text_of(self, field: str, said: _Text, text: str | None = None) -> None:
-        written = (said.text or "") if text is None else text
-        self._check(field, said, written)
-        self._say(field, said.key, said.line, [written])
+    def _list(self, node: Node, path: str) -> list[str]:
+        return [self._scalar(one, f"{path}[{at}]") for at, one in enumerate(node.value)]
 
-    # ------------------------------------------------------------ what both have in common
+    def _say(self, field: str, path: str, line: int, texts: Sequence[str]) -> None:
+        """Take down what a key says of a field; nothing may be said twice."""
+        start, before = self.said.get(field, (line, []))
+        kind, several, _ = self._kinds.get(field, (str, False, False))
+        names = {text.partition("=")[0] for text in before}
+        paired = isinstance(kind, type) and issubclass(kind, KeyValue | Device)
+        if (before and not several) or (
+            paired and not names.isdisjoint(text.partition("=")[0] for text in texts)
+        ):
+            twice = f"says again what {self._keys[field]} says in line {start}"
+            self._wrong(path, line, twice, hint="say it once")
+        if texts:
+            self.said[field] = (start, [*before, *texts])
+            self._keys.setdefault(field, path)
 
-    def _say(
-        self,
-        field: str,
-        key: str,
-        line: int,
-        values: Sequence[str],
-        *,
-        own: bool = False,
-        adds: bool = False,
-    ) -> None:
-        """Keep what a key says of a field; nothing may be said twice in different words."""
-        before = self._said.setdefault(field, [])
-        _kind, several = self._kinds.get(field, (str, False))
-        for one in before:
-            if not (adds or one.adds) and (one.own != own or not several):
-                self._wrong(
-                    key,
-                    line,
-                    f"says again what {one.key} says in line {one.line}",
-                    hint="say it once",
-                )
-        taken = {value.partition("=")[0]: one for one in before for value in one.values}
-        for value in values if adds or any(one.adds for one in before) else ():
-            twice = taken.get(value.partition("=")[0])
-            if twice is not None:
-                self._wrong(key, line, f"says again what {twice.key} says in line {twice.line}")
-        if values:
-            before.append(_Said(key=key, line=line, own=own, adds=adds, values=tuple(values)))
-        if not before:
-            del self._said[field]
-
-    def _value(self, field: str) -> str | None:
-        said = self._said.get(field)
-        return said[-1].values[-1] if said else None
-
-    def _check(self, field: str, said: _Text, text: str) -> None:
-        """Read a value as its flag reads it; the flag's own error, with the line in front."""
-        param = self._params.get(field)
-        if param is None:
-            return
-        flag = flags_of(MPIJob).get(field)
-        long = spelling(field, flag) if flag else f"--{field}"
-        try:
-            if boolean(param):
-                truth(long, text)
-            else:
-                param.type(text, param, None)
-        except UsageError as error:
-            shown = "" if said.key.partition("[")[0] == long[2:] else f"{said.key}: "
-            raise UsageError(
-                f"{self._name}: line {said.line}: {shown}{error.message}",
-                why=error.why,
-                hint=error.hint,
-            ) from error
+    # ------------------------------------------------------------ nodes
 
     def _mapping(self, node: Node, path: str) -> Iterator[tuple[str, Node, int]]:
         """The keys of a mapping with their values and lines; none may be there twice."""
-        inside = f"{path}." if path else ""
         if node.id != "mapping":
-            self._no_mapping(node, path)
+            self._wrong(path, node.start_mark.line + 1, f"is {_shape(node)}, not a mapping")
         self._untagged(node, path)
         seen: dict[str, int] = {}
         for name, value in node.value:
@@ -515,78 +433,191 @@ class _File:
                 self._wrong(path, line, "has a key that is no text")
             key = _joined(name.value)
             if key in seen:
-                self._wrong(f"{inside}{key}", line, f"is there twice; first in line {seen[key]}")
+                whole_path = f"{path}.{key}" if path else key
+                self._wrong(whole_path, line, f"is there twice; first in line {seen[key]}")
             seen[key] = line
             yield key, value, line
 
-    def _no_mapping(self, node: Node, path: str) -> NoReturn:
-        """Refuse what is no mapping; where a flag has nearly this name, that may be meant."""
-        line = node.start_mark.line + 1
-        near = difflib.get_close_matches(path, own_keys(), n=1) if path in below() else []
-        if near and node.id == "scalar":
-            self._wrong(
-                path,
-                line,
-                f"is a mapping in arena v2, found {node.value}",
-                hint=f"did you mean {near[0]}?",
-            )
-        self._wrong(path, line, f"is {self._shape(node)}, not a mapping")
-
-    def _scalar(self, node: Node, key: str, wanted: str = "one value") -> _Text:
+    def _scalar(self, node: Node, key: str) -> str:
         line = node.start_mark.line + 1
         if node.id != "scalar":
-            self._wrong(key, line, f"is {self._shape(node)}, not {wanted}")
+            self._wrong(key, line, f"is {_shape(node)}, not one value")
         self._untagged(node, key)
-        text = None if self._null(node) else _joined(node.value)
-        if text is None and "[" in key.rpartition(".")[2]:
+        if _null(node):
             self._wrong(key, line, "has no value", hint='write "" for an empty one')
-        return _Text(text=text, key=key, line=line)
+        return _joined(node.value)
 
     def _untagged(self, node: Node, key: str) -> None:
         if node.tag not in _TAGS:
             self._wrong(key, node.start_mark.line + 1, f"has the tag {node.tag}, which is not read")
 
-    @staticmethod
-    def _null(node: Node) -> bool:
-        """Whether nothing is said: the key stands alone, or with null."""
-        return bool(node.id == "scalar" and node.tag.endswith(":null") and node.style is None)
-
-    @staticmethod
-    def _shape(node: Node) -> str:
-        return {"mapping": "a mapping", "sequence": "a list", "scalar": "one value"}[node.id]
-
-    def _unknown(self, path: str, key: str, line: int, known: Iterable[str]) -> NoReturn:
-        names = list(known)
-        options = {text for param in self._params.values() for text in param.opts}
-        if path == key and f"--{key}" in options:
-            self._wrong(
-                path,
-                line,
-                "is not about the job",
-                why="a file says what the job is, not how it is submitted",
-                hint=f"say --{key} on the command line",
-            )
-        # Where both vocabularies have a key, the last one counts: that in whose words the rest is.
-        plain = {_plain(one): one for one in (names if self._arena else reversed(names))}
-        near = [_plain(key)] if _plain(key) in plain else []
-        near = near or difflib.get_close_matches(_plain(key), plain, n=1)
+    def _unknown(self, path: str, line: int, known: Iterable[str]) -> NoReturn:
+        key = path.rpartition(".")[2]
+        # Without what people mix up: capitals, dashes, underscores.
+        plain = {re.sub(r"[-_]", "", one.lower()): one for one in known}
+        near = difflib.get_close_matches(re.sub(r"[-_]", "", key.lower()), plain, n=1)
         hint = f"did you mean {plain[near[0]]}?" if near else _FORM
+        if f"--{path}" in self._options:
+            hint = f"a file says what the job is; say --{path} on the command line"
         self._wrong(path, line, "is not known", hint=hint)
 
     def _wrong(
         self, key: str, line: int, what: str, *, why: str | None = None, hint: str | None = None
     ) -> NoReturn:
-        subject = f"{key} " if key else "the file "
-        raise UsageError(f"{self._name}: line {line}: {subject}{what}", why=why, hint=hint)
+        subject = key or "the file"
+        raise UsageError(f"{self._name}: line {line}: {subject} {what}", why=why, hint=hint)
 
 
-def _plain(key: str) -> str:
-    """A key without what people mix up: capitals, dashes, underscores."""
-    return re.sub(r"[-_]", "", key.lower())
+def _null(node: Node) -> bool:
+    """Whether nothing is said: the key stands alone, or with null."""
+    return bool(node.id == "scalar" and node.tag.endswith(":null") and node.style is None)
+
+
+def _shape(node: Node) -> str:
+    return {"mapping": "a mapping", "sequence": "a list", "scalar": "one value"}[node.id]
 
 
 def _joined(text: str) -> str:
     """A text whose characters beyond U+FFFF came as the two escapes that JSON writes them in."""
-    if not any("\ud800" <= one <= "\udfff" for one in text):
-        return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# ---------------------------------------------------------------- the schema for editors
+
+Schema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_PLAIN: Schema = {"type": ["string", "number", "boolean"]}
+"""A value that is taken as it is typed."""
+
+_SPAN = r"(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|ms|us|ns|m|s))+|0"
+"""A time span as Go writes it (time.ParseDuration)."""
+
+_DAYS = r"0|(\d+d)?(\d+(\.\d*)?(h|ms|us|ns|m|s))*"
+"""A time span that may have days."""
+
+_AMOUNT = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
+"""A Kubernetes quantity, as `Quantity` reads it."""
+
+_QUANTITY: Schema = {"type": ["string", "number"], "pattern": f"^({_AMOUNT})$", "minimum": 0}
+
+
+def schema_text() -> str:
+    """The schema as JSON, two spaces deep."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def schema() -> Schema:
+    """The schema (draft 2020-12): what fits it can be read, except for what keys say together."""
+    flags, kinds = flags_of(MPIJob), kinds_of(MPIJob)
+    defaults = {one.name: one.default for one in fields(MPIJob)}
+    own = {
+        key: _of_flag(flags[name], *kinds[name][:2], defaults[name])
+        for key, name in own_keys().items()
+        if name in flags
+    }
+    own[COMMAND] = {
+        "description": "What the job runs: a line for its shell, or a list of words.",
+        "anyOf": [
+            {"type": "string", "pattern": r"\S"},
+            {"type": "array", "items": _PLAIN, "minItems": 1},
+        ],
+        "examples": ["mpirun -np 4 python train.py"],
+    }
+    own["namespace"] = {"description": flags_of(Globals)["namespace"].help, "type": "string"}
+    own["generate-name"] = {
+        "description": "Start of the name; submit completes it.",
+        "type": "string",
+    }
+    return {
+        "$schema": _DIALECT,
+        "title": "A job of arena-topo",
+        "description": "The flags of `arena-topo submit mpi`, in their own words or in those of"
+        " arena v2's schema 0.1.0. Flags on the command line win.",
+        "type": "object",
+        "properties": own | _of_arena(ARENA)["properties"],
+        "additionalProperties": False,
+    }
+
+
+def _of_flag(flag: Flag, kind: Any, several: bool, default: Any) -> Schema:  # noqa: FBT001
+    """What a key of ours may be."""
+    said: Schema = {"description": flag.help.replace("; repeat for more", "")}
+    if default not in {MISSING, None, "", ()}:
+        said["default"] = default if kind in {int, float, bool} else str(default)
+    paired = issubclass(kind, KeyValue | Device)
+    item: Schema = {"type": "string"}
+    if paired:
+        item["pattern"] = "^[^=]+="
+    elif flag.metavar:
+        item["examples"] = [flag.metavar]
+    listed = {"type": "array", "items": item}
+    if paired:
+        return said | {"anyOf": [_pairs(kind), listed]}
+    return said | (listed if several else _value(kind, flag))
+
+
+def _pairs(kind: Any) -> Schema:
+    values = _QUANTITY if kind is Device else _PLAIN
+    names = {"pattern": "^[^=]+$"}
+    return {"type": "object", "additionalProperties": values, "propertyNames": names}
+
+
+def _value(kind: Any, flag: Flag) -> Schema:
+    names = {bool: "boolean", int: "integer", float: "number"}
+    if kind in names:
+        least = {} if flag.at_least is None else {"minimum": flag.at_least}
+        return {"type": names[kind], **least}
+    if kind is Quantity:
+        return _QUANTITY
+    if kind is Duration:
+        # A number without a unit is only a time span if it is 0.
+        return {"anyOf": [{"type": "string", "pattern": f"^({_SPAN})$"}, {"const": 0}]}
+    if issubclass(kind, StrEnum):
+        return {"enum": [one.value for one in kind if one.value]}
+    return {"type": "string"}
+
+
+def _of_arena(known: Mapping[str, Any]) -> Schema:
+    """What a mapping of arena v2 may be."""
+    made: Schema = {
+        "type": "object",
+        "properties": {name: _of_key(one) for name, one in known.items() if name != "*"},
+        "additionalProperties": False,
+    }
+    if "*" in known:
+        made["patternProperties"] = {_RESOURCE: _QUANTITY}
+    return made
+
+
+def _of_key(target: Any) -> Schema:
+    """What a key of arena v2 may be, by what it becomes."""
+    if isinstance(target, Mapping):
+        return _of_arena(target)
+    if isinstance(target, Items):
+        return {"type": "array", "items": _of_arena(dict.fromkeys(target.keys, _SLOTS))}
+    if isinstance(target, Only):
+        # As an editor's reader of YAML may see it.
+        seen: dict[str, Any] = {"false": False, "0": 0, "1": 1}
+        enum = dict.fromkeys([target.value, seen.get(target.value, target.value)])
+        return {"description": f"Only so: {target.why}.", "enum": list(enum)}
+    key, _, part = target.partition(" ")
+    return _of_same(key, anything=bool(part) or key == _SLOTS)
+
+
+def _of_same(key: str, *, anything: bool) -> Schema:
+    """What a key of arena v2 may be that means the same as one of ours."""
+    if key == COMMAND:
+        return {"description": "What the job runs, a line for its shell.", "type": "string"}
+    if anything:
+        return {"type": ["string", "number"]}
+    field = own_keys()[key]
+    kind = kinds_of(MPIJob)[field][0]
+    help_text = flags_of(MPIJob)[field].help.replace("; repeat for more", "")
+    if issubclass(kind, KeyValue):
+        return {"description": help_text, **_pairs(kind)}
+    if kind is Duration:
+        spans = [{"type": "string", "pattern": f"^({_DAYS})$"}, {"const": 0}]
+        return {"description": help_text, "anyOf": spans}
+    return {"$ref": f"#/properties/{key}"}

@@ -51,13 +51,17 @@ def engine(
     image: str | None = None,
     fabric: FabricFile | None = None,
     repeating: bool = False,
+    stays: bool = False,
 ) -> Backend:
     """Open the engine that the options ask for, and say so where nobody asked for a local one.
 
     `fabric` says what joins the nodes of its cluster; who is `repeating` looks again by itself
-    where a request is not answered, and says so.
+    where a request is not answered, and says so. Who `stays` looks for as long as --timeout allows,
+    each time with the patience of one request.
     """
     options = replace(everywhere.options(), fabric=fabric, repeating=repeating)
+    if stays:
+        options = replace(options, deadline=None)
     if repeating and options.deadline == 0:
         # `--timeout 0s` means one look, which takes as long as any request may.
         options = replace(options, deadline=None)

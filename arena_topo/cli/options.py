@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
-from types import UnionType
+from functools import cache, partial
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -34,7 +33,18 @@ import typer
 from arena_topo.cli.terminal import laid_out, tinted, wrapped
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
-from arena_topo.flag import MOST_HOURS, Flag, check, flags_of, hints_of, spelling
+from arena_topo.flag import (
+    MOST_HOURS,
+    Flag,
+    check,
+    flag,
+    flag_of,
+    flags_of,
+    hints_of,
+    kind_of,
+    kinds_of,
+    spelling,
+)
 from arena_topo.layout import folded
 from arena_topo.notes import Alert, shortened
 
@@ -237,6 +247,8 @@ class BackendName(StrEnum):
 
 _REQUEST_TIMEOUT = Seconds(30)
 
+_common = partial(flag, panel=GLOBAL_PANEL)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Globals:
@@ -246,150 +258,65 @@ class Globals:
     working.
     """
 
-    namespace: Annotated[
-        str,
-        Flag(
-            help="Namespace of the job; else that of the context, else default.",
-            panel=GLOBAL_PANEL,
-            short="-n",
-            metavar="NAME",
-            completes="namespaces",
-        ),
-    ] = ""
-    context: Annotated[
-        str,
-        Flag(
-            help="Context of the kubeconfig.",
-            panel=GLOBAL_PANEL,
-            metavar="NAME",
-            completes="contexts",
-        ),
-    ] = ""
-    kubeconfig: Annotated[
-        str,
-        Flag(help="Path of the kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH", completes="files"),
-    ] = ""
-    config: Annotated[
-        str,
-        Flag(
-            help="The same as --kubeconfig.", panel=GLOBAL_PANEL, metavar="PATH", completes="files"
-        ),
-    ] = ""
-    cluster: Annotated[
-        str,
-        Flag(
-            help="Cluster of the kubeconfig, instead of the context's.",
-            panel=GLOBAL_PANEL,
-            metavar="NAME",
-            completes="clusters",
-        ),
-    ] = ""
-    user: Annotated[
-        str,
-        Flag(
-            help="User of the kubeconfig, instead of the context's.",
-            panel=GLOBAL_PANEL,
-            metavar="NAME",
-            completes="users",
-        ),
-    ] = ""
-    as_: Annotated[
-        str,
-        Flag(
-            help="Act as this user, where the cluster lets you.",
-            panel=GLOBAL_PANEL,
-            name="--as",
-            metavar="NAME",
-        ),
-    ] = ""
-    as_group: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="Act as a member of this group; may be given again.",
-            panel=GLOBAL_PANEL,
-            metavar="GROUP",
-        ),
-    ] = ()
-    profile: Annotated[
-        str,
-        Flag(
-            help="Take what the settings file says under this name.",
-            panel=GLOBAL_PANEL,
-            metavar="NAME",
-            completes="profiles",
-        ),
-    ] = ""
-    backend: Annotated[
-        BackendName,
-        Flag(
-            help="Where jobs run: auto is kubernetes where one is configured, else local.",
-            panel=GLOBAL_PANEL,
-        ),
-    ] = BackendName.AUTO
-    emulate: Annotated[
-        str,
-        Flag(
-            help="Machines that the local engine emulates, such as dgx-1-v100:2.",
-            panel=GLOBAL_PANEL,
-            metavar="PRESET[:COUNT]",
-            completes="machines",
-        ),
-    ] = ""
-    request_timeout: Annotated[
-        Seconds,
-        Flag(
-            help="How long one call to the API server may take.",
-            panel=GLOBAL_PANEL,
-            metavar="DURATION",
-        ),
-    ] = _REQUEST_TIMEOUT
-    timeout: Annotated[
-        Seconds | None,
-        Flag(
-            help="Give up after this long in all; a job that was submitted goes on.",
-            panel=GLOBAL_PANEL,
-            metavar="DURATION",
-        ),
-    ] = None
-    prometheus_address: Annotated[
-        str,
-        Flag(
-            help="Prometheus that knows how busy the GPUs are; else that of the cluster.",
-            panel=GLOBAL_PANEL,
-            metavar="URL",
-        ),
-    ] = ""
-    color: Annotated[
-        Colour,
-        Flag(help="Colour what is shown; auto does so on a terminal.", panel=GLOBAL_PANEL),
-    ] = Colour.AUTO
-    quiet: Annotated[
-        bool,
-        Flag(
-            help="Print only the essential: names, warnings and errors.",
-            panel=GLOBAL_PANEL,
-            short="-q",
-        ),
-    ] = False
-    loglevel: Annotated[
-        LogLevel,
-        Flag(
-            help="How much is told on stderr; debug shows each request to the API server.",
-            panel=GLOBAL_PANEL,
-        ),
-    ] = LogLevel.INFO
-    arena_namespace: Annotated[
-        str,
-        Flag(
-            help="Where arena keeps its configuration; whoami reads its administrators there.",
-            panel=GLOBAL_PANEL,
-            metavar="NAME",
-            completes="namespaces",
-        ),
-    ] = "arena-system"
-    pprof: Annotated[bool, Flag(help="Not used.", panel=GLOBAL_PANEL, hidden=True)] = False
-    trace: Annotated[bool, Flag(help="Not used.", panel=GLOBAL_PANEL, hidden=True)] = False
-    helm_binary: Annotated[bool, Flag(help="Not used.", panel=GLOBAL_PANEL, hidden=True)] = False
+    namespace: str = _common(
+        "",
+        "Namespace of the job; else that of the context, else default.",
+        "NAME",
+        short="-n",
+        completes="namespaces",
+    )
+    context: str = _common("", "Context of the kubeconfig.", "NAME", completes="contexts")
+    kubeconfig: str = _common("", "Path of the kubeconfig.", "PATH", completes="files")
+    config: str = _common("", "The same as --kubeconfig.", "PATH", completes="files")
+    cluster: str = _common(
+        "", "Cluster of the kubeconfig, instead of the context's.", "NAME", completes="clusters"
+    )
+    user: str = _common(
+        "", "User of the kubeconfig, instead of the context's.", "NAME", completes="users"
+    )
+    as_: str = _common("", "Act as this user, where the cluster lets you.", "NAME", name="--as")
+    as_group: tuple[str, ...] = _common(
+        (), "Act as a member of this group; may be given again.", "GROUP"
+    )
+    profile: str = _common(
+        "", "Take what the settings file says under this name.", "NAME", completes="profiles"
+    )
+    backend: BackendName = _common(
+        BackendName.AUTO,
+        "Where jobs run: auto is kubernetes where one is configured, else local.",
+    )
+    emulate: str = _common(
+        "",
+        "Machines that the local engine emulates, such as dgx-1-v100:2.",
+        "PRESET[:COUNT]",
+        completes="machines",
+    )
+    request_timeout: Seconds = _common(
+        _REQUEST_TIMEOUT, "How long one call to the API server may take.", "DURATION"
+    )
+    timeout: Seconds | None = _common(
+        None, "Give up after this long in all; a job that was submitted goes on.", "DURATION"
+    )
+    prometheus_address: str = _common(
+        "", "Prometheus that knows how busy the GPUs are; else that of the cluster.", "URL"
+    )
+    color: Colour = _common(Colour.AUTO, "Colour what is shown; auto does so on a terminal.")
+    quiet: bool = _common(
+        False, "Print only the essential: names, warnings and errors.", short="-q"
+    )
+    loglevel: LogLevel = _common(
+        LogLevel.INFO,
+        "How much is told on stderr; debug shows each request to the API server.",
+    )
+    arena_namespace: str = _common(
+        "arena-system",
+        "Where arena keeps its configuration; whoami reads its administrators there.",
+        "NAME",
+        completes="namespaces",
+    )
+    pprof: bool = _common(False, "Not used.", hidden=True)
+    trace: bool = _common(False, "Not used.", hidden=True)
+    helm_binary: bool = _common(False, "Not used.", hidden=True)
 
     def options(self) -> Options:
         """What an engine needs to know of it."""
@@ -416,17 +343,13 @@ def boolean(param: Any) -> bool:
     return bool(getattr(param, "is_flag", False))
 
 
-def renamed(record: type[object]) -> dict[str, str]:
+def renamed(record: Any) -> dict[str, str]:
     """The old spellings of a record's flags, and what they are now."""
     return {
         old: spelling(name, flag)
         for name, flag in flags_of(record).items()
         for old in flag.deprecated
     }
-
-
-def _flag_of(hint: Any) -> Flag | None:
-    return next((one for one in get_args(hint)[1:] if isinstance(one, Flag)), None)
 
 
 # To arena ARENA_CONFIG is the path of its own configuration file. The others it never had; a site
@@ -442,9 +365,9 @@ _PREFIXES = ("ARENA_TOPO_", "ARENA_")
 _PLAIN = {"prometheus_address": ("PROMETHEUS_ADDRESS",)}
 
 
-def environment(record: type[object]) -> dict[str, tuple[str, ...]]:
+def environment(record: Any) -> dict[str, tuple[str, ...]]:
     """Which variables stand for which field when its flag is not given, best first."""
-    hints = get_type_hints(record)
+    kinds = kinds_of(record)
     return {
         name: tuple(
             variable
@@ -453,7 +376,7 @@ def environment(record: type[object]) -> dict[str, tuple[str, ...]]:
         )
         + _PLAIN.get(name, ())
         for name in flags_of(record)
-        if get_origin(hints[name]) is not tuple
+        if not kinds[name][1]
     }
 
 
@@ -468,7 +391,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     and words of which there are none are no words. The command itself is kept as `declared`.
     """
     hints = get_type_hints(command, include_extras=True)
-    records: dict[str, type[Any]] = {}
+    records: dict[str, Any] = {}
     flags: dict[str, tuple[Flag, object]] = {}
     words: list[str] = []
     shown: list[inspect.Parameter] = []
@@ -481,7 +404,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             flags |= {name: (flag, defaults[name]) for name, flag in flags_of(hint).items()}
         else:
             shown.append(_parameter(parameter.name, hint, parameter.default))
-            if (flag := _flag_of(hint)) is not None:
+            if (flag := flag_of(hint)) is not None:
                 flags[parameter.name] = (flag, parameter.default)
             elif get_origin(next(iter(get_args(hint)), None)) is list:
                 words.append(parameter.name)
@@ -535,7 +458,7 @@ def check_together(ctx: Any) -> None:
 
 
 @cache  # most commands take the same records, and reading their hints is most of the start-up
-def _parameters(record: type[Any]) -> tuple[inspect.Parameter, ...]:
+def _parameters(record: Any) -> tuple[inspect.Parameter, ...]:
     hints = hints_of(record)
     return tuple(
         _parameter(field.name, hints[field.name], field.default)
@@ -544,8 +467,7 @@ def _parameters(record: type[Any]) -> tuple[inspect.Parameter, ...]:
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    flag = _flag_of(hint)
-    kind = get_args(hint)[0] if flag is not None else hint
+    flag = flag_of(hint)
     shown: Any = None
     if flag is None:
         if get_origin(hint) is not Annotated:
@@ -554,8 +476,7 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
         elif get_origin(get_args(hint)[0]) is not list:
             shown = ""
     else:
-        several = get_origin(kind) is tuple
-        kind = get_args(kind)[0] if several else kind
+        kind, several, _ = kind_of(hint)
         hint = Annotated[
             bool if kind is bool else list[str] if several else str,
             _option(name, kind, flag, default),
@@ -565,8 +486,6 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 
 def _option(name: str, kind: Any, flag: Flag, default: Any) -> Any:
-    if isinstance(kind, UnionType):
-        kind = next(one for one in get_args(kind) if one is not type(None))
     long = spelling(name, flag)
     help_text = flag.help
     on = default is True

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from arena_topo import layout
-from arena_topo.cli import stopping
 from arena_topo.cli.arguments import PANEL, Output
-from arena_topo.cli.opening import engine
-from arena_topo.cli.options import Globals, say
-from arena_topo.engines import Backend
+from arena_topo.cli.options import say
 from arena_topo.escaping import escaped_in_quotes, one_line
 from arena_topo.flag import Flag
-
-if TYPE_CHECKING:
-    from arena_topo.topology.fabric import FabricFile
-
 
 REFRESH = 2.0
 """Seconds between two looks with --refresh (arena's)."""
@@ -28,13 +20,6 @@ RefreshFlag = Annotated[
     bool,
     Flag(help="Refresh every two seconds.", short="-r", panel=PANEL, needs=("JOB",)),
 ]
-
-
-def opened(everywhere: Globals, *, refresh: bool, fabric: FabricFile | None = None) -> Backend:
-    """The engine; with `refresh` each look has patience of its own, and all have `--timeout`."""
-    backend = engine(replace(everywhere, timeout=None) if refresh else everywhere, fabric=fabric)
-    stopping.limit(everywhere.timeout)
-    return backend
 
 
 def renew(
@@ -82,12 +67,3 @@ def once(said: set[str]) -> Callable[[str], None]:
             say(f"note: {one_line(text)}")
 
     return heard
-
-
-def arenas(value: dict[str, Any] | list[dict[str, Any]], output_format: Output) -> str:
-    """Arena's JSON has no newline at its end, and some keys of jobs are other words in YAML."""
-    if output_format is Output.JSON:
-        return layout.to_json(value)
-    if isinstance(value, list):
-        return layout.to_yaml([layout.for_yaml(one) for one in value])
-    return layout.to_yaml(value)

@@ -10,7 +10,6 @@ from typing import Any
 import typer
 
 from arena_topo.cli.commands import (
-    CONFIG,
     EXEC,
     JOB,
     LOGS,
@@ -228,7 +227,6 @@ _TREE = Branch(
                     "Show what the files of settings say; nothing is asked of any server.",
                     "cli.configuration",
                     "config_view",
-                    CONFIG,
                 ),
                 "schema": Leaf(
                     "Print the JSON schema of job files (submit mpi -f), for editors.",

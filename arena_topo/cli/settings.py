@@ -1,6 +1,6 @@
 """Where values come from: the line, the environment, profiles, files; the firmest source wins.
 
-    flags on the line > the hook of a command > ARENA_TOPO_* > ARENA_* > profile
+    flags on the line > the job file > ARENA_TOPO_* > ARENA_* > profile
       > the user's file > the site's file > arena's own file
 
 Files of settings are TOML; their keys are flags without the dashes in front, `[submit]` has those
@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from arena_topo.argv import truth
-from arena_topo.cli import reading
 from arena_topo.cli.options import Globals, boolean
 from arena_topo.errors import UsageError
+from arena_topo.files import whole
 from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
 
 LINE = "the command line"
@@ -89,13 +90,13 @@ def merged(params: Iterable[Any], layers: Sequence[Layer]) -> tuple[Value, ...]:
     An option that takes one value has that of the firmest layer that gives it. A repeatable one has
     all values of that layer, except that KEY=VALUE flags are merged by key.
     """
-    known = {param.name: bool(getattr(param, "multiple", False)) for param in params}
+    known = {param.name: param for param in params}
     found: list[Value] = []
     settled: set[str] = set()
     keys: set[tuple[str, str]] = set()
     for layer in layers:
         fresh = [
-            Value(name, text, layer.origin)
+            Value(name, _truth(known[name], text, layer.origin), layer.origin)
             for name, text in ((_SAME.get(name, name), text) for name, text in layer.given)
             if name in known
             and name not in settled
@@ -108,6 +109,18 @@ def merged(params: Iterable[Any], layers: Sequence[Layer]) -> tuple[Value, ...]:
             else:
                 settled.add(one.name)
     return tuple(found)
+
+
+def _truth(param: Any, text: str, origin: str) -> str:
+    """The text of a switch as `true` or `false`; others stay."""
+    if not boolean(param):
+        return text
+    long = next(one for one in param.opts if one.startswith("--"))
+    try:
+        return truth(long, text)
+    except UsageError as error:
+        error.hint = set_in(long[2:], origin)
+        raise
 
 
 def agreed(values: Sequence[Value], flags: Mapping[str, tuple[Flag, object]]) -> tuple[Value, ...]:
@@ -137,19 +150,13 @@ def _excludes(one: Value, other: Value, flags: Mapping[str, tuple[Flag, object]]
 
 
 def from_environment(
-    params: Iterable[Any], variables: Mapping[str, tuple[str, ...]], given: Container[str] = ()
+    params: Iterable[Any], variables: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
-    """What variables say, a layer for each: the first of a field's variables that is not empty.
-
-    UsageError names one that makes no sense, unless its field is `given` anyway.
-    """
+    """What variables say, a layer for each: the first of a field's variables that is not empty."""
     for param in params:
-        for variable in variables.get(param.name, ()) if param.name not in given else ():
-            text = os.environ.get(variable, "")
-            if text:
-                value = truth(variable, text) if boolean(param) else text
-                yield Layer(variable, ((param.name, value),))
-                break
+        said = (one for one in variables.get(param.name, ()) if os.environ.get(one))
+        if variable := next(said, None):
+            yield Layer(variable, ((param.name, os.environ[variable]),))
 
 
 # ---------------------------------------------------------------- files
@@ -157,12 +164,11 @@ def from_environment(
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of settings: where it is, what it says, and whether it is there (None: broken)."""
+    """A file of settings: where it is, what it says, and whether it is there."""
 
     path: str
     says: Mapping[str, Any]
-    there: bool | None = True
-    site: bool = False
+    there: bool = True
 
     def table(self, *names: str) -> Mapping[str, Any]:
         """A table by the path of its keys, empty if there is none; UsageError if it is a value."""
@@ -171,11 +177,8 @@ class File:
             found = found.get(name, {})
             if not isinstance(found, Mapping):
                 named = ".".join(names[: depth + 1])
-                chooses = f"{_DEFAULT} chooses one; " if named == _PROFILE else ""
-                starts = f"[{named}.NAME]" if named == _PROFILE else f"[{named}]"
-                raise UsageError(
-                    f"{self.path}: {named} is no table", hint=f"{chooses}{starts} starts one"
-                )
+                starts = f"{named}.NAME" if named == _PROFILE else named
+                raise UsageError(f"{self.path}: {named} is no table", hint=f"[{starts}] starts one")
         return found
 
 
@@ -184,194 +187,103 @@ class Settings:
     """What all files say to a command: those of arena-topo, firmest first, and arena's own.
 
     `profile` is its name and who chose it, ("", "") for none. `layers` are what the files say of
-    the options of the command, firmest first, without what is wrong in them (`problems`).
+    the options of the command, firmest first.
     """
 
     files: tuple[File, ...]
-    arena: File
     profile: tuple[str, str]
     layers: tuple[Layer, ...]
-    problems: tuple[UsageError, ...]
     warnings: tuple[str, ...]
-
-    @property
-    def everything(self) -> tuple[File, ...]:
-        """All files that were looked for."""
-        return (*self.files, self.arena)
 
 
 def read(
     params: Sequence[Any] = (),
     *,
     profile: tuple[str, str] = ("", ""),
-    known: Callable[[], Iterable[Any]] | None = None,
-    of_jobs: bool = True,
-    values: bool = False,
+    of_jobs: Callable[[], Iterable[Any]] | None = None,
 ) -> Settings:
-    """Read the files that are there, for a command with these options.
+    """Read the files that are there, for a command with these options; UsageError names a slip.
 
-    `profile` is the one asked for, and who asks; else the files choose it. `known` are all options
-    that `[submit]` may have, asked for only where it has one that is not among `params`; without it
-    its keys are not looked at. Only where `params` are `of_jobs` does that table say something of
-    them. With `values` each value is read as its option reads it.
-
-    A home folder that is not there, or that may not be looked into, has no files.
+    `profile` is the one asked for, and who asks; else the files choose it. `of_jobs` are all
+    options that `[submit]` may have, asked for only where it has one that is not among `params`;
+    without it that table says nothing to the command. A key of the site's file that is not known is
+    a warning: it may be meant for another version. A home folder that is not there, or that may not
+    be looked into, has no files.
     """
-    reading = _Reading()
-    files, arena = reading.files(), reading.arena()
-    chosen = reading.profile(files, *profile)
-    layers = [*reading.layers(files, chosen[0], params, known, of_jobs=of_jobs)]
+    files, arena = tuple(_files()), _arenas()
+    profile = _profile(files, *profile)
+    named = _options(params)
+    everywhere = {key: param for key, param in named.items() if param.name in _GLOBAL}
+    layers: list[Layer] = []
+    warnings: list[str] = []
+    said: list[tuple[tuple[str, ...], Mapping[str, Any], dict[str, Any], Any]]
+    for where in ((_PROFILE, profile[0]), ()) if profile[0] else ((),):
+        for file in files:
+            tables = {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
+            own = {key: one for key, one in file.table(*where).items() if key not in tables}
+            said = [(where, own, everywhere, None)]
+            if of_jobs is not None:
+                jobs = (*where, SECTION)
+                said.append((jobs, file.table(*jobs), named, of_jobs))
+            for at, table, options, others in said:
+                origin = f"{file.path} [{'.'.join(at)}]" if at else file.path
+                given, unknown = _layer(origin, table, options, others)
+                layers += [Layer(origin, given)] * bool(given)
+                if unknown and file.path != SITE:
+                    raise unknown[0]
+                warnings += [f"{one.message}, which is left out; {one.hint}" for one in unknown]
     layers += _of_arena(arena, {param.name for param in params})
-    if values:
-        layers = [reading.sound(one, params) for one in layers]
     return Settings(
-        files=files,
-        arena=arena,
-        profile=chosen,
-        layers=tuple(layers),
-        problems=tuple(reading.problems),
-        warnings=tuple(reading.warnings),
+        files=(*files, arena), profile=profile, layers=tuple(layers), warnings=tuple(warnings)
     )
 
 
-class _Reading:
-    """Reads files of settings; what is wrong is left out and noted, and the rest goes on."""
+def _layer(
+    origin: str,
+    table: Mapping[str, Any],
+    options: Mapping[str, Any],
+    others: Callable[[], Iterable[Any]] | None,
+) -> tuple[tuple[tuple[str, str], ...], list[UsageError]]:
+    """What a table says of these options, and the errors of keys that nobody has."""
+    given: list[tuple[str, str]] = []
+    unknown = []
+    for key, value in table.items():
+        if key in options:
+            param = options[key]
+            given += [(param.name, text) for text in _texts(origin, key, value, param)]
+        elif others is None or key not in (known := _options(others())):
+            unknown.append(_unknown(origin, key, options if others is None else known))
+    return tuple(given), unknown
 
-    def __init__(self) -> None:
-        self.problems: list[UsageError] = []
-        self.warnings: list[str] = []
 
-    def __enter__(self) -> None:
-        """Begin a part that may be wrong."""
+def _files() -> Iterator[File]:
+    """The files of arena-topo, firmest first."""
+    named = os.environ.get(_VARIABLE)
+    for path in [*_users(), SITE] if named is None else filter(None, named.split(os.pathsep)):
+        yield _read(path, _toml, needed=named is not None)
 
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
-        if isinstance(error, UsageError):
-            self.problems.append(error)
-        return isinstance(error, UsageError)
 
-    def files(self) -> tuple[File, ...]:
-        """The files of arena-topo, firmest first."""
-        named = os.environ.get(_VARIABLE)
-        if named is None:
-            users = [self._file(path, _toml) for path in _users()]
-            return (*users, replace(self._file(SITE, _toml), site=True))
-        paths = [path for path in named.split(os.pathsep) if path]
-        return tuple(self._file(path, _toml, needed=True) for path in paths)
+def _arenas() -> File:
+    """Arena's own file."""
+    path = os.environ.get("ARENA_CONFIG", "")
+    found = _read(path, _lines) if path else None
+    return found if found is not None and found.there else _read("~/.arena/config", _lines)
 
-    def arena(self) -> File:
-        """Arena's own file."""
-        path = os.environ.get("ARENA_CONFIG", "")
-        if path:
-            found = self._file(path, _lines)
-            if found.there:
-                return found
-        return self._file("~/.arena/config", _lines)
 
-    def _file(
-        self,
-        path: str,
-        understood: Callable[[str, bytes], Mapping[str, Any]],
-        *,
-        needed: bool = False,
-    ) -> File:
-        with self:
-            return _read(path, understood, needed=needed)
-        return File(at_home(path), {}, there=None)
-
-    def _table(self, file: File, *names: str) -> Mapping[str, Any]:
-        with self:
-            return file.table(*names)
-        return {}
-
-    def profile(self, files: Sequence[File], name: str, origin: str) -> tuple[str, str]:
-        """The name of the profile and who chose it; ("", "") for none, or one that is not there."""
-        for one in files:
-            if not name and _DEFAULT in one.says:
-                with self:
-                    name, origin = _text(one, _DEFAULT, one.says[_DEFAULT]), one.path
-        known = sorted({name for one in files for name in self._table(one, _PROFILE)})
-        if not name or name in known:
-            return name, origin
-        where = (nearest(name, known), set_in(_PROFILE, origin))
-        self.problems.append(
-            UsageError(
-                f"there is no profile {name!r}",
-                why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
-                hint="; ".join(filter(None, where)) or None,
-                flag="--profile",
-            )
-        )
-        return "", ""
-
-    def layers(
-        self,
-        files: Sequence[File],
-        profile: str,
-        params: Sequence[Any],
-        known: Callable[[], Iterable[Any]] | None,
-        *,
-        of_jobs: bool,
-    ) -> Iterator[Layer]:
-        """What the files of arena-topo say of these options, firmest first."""
-        named = _options(params) if of_jobs else {}
-        for where in ((_PROFILE, profile), ()) if profile else ((),):
-            for one in files:
-                table = self._table(one, *where, SECTION)
-                if known is not None:
-                    yield from self._layer(one, (*where, SECTION), table, named, known)
-                everywhere = {
-                    key: value
-                    for key, value in self._table(one, *where).items()
-                    if key not in {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
-                }
-                yield from self._layer(one, where, everywhere, _options(params, _GLOBAL), None)
-
-    def _layer(
-        self,
-        file: File,
-        where: tuple[str, ...],
-        table: Mapping[str, Any],
-        options: Mapping[str, Any],
-        known: Callable[[], Iterable[Any]] | None,
-    ) -> Iterator[Layer]:
-        """The layer of one table; none where it says nothing of these options."""
-        origin = f"{file.path} [{'.'.join(where)}]" if where else file.path
-        given: list[tuple[str, str]] = []
-        for key, value in table.items():
-            param = options.get(key)
-            if param is None:
-                others = {} if known is None else _options(known())
-                if key not in others:
-                    wrong = _unknown(origin, key, {**options, **others}, known)
-                    if file.site:
-                        # A slip in the site's file is not to stop everybody.
-                        self.warnings.append(f"{wrong.message}, which is left out; {wrong.hint}")
-                    else:
-                        self.problems.append(wrong)
-                continue
-            with self:
-                given += [(param.name, text) for text in _texts(origin, key, value, param)]
-        if given:
-            yield Layer(origin, tuple(given))
-
-    def sound(self, layer: Layer, params: Iterable[Any]) -> Layer:
-        """What of a layer its options can read."""
-        known = {param.name: param for param in params}
-        given = []
-        for field, text in layer.given:
-            param = known.get(field)
-            if param is None or boolean(param):
-                given.append((field, text))
-                continue
-            try:
-                param.type(text, param, None)
-                given.append((field, text))
-            except UsageError as error:
-                long = next(one for one in param.opts if one.startswith("--")).removeprefix("--")
-                where = (error.hint, set_in(long, layer.origin))
-                error.hint = "; ".join(filter(None, where))
-                self.problems.append(error)
-        return Layer(layer.origin, tuple(given))
+def _profile(files: Sequence[File], name: str, origin: str) -> tuple[str, str]:
+    """The name of the profile and who chose it; ("", "") for none."""
+    for file in files:
+        if not name and _DEFAULT in file.says:
+            name, origin = _text(file.path, _DEFAULT, file.says[_DEFAULT]), file.path
+    known = sorted({each for file in files for each in file.table(_PROFILE)})
+    if not name or name in known:
+        return name, origin
+    raise UsageError(
+        f"there is no profile {name!r}",
+        why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
+        hint="; ".join(filter(None, (nearest(name, known), set_in(_PROFILE, origin)))) or None,
+        flag="--profile",
+    )
 
 
 def _of_arena(arena: File, fields: set[str]) -> Iterator[Layer]:
@@ -408,11 +320,11 @@ def at_home(text: str) -> str:
 
 
 def _read(
-    path: str, understood: Callable[[str, bytes], Mapping[str, Any]], *, needed: bool
+    path: str, understood: Callable[[str, bytes], Mapping[str, Any]], *, needed: bool = False
 ) -> File:
     path = at_home(path)
     try:
-        data = reading.regular(path)
+        data = whole(path)
     except OSError as error:
         hidden = error.errno == errno.EACCES and not os.path.lexists(path)
         if not needed and (hidden or error.errno in _SOMEWHERE_ELSE):
@@ -433,18 +345,11 @@ def _toml(path: str, data: bytes) -> Mapping[str, Any]:
         raise UsageError(f"{path}: is nested too deeply")
     try:
         return tomllib.loads(data.decode())
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is no text in UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(
-            f"{path}: is no TOML",
-            why=str(error),
-            hint='a setting is a line such as context = "lab"',
-        ) from error
     except RecursionError as error:
         raise UsageError(f"{path}: is nested too deeply") from error
     except ValueError as error:
-        raise UsageError(f"{path}: a number has too many digits") from error
+        hint = 'a setting is a line such as context = "lab"'
+        raise UsageError(f"{path}: is no TOML", why=str(error), hint=hint) from error
 
 
 def _lines(path: str, data: bytes) -> Mapping[str, str]:
@@ -461,12 +366,12 @@ def _lines(path: str, data: bytes) -> Mapping[str, str]:
 # ---------------------------------------------------------------- keys and values
 
 
-def _options(params: Iterable[Any], names: Iterable[str] | None = None) -> dict[str, Any]:
+def _options(params: Iterable[Any]) -> dict[str, Any]:
     """Options by the key that sets them."""
     return {
         text.removeprefix("--"): param
         for param in params
-        if param.param_type_name == "option" and (names is None or param.name in names)
+        if param.param_type_name == "option"
         for text in param.opts
         if text.startswith("--") and param.name != "help"
     }
@@ -477,13 +382,13 @@ _GLOBAL = frozenset(name for name, flag in flags_of(Globals).items() if not flag
 }
 
 
-def _unknown(origin: str, key: str, options: Mapping[str, Any], known: object) -> UsageError:
+def _unknown(origin: str, key: str, known: Mapping[str, Any]) -> UsageError:
     from arena_topo.job import MPIJob  # noqa: PLC0415 - only for what is wrong
 
-    hint = nearest(key, options)
-    if known is None and any(
-        key == spelling(name, flag).removeprefix("--") for name, flag in flags_of(MPIJob).items()
-    ):
+    hint = nearest(key, known)
+    if key not in known and key in {
+        spelling(name, flag).removeprefix("--") for name, flag in flags_of(MPIJob).items()
+    }:
         hint = f"flags of jobs stand in the table [{SECTION}]"
     return UsageError(
         f"{origin}: there is no setting {key!r}",
@@ -491,45 +396,32 @@ def _unknown(origin: str, key: str, options: Mapping[str, Any], known: object) -
     )
 
 
-def _texts(origin: str, key: str, value: object, param: Any) -> Iterator[str]:
+def _texts(origin: str, key: str, value: Any, param: Any) -> Iterator[str]:
     """A value of TOML as it would be typed."""
     several = bool(getattr(param, "multiple", False))
     if several and isinstance(value, list):
-        for one in value:
-            yield _text_of(origin, key, one)
+        yield from (_text(origin, key, one) for one in value)
     elif several and isinstance(value, dict) and param.name in BY_KEY:
-        for name, one in value.items():
-            yield f"{name}={_text_of(origin, key, one)}"
-    elif boolean(param):
-        if not isinstance(value, bool | str):
-            raise _wrong(origin, key, "true or false", value)
-        yield truth(f"{origin}: {key}", value) if isinstance(value, str) else str(value).lower()
+        yield from (f"{name}={_text(origin, key, one)}" for name, one in value.items())
+    elif isinstance(value, bool) and boolean(param):
+        yield str(value).lower()
     else:
-        yield _text_of(origin, key, value)
+        yield _text(origin, key, value)
 
 
-def _text_of(origin: str, key: str, value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _wrong(origin, key, "a text or a number", value)
-    try:
-        return str(value)
-    except ValueError as error:
-        # Written in hexadecimal it was read.
-        raise UsageError(f"{origin}: {key} has too many digits") from error
-
-
-def _wrong(origin: str, key: str, wanted: str, value: object) -> UsageError:
-    kinds = {bool: "true or false", list: "a list", dict: "a table", str: "a text"}
-    kind = kinds.get(type(value), "a number" if isinstance(value, int | float) else "a time")
-    return UsageError(
-        f"{origin}: {key} is no setting of this kind", why=f"expected {wanted}, got {kind}"
-    )
-
-
-def _text(file: File, key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _wrong(file.path, key, "a text", value)
-    return value
+def _text(origin: str, key: str, value: object) -> str:
+    with suppress(ValueError):  # a number in hexadecimal may have too many digits in decimal
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            return str(value)
+    kinds: dict[type, str] = {
+        bool: "true or false",
+        list: "a list",
+        dict: "a table",
+        int: "a number",
+    }
+    kind = kinds.get(type(value), "a time")
+    why = f"expected a text or a number, got {kind}"
+    raise UsageError(f"{origin}: {key} is no setting of this kind", why=why)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from arena_topo.cli.arguments import PANEL
+from arena_topo.cli.arguments import option
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Backend, Phase
-from arena_topo.flag import Flag
 from arena_topo.jobs import filtering
 from arena_topo.jobs.filtering import Phases
 
@@ -17,28 +15,20 @@ from arena_topo.jobs.filtering import Phases
 class Chosen:
     """Which jobs of a namespace a command is about; all that is given must hold."""
 
-    status: Annotated[
-        tuple[Phases, ...],
-        Flag(
-            help="Only jobs with one of these states, such as RUNNING,PENDING; may be given again.",
-            panel=PANEL,
-            excludes=("JOB",),
-            metavar="STATUS[,STATUS]",
-        ),
-    ] = ()
-    selector: Annotated[
-        LabelSelector | None,
-        Flag(
-            help="Only jobs with these labels, such as team=vision or 'tier in (a,b)'.",
-            short="-l",
-            panel=PANEL,
-            excludes=("JOB",),
-            metavar="LABELS",
-        ),
-    ] = None
-    mine: Annotated[
-        bool, Flag(help="Only jobs that you submitted.", panel=PANEL, excludes=("JOB",))
-    ] = False
+    status: tuple[Phases, ...] = option(
+        (),
+        "Only jobs with one of these states, such as RUNNING,PENDING; may be given again.",
+        "STATUS[,STATUS]",
+        excludes=("JOB",),
+    )
+    selector: LabelSelector | None = option(
+        None,
+        "Only jobs with these labels, such as team=vision or 'tier in (a,b)'.",
+        "LABELS",
+        short="-l",
+        excludes=("JOB",),
+    )
+    mine: bool = option(False, "Only jobs that you submitted.", excludes=("JOB",))
 
     @property
     def phases(self) -> frozenset[Phase]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from arena_topo import layout
 from arena_topo.cli import remembering
-from arena_topo.cli.arguments import EverywhereFlag, JobsOutputFlag, Output
+from arena_topo.cli.arguments import EverywhereFlag, JobsOutputFlag, Output, names_only
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.engines.volume import Volume
@@ -27,7 +27,7 @@ def data_list(
     backend = engine(everywhere)
     namespace = None if all_namespaces else namespace_of(everywhere, backend)
     found = backend.volumes(namespace)
-    if output_format is Output.NAME or (everywhere.quiet and output_format is Output.WIDE):
+    if names_only(output_format, everywhere):
         show("".join(f"{_RESOURCE}/{one.name}\n" for one in found))
     elif output_format is Output.WIDE:
         columns = _columns(time.time(), namespaces=all_namespaces)

@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from arena_topo.cli import remembering
-from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Kind, Output, PerhapsNames, TypeFlag
+from arena_topo.cli.arguments import (
+    PANEL,
+    ActionOutputFlag,
+    Kind,
+    Output,
+    PerhapsNames,
+    TypeFlag,
+    names_only,
+)
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
 from arena_topo.engines import Backend
@@ -41,7 +49,7 @@ def delete(
             "no job is named",
             hint=f"{PROGRAM} delete JOB..., or choose jobs with --all, --status, -l or --mine",
         )
-    names_only = output_format is Output.NAME or everywhere.quiet
+    brief = names_only(output_format, everywhere)
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
     jobs: dict[str, str | None] = dict.fromkeys(names)
@@ -66,7 +74,7 @@ def delete(
             complain(error)
             code = code or error.exit_code
         else:
-            if names_only:
+            if brief:
                 show(f"{view.RESOURCE}/{name}\n")
             else:
                 say(f"The training job {name} has been deleted successfully")

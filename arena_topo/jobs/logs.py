@@ -15,7 +15,7 @@ from typing import Annotated, Self
 
 from arena_topo import layout
 from arena_topo.cli import stopping
-from arena_topo.cli.arguments import PANEL, Kind, Name, Output, TypeFlag, output
+from arena_topo.cli.arguments import Kind, Name, Output, TypeFlag, option, output
 from arena_topo.cli.detaching import advise, detaching
 from arena_topo.cli.live import live
 from arena_topo.cli.opening import alike, engine, missing, namespace_of
@@ -27,7 +27,7 @@ from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.waiting import command, starting
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.escaping import one_line
-from arena_topo.flag import Flag, flags_of, spelling
+from arena_topo.flag import flag, flags_of, spelling
 from arena_topo.joblogs import follow, ranks
 from arena_topo.joblogs.follow import Asked, NoSuchJob, Waiting
 from arena_topo.joblogs.notices import Note
@@ -73,61 +73,33 @@ def _compiled(text: str) -> re.Pattern[str]:
 class Wanted:
     """The flags of `logs`: arena's, those of several pods, and how lines are shown."""
 
-    follow: Annotated[
-        bool,
-        Flag(
-            help="Wait for the pods, and go on until the job ends, with the launcher's exit code;"
-            " with -i until that pod ends.",
-            short="-f",
-            panel=PANEL,
-        ),
-    ] = False
-    instance: Annotated[
-        str,
-        Flag(
-            help="Pod to read; else the launcher.",
-            short="-i",
-            panel=PANEL,
-            excludes=("--all", "--only"),
-            metavar="POD",
-            completes="instances",
-        ),
-    ] = ""
-    container: Annotated[
-        str,
-        Flag(
-            help="Container to read.",
-            short="-c",
-            panel=PANEL,
-            metavar="NAME",
-            completes="containers",
-        ),
-    ] = ""
-    previous: Annotated[
-        bool,
-        Flag(
-            help="Read the run before the container's last restart, or the launcher's try before.",
-            short="-p",
-            panel=PANEL,
-            excludes=("--follow",),
-        ),
-    ] = False
-    since: Annotated[
-        str,
-        Flag(help="Only what is newer than this, such as 1h30m.", panel=PANEL, metavar="DURATION"),
-    ] = ""
-    since_time: Annotated[
-        str, Flag(help="Only what is newer than this moment.", panel=PANEL, metavar="RFC3339")
-    ] = ""
-    tail: Annotated[
-        int,
-        Flag(
-            help="Only so many of the last lines of each pod; 0 shows none, -1 all.",
-            short="-t",
-            panel=PANEL,
-        ),
-    ] = -1
-    timestamps: Annotated[bool, Flag(help="Start each line with its time.", panel=PANEL)] = False
+    follow: bool = option(
+        False,
+        "Wait for the pods, and go on until the job ends, with the launcher's exit code;"
+        " with -i until that pod ends.",
+        short="-f",
+    )
+    instance: str = option(
+        "",
+        "Pod to read; else the launcher.",
+        "POD",
+        short="-i",
+        excludes=("--all", "--only"),
+        completes="instances",
+    )
+    container: str = option("", "Container to read.", "NAME", short="-c", completes="containers")
+    previous: bool = option(
+        False,
+        "Read the run before the container's last restart, or the launcher's try before.",
+        short="-p",
+        excludes=("--follow",),
+    )
+    since: str = option("", "Only what is newer than this, such as 1h30m.", "DURATION")
+    since_time: str = option("", "Only what is newer than this moment.", "RFC3339")
+    tail: int = option(
+        -1, "Only so many of the last lines of each pod; 0 shows none, -1 all.", short="-t"
+    )
+    timestamps: bool = option(False, "Start each line with its time.")
     output_format: Annotated[
         Output,
         output(
@@ -137,108 +109,78 @@ class Wanted:
         ),
     ] = Output.TEXT
     kind: TypeFlag = None
-    everyone: Annotated[
-        bool,
-        Flag(
-            help="Read all pods of the job at once; each line says which rank or pod wrote it.",
-            name="--all",
-            panel=MANY,
+    everyone: bool = flag(
+        False,
+        "Read all pods of the job at once; each line says which rank or pod wrote it.",
+        panel=MANY,
+        name="--all",
+    )
+    only: tuple[str, ...] = flag(
+        (),
+        "As --all, but only these: rank:0-3,7, worker:2 or launcher; may be given again.",
+        "WHO",
+        panel=MANY,
+    )
+    fold: bool = flag(
+        True,
+        "Show a line that many ranks write at once as one, with their number (default true).",
+        panel=MANY,
+    )
+    include: tuple[Expression, ...] = flag(
+        (), "Only lines in which this is found, or another --include.", "REGEX", panel=SEARCH
+    )
+    exclude: tuple[Expression, ...] = flag(
+        (), "No lines in which this is found; may be given again.", "REGEX", panel=SEARCH
+    )
+    highlight: tuple[Expression, ...] = flag(
+        (),
+        "Mark where this is found; may be given again.",
+        "REGEX",
+        panel=SEARCH,
+        excludes=("--output json", "--output raw"),
+    )
+    save: str = flag(
+        "",
+        "Also write the log of each pod that is read into a file of this folder.",
+        "DIR",
+        panel=KEPT,
+        completes="folders",
+    )
+    keep: bool = flag(
+        True, "Keep what is followed, for when its pods are gone (default true).", panel=KEPT
+    )
+    kept: bool = flag(
+        False,
+        "Show what was kept of the job; no cluster is asked.",
+        panel=KEPT,
+        excludes=("--follow",),
+    )
+    nccl: bool = flag(
+        False,
+        "Show what NCCL did: its rings and how ranks reach each other.",
+        panel=NCCL,
+        excludes=("--output raw", "--highlight", "--save"),
+    )
+    files: tuple[str, ...] = flag(
+        (),
+        "With --nccl, read this file and not a job; - is stdin; may be given again.",
+        "FILE",
+        panel=NCCL,
+        name="--from",
+        needs=("--nccl",),
+        excludes=(
+            *("JOB", "--follow", "--instance", "--container", "--previous", "--kept"),
+            *("--since", "--since-time", "--tail", "--timestamps", "--type"),
+            *("--all", "--only", "--include", "--exclude", "--bus-bandwidth"),
         ),
-    ] = False
-    only: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="As --all, but only these: rank:0-3,7, worker:2 or launcher; may be given again.",
-            panel=MANY,
-            metavar="WHO",
-        ),
-    ] = ()
-    fold: Annotated[
-        bool,
-        Flag(
-            help="Show a line that many ranks write at once as one, with their number (default"
-            " true).",
-            panel=MANY,
-        ),
-    ] = True
-    include: Annotated[
-        tuple[Expression, ...],
-        Flag(
-            help="Only lines in which this is found, or another --include.",
-            panel=SEARCH,
-            metavar="REGEX",
-        ),
-    ] = ()
-    exclude: Annotated[
-        tuple[Expression, ...],
-        Flag(
-            help="No lines in which this is found; may be given again.",
-            panel=SEARCH,
-            metavar="REGEX",
-        ),
-    ] = ()
-    highlight: Annotated[
-        tuple[Expression, ...],
-        Flag(
-            help="Mark where this is found; may be given again.",
-            panel=SEARCH,
-            metavar="REGEX",
-            excludes=("--output json", "--output raw"),
-        ),
-    ] = ()
-    save: Annotated[
-        str,
-        Flag(
-            help="Also write the log of each pod that is read into a file of this folder.",
-            panel=KEPT,
-            metavar="DIR",
-            completes="folders",
-        ),
-    ] = ""
-    keep: Annotated[
-        bool,
-        Flag(help="Keep what is followed, for when its pods are gone (default true).", panel=KEPT),
-    ] = True
-    kept: Annotated[
-        bool,
-        Flag(
-            help="Show what was kept of the job; no cluster is asked.",
-            panel=KEPT,
-            excludes=("--follow",),
-        ),
-    ] = False
-    nccl: Annotated[
-        bool,
-        Flag(
-            help="Show what NCCL did: its rings and how ranks reach each other.",
-            panel=NCCL,
-            excludes=("--output raw", "--highlight", "--save"),
-        ),
-    ] = False
-    files: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="With --nccl, read this file and not a job; - is stdin; may be given again.",
-            name="--from",
-            panel=NCCL,
-            needs=("--nccl",),
-            excludes=(
-                *("JOB", "--follow", "--instance", "--container", "--previous", "--kept"),
-                *("--since", "--since-time", "--tail", "--timestamps", "--type"),
-                *("--all", "--only", "--include", "--exclude", "--bus-bandwidth"),
-            ),
-            metavar="FILE",
-            completes="files",
-        ),
-    ] = ()
-    bus_bandwidth: Annotated[
-        bool,
-        Flag(
-            help="With --nccl, print the measured bandwidths of GPUs as a table.",
-            panel=NCCL,
-            needs=("--nccl",),
-        ),
-    ] = False
+        completes="files",
+    )
+    bus_bandwidth: bool = flag(
+        False,
+        "With --nccl, print the measured bandwidths of GPUs as a table.",
+        panel=NCCL,
+        needs=("--nccl",),
+    )
 
     @property
     def as_json(self) -> bool:
@@ -254,8 +196,8 @@ class Wanted:
     def given(self) -> dict[str, str]:
         """The flags that say something else than by themselves, as they are typed, by field."""
         return {
-            field: spelling(field, flag)
-            for field, flag in flags_of(Wanted).items()
+            field: spelling(field, own)
+            for field, own in flags_of(Wanted).items()
             if getattr(self, field) != getattr(_PLAIN, field)
         }
 
@@ -292,14 +234,14 @@ class Wanted:
     def again(self, name: str, namespace: str) -> str:
         """What a person types to go on with the same."""
         words = [PROGRAM, "logs", *["-f"][: self.follow], name, "-n", namespace]
-        for field, flag in self.given().items():
+        for field, word in self.given().items():
             value = getattr(self, field)
             if isinstance(value, bool):
-                words += [flag if value else f"{flag}=false"][: field != "follow"]
+                words += [word if value else f"{word}=false"][: field != "follow"]
             elif field not in {"save", "kind"}:
                 # The folder of --save is not empty any more.
                 for one in value if isinstance(value, tuple) else (value,):
-                    words += [flags_of(Wanted)[field].short or flag, str(one)]
+                    words += [flags_of(Wanted)[field].short or word, str(one)]
         return shlex.join(words)
 
 

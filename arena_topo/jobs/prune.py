@@ -13,7 +13,13 @@ import typer
 from arena_topo import layout
 from arena_topo.argv import truth
 from arena_topo.cli import remembering
-from arena_topo.cli.arguments import PANEL, ActionOutputFlag, EverywhereFlag, Output
+from arena_topo.cli.arguments import (
+    PANEL,
+    ActionOutputFlag,
+    EverywhereFlag,
+    Output,
+    names_only,
+)
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, complain, say, show, spread
 from arena_topo.engines import Backend, JobStatus
@@ -88,7 +94,7 @@ def prune(
     backend = engine(everywhere)
     namespace = None if all_namespaces else namespace_of(everywhere, backend)
     now = time.time()
-    names = output_format is Output.NAME or everywhere.quiet
+    names = names_only(output_format, everywhere)
     doomed = stale(backend, namespace, since=since, now=now)
     if not doomed:
         if not names:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output
+from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output, names_only
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
@@ -38,7 +38,7 @@ def suspend(
     """Stop jobs until they are resumed; their GPUs are free for others meanwhile."""
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
-    brief = output_format is Output.NAME or everywhere.quiet
+    brief = names_only(output_format, everywhere)
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
 
@@ -64,7 +64,7 @@ def resume(
     """Start waiting, suspended or interrupted jobs, in order; they get a new placement."""
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
-    brief = output_format is Output.NAME or everywhere.quiet
+    brief = names_only(output_format, everywhere)
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
 

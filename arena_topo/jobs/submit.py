@@ -19,6 +19,7 @@ from arena_topo.cli.arguments import (
     Output,
     PictureOutputFlag,
     document,
+    option,
     output,
 )
 from arena_topo.cli.detaching import detaching
@@ -59,76 +60,52 @@ class Offline:
     """What `plan` and `submit` share; all but `file` only matters where nothing is created."""
 
     file: FileFlag = ""
-    generate_name: Annotated[
-        str,
-        Flag(
-            help="Generate the name: this prefix and five random characters.",
-            panel=PANEL,
-            excludes=("--name", "--exists"),
-            metavar="PREFIX",
-        ),
-    ] = ""
-    state: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="Place on the cluster in this dump of kubectl get -o json; repeat for more.",
-            panel=PANEL,
-            needs=("--dry-run",),
-            excludes=("--dry-run server", "--backend", "--emulate"),
-            metavar="FILE",
-            completes="files",
-        ),
-    ] = ()
+    generate_name: str = option(
+        "",
+        "Generate the name: this prefix and five random characters.",
+        "PREFIX",
+        excludes=("--name", "--exists"),
+    )
+    state: tuple[str, ...] = option(
+        (),
+        "Place on the cluster in this dump of kubectl get -o json; repeat for more.",
+        "FILE",
+        needs=("--dry-run",),
+        excludes=("--dry-run server", "--backend", "--emulate"),
+        completes="files",
+    )
     fabric: FabricFlag = ""
-    api_version: Annotated[
-        ApiVersion | None,
-        Flag(help="Version of the MPIJob to write; else what the cluster serves.", panel=PANEL),
-    ] = None
+    api_version: ApiVersion | None = option(
+        None, "Version of the MPIJob to write; else what the cluster serves."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """How a job is submitted: the options that are not about the job."""
 
-    dry_run: Annotated[
-        DryRun | None,
-        Flag(
-            help="Print what would be created, and create nothing.",
-            panel=PANEL,
-            metavar="[=client|server]",
-        ),
-    ] = None
+    dry_run: DryRun | None = option(
+        None, "Print what would be created, and create nothing.", "[=client|server]"
+    )
     output_format: Annotated[
         Output | None,
         output(
             *DOCUMENTS, help="How to print the objects; with --wait the job as it ended, like get."
         ),
     ] = None
-    exists: Annotated[
-        Exists,
-        Flag(
-            help="If the name is taken: fail; ok accepts an identical job; replace deletes the job"
-            " first.",
-            panel=PANEL,
-            excludes=("--dry-run",),
-        ),
-    ] = Exists.FAIL
-    wait: Annotated[
-        bool,
-        Flag(
-            help="Wait for the end, and end with the launcher's exit code.",
-            panel=PANEL,
-            excludes=("--dry-run",),
-        ),
-    ] = False
-    follow: Annotated[
-        bool,
-        Flag(
-            help="Show the launcher's log to its end, and end with its exit code.",
-            panel=PANEL,
-            excludes=("--wait", "--output", "--dry-run"),
-        ),
-    ] = False
+    exists: Exists = option(
+        Exists.FAIL,
+        "If the name is taken: fail; ok accepts an identical job; replace deletes the job first.",
+        excludes=("--dry-run",),
+    )
+    wait: bool = option(
+        False, "Wait for the end, and end with the launcher's exit code.", excludes=("--dry-run",)
+    )
+    follow: bool = option(
+        False,
+        "Show the launcher's log to its end, and end with its exit code.",
+        excludes=("--wait", "--output", "--dry-run"),
+    )
 
     @property
     def stays(self) -> bool:

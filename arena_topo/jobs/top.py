@@ -18,7 +18,7 @@ from arena_topo.cli.arguments import (
     PerhapsName,
     TypeFlag,
 )
-from arena_topo.cli.opening import missing, namespace_of
+from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
@@ -32,7 +32,7 @@ from arena_topo.topology import natural
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.reasons.viewing import SeenJob
-from arena_topo.cli.renewing import RefreshFlag, arenas, once, opened, renew
+from arena_topo.cli.renewing import RefreshFlag, once, renew
 
 
 @spread
@@ -57,7 +57,7 @@ def top_job(
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
     """Show the jobs by the GPUs that they ask for; with a job, what its GPUs do."""
-    backend = opened(everywhere, refresh=refresh)
+    backend = engine(everywhere, stays=refresh)
     namespace = namespace_of(everywhere, backend)
     heard = once(set())
 
@@ -91,7 +91,7 @@ def top_job(
         shown = screen(first, wrapped(sys.stdout))
         display(shown if name else cropped(shown))
     else:
-        show(arenas(_jobs_value(first), output_format))
+        show(layout.arenas(_jobs_value(first), yaml=output_format is Output.YAML))
 
 
 def _job(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Names, Output
+from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Names, Output, names_only
 from arena_topo.cli.detaching import advise, coming_back
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, warn
@@ -38,7 +38,7 @@ def wait(
     """
     backend = engine(everywhere, repeating=True)
     namespace = namespace_of(everywhere, backend)
-    brief = output_format is Output.NAME or everywhere.quiet
+    brief = names_only(output_format, everywhere)
     watched = _Watched(names=names, namespace=namespace, goal=goal, brief=brief)
     with coming_back(f"{PROGRAM} wait {' '.join(names)} --for {goal} -n {namespace}", watched.left):
         try:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from arena_topo import layout
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import NODES, PANEL, FabricFlag, Output, OutputFlag
-from arena_topo.cli.opening import network
+from arena_topo.cli.opening import engine, network
 from arena_topo.cli.options import Globals, display, say, show, spread, tell
 from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
@@ -19,7 +20,7 @@ from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
     from arena_topo.nodes.overview import Overview
-from arena_topo.cli.renewing import RefreshFlag, arenas, once, opened, renew
+from arena_topo.cli.renewing import RefreshFlag, once, renew
 
 
 class _Mode:
@@ -88,7 +89,7 @@ def top_node(
 ) -> None:
     """Show the nodes: their GPUs, who has which, and what the free ones are good for."""
     described = network(what.fabric, what.state)
-    backend = None if what.state else opened(everywhere, refresh=refresh, fabric=described)
+    backend = None if what.state else engine(everywhere, stays=refresh, fabric=described)
 
     def look() -> Overview:
         from arena_topo.nodes import overview  # noqa: PLC0415 - only to look at nodes
@@ -121,7 +122,7 @@ def top_node(
         shown = screen(first, wrapped(sys.stdout))
         display(shown if what.details or what.frag else cropped(shown))
     else:
-        show(arenas(_nodes_value(first, what), output_format))
+        show(layout.arenas(_nodes_value(first, what), yaml=output_format is Output.YAML))
     if backend is not None:
         remembering.nodes(backend, first.found.cluster)
 
