@@ -21,6 +21,12 @@ Only `cli.main` turns these into exits. Nothing below it prints, logs or exits.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+"""As in `typing`, which would take as long to load as all the rest of a TAB."""
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 class ArenaError(Exception):
     """Something stopped the work: `message` says what, `why` the cause, `hint` what to try.
@@ -160,3 +166,11 @@ class TimedOut(ArenaError):
 
     exit_code = 6
     final = False
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """The hint at a known name that is nearly this one; None where there is none."""
+    import difflib  # noqa: PLC0415 - only for what is wrong
+
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {found[0]}?" if found else None

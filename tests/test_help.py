@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shlex
-from pathlib import Path
 
-import program
 import pytest
 
 from arena_topo import cli
@@ -63,25 +60,6 @@ def test_a_group_has_no_help_command_and_a_job_may_be_called_help(capfd):
     code, _out, err = answer(capfd, "get", "help", "--backend=local")
     assert (code, "Not found training job help" in err) == (1, True)
     assert "help" not in tree().commands
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ("--color", "{0}", "--help"),
-        ("list", "--color", "{0}", "--help"),
-        ("--color", "{0}", "list", "--help"),
-        ("--color", "{0}", "help", "top", "node"),
-        ("--color", "{0}"),
-    ],
-)
-def test_help_has_the_colours_that_the_line_asks_for(line, tmp_path: Path):
-    def shown(choice: str, **more: str) -> str:
-        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **more}
-        return program.run([word.format(choice) for word in line], env=env, text=True).stdout
-
-    assert "\x1b" in shown("always")
-    assert "\x1b" not in shown("never", FORCE_COLOR="1")
 
 
 def test_every_command_has_examples_with_flags_that_it_has():

@@ -52,7 +52,7 @@ def test_an_interrupted_wait_for_gpus_says_who_starts_the_job(full):
         rest = waits.stderr.read()
     assert waits.returncode == 130
     assert rest == (
-        "The job demo waits and holds nothing; arena-topo resume demo -n default starts it when it"
+        "The job demo waits without GPUs; arena-topo resume demo -n default starts it when it"
         " fits; end it: arena-topo delete demo -n default\n"
     )
 

@@ -342,7 +342,7 @@ def test_without_any_cluster_a_way_to_try_it_is_named(monkeypatch, tmp_path, cap
 
 def test_one_gpu_has_no_bandwidth_to_compare(plan):
     _code, out, _err = plan(RACKS, 1, 1)
-    assert "Bus bandwidth: none, as one GPU talks to nobody" in out
+    assert "Bus bandwidth: none, as one GPU has no peer" in out
     assert "GB/s" not in out
 
 

@@ -261,8 +261,7 @@ def test_a_watched_job_as_json_is_a_document_for_each_change_on_a_line_of_its_ow
     assert [one["status"] for one in found][:: len(found) - 1] == ["PENDING", "SUCCEEDED"]
     now = json.loads(arena(cluster, "get", "demo", "-o", "json").stdout)
     assert list(found[-1]) == list(now)
-    names = arena(cluster, "get", "demo", "-w", "-o", "name").stdout
-    assert names == "mpijob.kubeflow.org/demo\n"
+    assert arena(cluster, "get", "demo", "-w", "-o", "name").returncode == 2
 
 
 def test_a_watched_job_that_fails_is_shown_and_no_failure_of_the_watching(running):
@@ -572,7 +571,7 @@ def test_nothing_is_cut_in_a_pipe_however_narrow_the_terminal(cluster):
 
 
 def test_colours_are_only_added_never_moved(running):
-    for words in (["list"], ["get", "demo"], ["topology", "presets"], ["get", "none"]):
+    for words in (["list"], ["get", "demo"], ["get", "none"]):
         plain = arena(running, *words, "--color=never", FORCE_COLOR="1")
         painted = arena(running, *words, "--color=always", NO_COLOR="1")
         assert "\x1b" not in plain.stdout + plain.stderr

@@ -186,11 +186,11 @@ def test_a_signal_ends_the_waiting_for_a_job_that_does_not_go_on_by_itself(livin
     with living.start("suspend", "demo") as one:
         one.communicate()
     with living.start("wait", "demo") as waits:
-        heard(waits, "It holds nothing now")
+        heard(waits, "It waits without GPUs")
         assert interrupted(waits) == (
             130,
             (
-                "The job demo waits and holds nothing; arena-topo resume demo -n default starts it"
+                "The job demo waits without GPUs; arena-topo resume demo -n default starts it"
                 " when it fits. Come back: arena-topo wait demo --for finished -n default\n"
             ),
         )

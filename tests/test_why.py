@@ -420,7 +420,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             mpijob(CREATED, SUSPENDED, notes=ours("waiting") | UNMARKED, policy=SUSPEND), fit=NO_FIT
         ),
         Code.NOT_RESUMED,
-        "it waits, and nobody starts it",
+        "it waits, and no controller starts it",
         "whoever submitted it was stopped",
     ),
     "_gave_up: image": (

@@ -27,7 +27,7 @@ from arena_topo.cli.commands import (
     variables,
 )
 from arena_topo.cli.examples import EXAMPLES
-from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean
+from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean, help_of
 from arena_topo.cli.root import ALSO, ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
 from arena_topo.flag import Flag, Word, hints_of, kind_of
@@ -106,7 +106,7 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
     declared = _declared(one)
     params = made.get_params(context)
     options = [
-        _option(param, declared.get(param.name), made)
+        _option(param, declared.get(param.name), made, params)
         for param in params
         if param.param_type_name == "option"
     ]
@@ -145,7 +145,7 @@ def _declared(one: Leaf | Branch) -> Mapping[str, Any]:
     return found
 
 
-def _option(param: Any, hint: Any, command: Any) -> Option:
+def _option(param: Any, hint: Any, command: Any, params: list[Any]) -> Option:
     flag = _carried(hint, Flag)
     names = (*sorted(param.opts, key=lambda name: name.startswith("--")), *param.secondary_opts)
     choices = (flag.choices if flag else ()) or _choices(hint)
@@ -155,7 +155,7 @@ def _option(param: Any, hint: Any, command: Any) -> Option:
         metavar=None if boolean(param) else param.metavar,
         choices=choices,
         completes="choices" if commas else flag.completes if flag else "",
-        help=param.help or "",
+        help=help_of(param, command, params),
         panel=getattr(param, "rich_help_panel", None) or GLOBAL_PANEL,
         repeats=bool(param.multiple),
         hidden=bool(param.hidden),

@@ -6,7 +6,6 @@ depends on which click Typer brings along.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,11 +25,12 @@ from arena_topo.cli.options import (
     boolean,
     check_together,
     declared_flags,
-    display,
     environment,
+    help_of,
     listen,
     renamed,
     say,
+    show,
     spread,
     warn,
 )
@@ -46,7 +46,7 @@ from arena_topo.cli.settings import (
 )
 from arena_topo.cli.settings import read as settings
 from arena_topo.cli.terminal import COLOUR
-from arena_topo.errors import UsageError
+from arena_topo.errors import UsageError, near
 
 ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": "mpi"}
 """Short names of commands, arena's own; they work but are not listed."""
@@ -139,7 +139,7 @@ class ArenaCommand(TyperCommand):
         line = argv.read(reader, args)
         said.given, said.dash = (*said.given, *line.given), line.dash
         if line.help:
-            _help(ctx, said.given)
+            _help(ctx)
         layers = self._layers(ctx, params)
         in_force.set(layers)
         said.values = agreed(merged(params, layers), declared_flags(self))
@@ -283,12 +283,9 @@ def _for_parser(params: Iterable[Any], values: Iterable[Value]) -> list[str]:
     return [*(word for said in switches.values() for word in said), *words]
 
 
-def _help(ctx: Any, given: Iterable[tuple[str, str]]) -> NoReturn:
-    """Show the help of a command, coloured as the line says, and end."""
-    for name, text in given:
-        if name == "color" and text in set(Colour):
-            COLOUR.set(text)
-    display(ctx.get_help() + "\n")
+def _help(ctx: Any) -> NoReturn:
+    """Show the help of a command, and end."""
+    show(ctx.get_help() + "\n")
     ctx.exit()
     raise AssertionError("exit does not come back")
 
@@ -341,7 +338,7 @@ class ArenaGroup(TyperGroup):
         # The sub-command passes them on, once it knows how much is to be told.
         said.given = (*said.given, *line.given)
         if line.help or not line.words:
-            _help(ctx, said.given)
+            _help(ctx)
         if ctx.parent is None and line.words[0] == HELP:
             return self.parse_args(ctx, [*line.words[1:], "--help"])
         said.warnings = (*said.warnings, *line.warnings)
@@ -381,10 +378,9 @@ class ArenaGroup(TyperGroup):
                 hint=f"{PROGRAM} {HABITS[name]}",
             )
         names = [*self.list_commands(ctx), *ALIASES]
-        near = difflib.get_close_matches(name, names, n=1)
         return UsageError(
             f'unknown command "{name}" for "{ctx.command_path}"',
-            hint=f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help",
+            hint=near(name, names) or f"{ctx.command_path} --help",
         )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -441,12 +437,13 @@ def _write_panels(
 ) -> None:
     """Write the options of a command grouped by panel; or those that every command takes."""
     panels: dict[str, list[tuple[str, str]]] = {}
+    params = list(params)
     for param in params:
         record = param.get_help_record(ctx)
         if record is None or param.param_type_name != "option":
             continue
         panel = getattr(param, "rich_help_panel", None) or GLOBAL_PANEL
-        names, text = record
+        names, text = record[0], help_of(param, ctx.command, params)
         # A value that only `=` joins to its flag is shown so.
         panels.setdefault(panel, []).append((names.replace(" [=", "[="), text))
     for title, records in panels.items():

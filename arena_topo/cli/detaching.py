@@ -122,7 +122,7 @@ class _Left:
         if waits is None:
             return self._on_its_way()
         back = f" Come back: {self.back};" if self.back else ""
-        does = "is suspended" if status.phase is Phase.SUSPENDED else "waits and holds nothing"
+        does = "is suspended" if status.phase is Phase.SUSPENDED else "waits without GPUs"
         said = f"The job {self.name} {does}; {waits}{'.' if back else ';'}{back}"
         resume = self._command("resume")
         return f"{said} end it: {end}", resume, self.back or end, end

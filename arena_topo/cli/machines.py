@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from arena_topo.cli import remembering, stopping
@@ -12,7 +11,7 @@ from arena_topo.cli.options import (
     Globals,
     remark,
 )
-from arena_topo.errors import ArenaError, UsageError
+from arena_topo.errors import ArenaError, UsageError, near
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster, Machine, Node
@@ -65,10 +64,8 @@ def node_or_preset(name: str, cluster: Cluster) -> Node | Machine:
             return node
     if name in presets.names():
         return presets.machine(name, name)
-    near = difflib.get_close_matches(
-        name, [*(str(node.name) for node in cluster.nodes), *presets.names()], n=1
-    )
+    names = [*(str(node.name) for node in cluster.nodes), *presets.names()]
     raise UsageError(
         f"there is no node or preset {name}",
-        hint=f"did you mean {near[0]}?" if near else f"{PROGRAM} topology show lists the nodes",
+        hint=near(name, names) or f"{PROGRAM} topology show lists the nodes",
     )

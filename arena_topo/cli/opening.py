@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +11,7 @@ from arena_topo.cli import remembering, stopping
 from arena_topo.cli.options import Globals, say
 from arena_topo.cli.settings import LINE, in_force
 from arena_topo.engines import Backend, opening
-from arena_topo.errors import ArenaError, NotFound
+from arena_topo.errors import ArenaError, NotFound, near
 
 if TYPE_CHECKING:
     from arena_topo.topology.fabric import FabricFile
@@ -24,8 +23,8 @@ _GLANCE = 3.0
 
 def missing(name: str, namespace: str, backend: Backend | None = None) -> NotFound:
     """The error of a job that is not there; with its engine, it suggests one that is."""
-    near = None if backend is None else alike(name, namespace, backend)
-    return opening.UnknownJob(name, namespace, near=near)
+    hint = None if backend is None else alike(name, namespace, backend)
+    return opening.UnknownJob(name, namespace, near=hint)
 
 
 def alike(name: str, namespace: str, backend: Backend) -> str | None:
@@ -34,10 +33,8 @@ def alike(name: str, namespace: str, backend: Backend) -> str | None:
     with stopping.briefly(_GLANCE), suppress(ArenaError):
         names = [one.name for one in backend.jobs(namespace)]
     # Of names that were generated, people remember the beginning.
-    near = difflib.get_close_matches(name, names, n=1) or [
-        one for one in names if one.startswith(f"{name}-")
-    ]
-    return f"did you mean {near[0]}?" if near else None
+    begun = next((one for one in names if one.startswith(f"{name}-")), None)
+    return near(name, names) or (begun and f"did you mean {begun}?")
 
 
 def network(file: str, state: tuple[str, ...] = ()) -> FabricFile | None:

@@ -457,6 +457,25 @@ def check_together(ctx: Any) -> None:
     check(flags, given, known=known)
 
 
+_MOST_NAMED = 5
+"""Flags that the help names of those that exclude one."""
+
+
+def help_of(param: Any, command: Any, params: Iterable[Any]) -> str:
+    """The help of an option of a command, with those of its others that it does not go with."""
+    text = str(param.help or "")
+    if param.name not in declared_flags(command):
+        return text
+    known = {word for one in params for word in (*one.opts, str(one.metavar).strip("[]."))}
+    excluded = declared_flags(command)[param.name][0].excludes
+    named = [one for one in excluded if one.partition(" ")[0] in known]
+    words = ", ".join(named)
+    if len(named) > _MOST_NAMED:
+        some = named[: _MOST_NAMED - 1]
+        words = f"{', '.join(some)} and {len(named) - len(some)} others"
+    return f"{text} Not with {words}." if named else text
+
+
 @cache  # most commands take the same records, and reading their hints is most of the start-up
 def _parameters(record: Any) -> tuple[inspect.Parameter, ...]:
     hints = hints_of(record)

@@ -28,7 +28,7 @@ from typing import Any
 
 from arena_topo.argv import truth
 from arena_topo.cli.options import Globals, boolean
-from arena_topo.errors import UsageError
+from arena_topo.errors import UsageError, near
 from arena_topo.files import whole
 from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
 
@@ -281,7 +281,7 @@ def _profile(files: Sequence[File], name: str, origin: str) -> tuple[str, str]:
     raise UsageError(
         f"there is no profile {name!r}",
         why=f"there are: {', '.join(known)}" if known else "no file of settings has one",
-        hint="; ".join(filter(None, (nearest(name, known), set_in(_PROFILE, origin)))) or None,
+        hint="; ".join(filter(None, (near(name, known), set_in(_PROFILE, origin)))) or None,
         flag="--profile",
     )
 
@@ -385,7 +385,7 @@ _GLOBAL = frozenset(name for name, flag in flags_of(Globals).items() if not flag
 def _unknown(origin: str, key: str, known: Mapping[str, Any]) -> UsageError:
     from arena_topo.job import MPIJob  # noqa: PLC0415 - only for what is wrong
 
-    hint = nearest(key, known)
+    hint = near(key, known)
     if key not in known and key in {
         spelling(name, flag).removeprefix("--") for name, flag in flags_of(MPIJob).items()
     }:
@@ -422,14 +422,6 @@ def _text(origin: str, key: str, value: object) -> str:
     kind = kinds.get(type(value), "a time")
     why = f"expected a text or a number, got {kind}"
     raise UsageError(f"{origin}: {key} is no setting of this kind", why=why)
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """`did you mean` for a name that is not known; None where nothing is near."""
-    import difflib  # noqa: PLC0415 - only for the hint
-
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]}?" if near else None
 
 
 def set_in(key: str, origin: str) -> str | None:

@@ -11,9 +11,6 @@ from typing import TextIO
 COLOUR: ContextVar[str] = ContextVar("colour", default="auto")
 """What `--color` says: auto, always or never; set as soon as the command line is read."""
 
-_MESSAGE = re.compile(r"(?:error|warning|note|EMULATED):|The Job |  why:  ")
-"""How the lines begin that are sentences."""
-
 _NARROW = 60
 """Columns that drawings need."""
 
@@ -43,30 +40,49 @@ def colours(stream: TextIO | None, choice: str | None = None) -> bool:
     return moves(stream)
 
 
+_RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
+"""Of the SGR codes (ECMA-48, 8.3.117) those that every theme of a terminal has a colour for."""
+
+_TONES = {
+    **dict.fromkeys(("RUNNING", "SUCCEEDED", "Running", "Succeeded", "Completed", "ok"), _GREEN),
+    **dict.fromkeys(("PENDING", "QUEUING", "SUSPENDED", "UNKNOWN", "warn"), _YELLOW),
+    **dict.fromkeys(("Pending", "ContainerCreating", "PodInitializing"), _YELLOW),
+    **dict.fromkeys(("SchedulingGated", "Terminating", "Unknown"), _YELLOW),
+    **dict.fromkeys(("FAILED", "Failed", "Error", "Evicted", "OOMKilled", "fail"), _RED),
+    **dict.fromkeys(("CrashLoopBackOff", "ErrImagePull", "ImagePullBackOff", "NotReady"), _RED),
+}
+"""What jobs, pods, nodes and checks are, as cells of a table have it."""
+
+_LEVELS = {"error": f"1;{_RED}", "warning": f"1;{_YELLOW}", "note": _CYAN}
+"""How messages begin, in bold or not."""
+
+_CELL = re.compile(r"(?:(?<=  )|^)[A-Za-z]+(?=  |$)", re.MULTILINE)
+"""A word that is a cell of its own: two spaces are between those of a table."""
+
+
 def tinted(text: str, stream: TextIO | None) -> str:
-    """A finished screen, in colours where the stream takes them."""
+    """A finished text, where the stream takes colours with those of states and of messages."""
     if not colours(stream):
         return text
-    from arena_topo.cli import colour  # noqa: PLC0415 - only where there are colours
+    level, colon, rest = text.partition(":")
+    if colon and level in _LEVELS:
+        return f"\x1b[{_LEVELS[level]}m{level}:\x1b[0m{rest}"
+    return _CELL.sub(lambda cell: _toned(cell[0]), text)
 
-    return colour.painted(text)
+
+def _toned(word: str) -> str:
+    return f"\x1b[{_TONES[word]}m{word}\x1b[0m" if word in _TONES else word
 
 
 def laid_out(text: str, stream: TextIO | None) -> str:
-    """Messages wrapped at the terminal; tables, and what is to be copied, stay as they are."""
+    """A message wrapped at the terminal; a command to try stays whole, to be copied."""
     wide = wrapped(stream)
     if wide is None or max(map(len, text.split("\n"))) <= wide:
         return text
-    return "\n".join(_folded(line, wide) for line in text.split("\n"))
+    from arena_topo.layout import folded  # noqa: PLC0415 - only for long lines
 
-
-def _folded(line: str, wide: int) -> str:
-    found = _MESSAGE.match(line)
-    if found is None:
-        return line
-    from arena_topo.layout import fold  # noqa: PLC0415 - only for long lines
-
-    return fold(line, wide, indent=" " * (found.end() if line.startswith(" ") else 2))
+    said, start, hint = text.partition("\n  try:  ")
+    return folded(said, wide) + start + hint
 
 
 def cropped(text: str) -> str:

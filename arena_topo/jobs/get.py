@@ -77,7 +77,7 @@ def get(name: Name, wanted: Wanted, everywhere: Globals) -> None:
     elif wanted.output_format is Output.WIDE:
         display(shown.screen(seen, now, wrapped(sys.stdout)))
         if (trouble := _trouble(seen)) is not None:
-            say(layout.fold(trouble, wrapped(sys.stderr)))
+            say(trouble)
     else:
         show(layout.arenas(view.seen(seen, now=now), yaml=wanted.output_format is Output.YAML))
     remembering.jobs(backend, namespace, [seen.status], whole=False)

@@ -165,7 +165,7 @@ def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster) -> str:
     placement = found if binding is None else valued_as(found, cluster, binding)
     ours = placement.bandwidth if binding is None else counted_on(placement, binding)
     if ours is None or placement.bandwidth is None:
-        return "Bus bandwidth: none, as one GPU talks to nobody\n"
+        return "Bus bandwidth: none, as one GPU has no peer\n"
     proof = f", {proved(placement)}" if placement is found else ""
     lines = ["Bus bandwidth of an all-reduce:"]
     facts = _facts(placement, ours, cluster, proof)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +11,11 @@ from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Outpu
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
-from arena_topo.cli.terminal import wrapped
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.jobs import view
 from arena_topo.jobs.staying import Staying
-from arena_topo.layout import folded
 
 if TYPE_CHECKING:
     from arena_topo.engines import Backend
@@ -48,7 +45,7 @@ def suspend(
         except NotFound:
             raise missing(name, namespace, backend) from None
         show(_changed(name, "suspended", brief=brief))
-        say(f"It holds nothing now. Start it again: {PROGRAM} resume {name} -n {namespace}")
+        say(f"Its GPUs are free now. Start it again: {PROGRAM} resume {name} -n {namespace}")
 
     _each(names, stop)
 
@@ -144,6 +141,6 @@ def _started(
     if status.forecast is not None and status.forecast.workers:
         slots = max(1, status.request_gpus // len(status.forecast.workers))
         table = view.placement(status.forecast, name, slots=slots)
-        say(folded(table.rstrip("\n"), wrapped(sys.stderr)))
+        say(table.rstrip("\n"))
     for note in outcome.notes:
         say(f"note: {one_line(note)}")

@@ -16,7 +16,7 @@ from arena_topo import layout
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.live import live, turning
 from arena_topo.cli.options import LogLevel, hears, say, tell, warn
-from arena_topo.cli.terminal import draws, moves, wrapped
+from arena_topo.cli.terminal import draws, moves
 from arena_topo.cli.watching import Sight
 from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.escaping import one_line
@@ -55,7 +55,7 @@ class Staying:
     def tell(self, text: str) -> None:
         """Something happened to it."""
         self._what, self.heard = "waits", True
-        _fold(one_line(text))
+        say(one_line(text))
 
     def see(self, text: str) -> None:
         """What there is still to wait for."""
@@ -77,26 +77,22 @@ def summarise(done: Submitted, *, waits: bool) -> None:
     if forecast is not None and placed:
         _placement(forecast, plan.job.name, slots=max(1, plan.job.gpus), binding=plan.binding)
         for one in done.advice:
-            _fold(f"Advice: {one}")
+            say(f"Advice: {one}")
     if status is None:
         warn(f"the job {plan.job.name} was created, but cannot be read: {done.unread}")
     elif not waits and not placed and (trouble := view.trouble(status)) is not None:
-        _fold(trouble)
+        say(trouble)
     if done.nearest is not None:
-        _fold(f"  try:  {done.nearest}", indent="        ")
+        say(f"  try:  {done.nearest}")
     if done.starter is not None:
-        _fold(f"  {done.starter}")
+        say(f"  {done.starter}")
 
 
 def _placement(
     forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None
 ) -> None:
     table = view.placement(forecast, name, slots=slots, binding=binding)
-    say(layout.folded(table.rstrip("\n"), wrapped(sys.stderr)))
-
-
-def _fold(line: str, *, indent: str = "  ") -> None:
-    say(layout.fold(line, wrapped(sys.stderr), indent=indent))
+    say(table.rstrip("\n"))
 
 
 def wait_for_end(
@@ -147,7 +143,7 @@ def _waited(
 
     def told(status: JobStatus) -> None:
         if not shows or status.phase.over:
-            _fold(progress.news(status))
+            say(progress.news(status))
         if status.phase.over:
             ended(status)
 

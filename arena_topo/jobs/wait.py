@@ -102,7 +102,7 @@ class _Watched:
         if name not in self.hinted:
             self.hinted.add(name)
             resume = waiting.command("resume", name, namespace=self.namespace)
-            advise(f"  It holds nothing now; {self.starts[name]}", resume)
+            advise(f"  It waits without GPUs; {self.starts[name]}", resume)
 
     def ended(self, one: Ending) -> None:
         """A job is done with."""
@@ -123,4 +123,4 @@ class _Watched:
             return f"The job {names[0]} goes on." if len(names) == 1 else "The jobs go on."
         if len(names) > 1:
             return "Nothing else was ended."
-        return f"The job {held[0]} waits and holds nothing; {self.starts[held[0]]}."
+        return f"The job {held[0]} waits without GPUs; {self.starts[held[0]]}."

@@ -531,7 +531,7 @@ def _unmarked(case: Case) -> Diagnosis | None:
         return None
     return _said(
         Code.NOT_RESUMED,
-        "it waits, and nobody starts it",
+        "it waits, and no controller starts it",
         "whoever submitted it was stopped before it could be left to others",
         case.command("resume"),
     )

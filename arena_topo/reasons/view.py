@@ -87,7 +87,7 @@ def _holders(found: Explanation) -> Iterator[str]:
         rows.append((f"{len(rest)} more jobs", str(sum(one.gpus for one in rest)), "", "", ""))
     if found.unnamed:
         rows.append(("others", str(found.unnamed), "", "", ""))
-    header = ("HELD BY", "GPUS", "AGE", "LEFT", "NODES")
+    header = ("USED BY", "GPUS", "AGE", "LEFT", "NODES")
     yield _plain([*table(header, rows, indent="  ")], "GPUs in use by:")
 
 
