@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
 from arena_topo.cli import settings
@@ -16,9 +16,8 @@ from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
 from arena_topo.layout import align, table
 
-DEFAULT = "default"
+_DEFAULT = "default"
 """The origin of what nobody has set."""
-
 
 _SECRET = re.compile(
     r"token|secret|passw|pass(?:_|$)|credential|api_?key|access_?key|private_?key"
@@ -30,37 +29,10 @@ _SECRET = re.compile(
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 """Who logs in, and how, in a URL."""
 
-HIDDEN = "***"
+_HIDDEN = "***"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One setting: `values` as typed, one unless it may be repeated, and where they come from."""
-
-    name: str
-    values: tuple[str, ...]
-    origins: tuple[str, ...]
-    several: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """What the settings lead to: an engine, and a cluster of the kubeconfig.
-
-    `trouble` says why none is reached.
-    """
-
-    backend: str
-    kubeconfig: tuple[str, ...] = ()
-    context: str | None = None
-    cluster: str | None = None
-    user: str | None = None
-    acting: str | None = None
-    groups: tuple[str, ...] = ()
-    namespace: str | None = None
-    server: str | None = None
-    proxy: str | None = None
-    trouble: str | None = None
+Rows = dict[str, tuple[list[str], list[str]]]
+"""Settings as a file would have them: the values of each, as typed, and where they come from."""
 
 
 @spread
@@ -75,8 +47,7 @@ def config_view(
     """Show what the files of settings say; nothing is asked of any server."""
     from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
 
-    submit = tree().commands["submit"].commands["mpi"]
-    params = list(submit.params)
+    params = list(tree().commands["submit"].commands["mpi"].params)
     above = [
         *(one for one in settings.in_force.get() if one.origin == settings.LINE),
         *settings.from_environment(params, variables(takes_job=True)),
@@ -88,13 +59,30 @@ def config_view(
         of_jobs=lambda: params,
     )
     reached = _reached(everywhere)
-    listed = tuple(_settings(params, [*(above if resolved else ()), *found.layers]))
+    rows = _rows(params, [*(above if resolved else ()), *found.layers])
     if resolved:
-        listed = tuple(_completed(listed, reached, found.profile))
+        rows = _completed(rows, reached, found.profile)
     if output_format is Output.WIDE:
-        display(_screen(found, listed, reached, settings.at_home("~")))
-    else:
-        show(document(_value(found, listed, reached), output_format))
+        display(_screen(found, rows, reached))
+        return
+    several = {_key(one) for one in params if getattr(one, "multiple", False)}
+    name, origin = found.profile
+    value = {
+        "apiVersion": "arena-topo/v1",
+        "kind": "Configuration",
+        "files": [{"path": one.path, "read": one.there} for one in found.files],
+        "profile": {"name": name, "origin": origin} if name else None,
+        "settings": [
+            {
+                "name": key,
+                "value": values if key in several else (values[0] if values else None),
+                "origins": origins,
+            }
+            for key, (values, origins) in rows.items()
+        ],
+        "cluster": reached,
+    }
+    show(document(value, output_format))
 
 
 def _key(param: Any) -> str:
@@ -103,82 +91,75 @@ def _key(param: Any) -> str:
     return name if param.name in flags_of(Globals) else f"{settings.SECTION}.{name}"
 
 
-def _settings(params: Iterable[Any], layers: list[settings.Layer]) -> Iterator[Setting]:
+def _rows(params: Iterable[Any], layers: list[settings.Layer]) -> Rows:
     """What the layers set, in the order of the options, the global ones first."""
+    found: Rows = {}
     values = settings.merged(params, layers)
     for param in sorted(params, key=lambda one: one.name not in flags_of(Globals)):
         mine = [one for one in values if one.name == param.name]
-        if not mine:
-            continue
-        several = bool(getattr(param, "multiple", False))
-        yield Setting(
-            name=_key(param),
-            values=tuple(one.text for one in (mine if several else mine[-1:])),
+        if mine:
             # The softest source comes first in the order of a command line.
-            origins=tuple(dict.fromkeys(one.origin for one in reversed(mine))),
-            several=several,
-        )
+            origins = list(dict.fromkeys(one.origin for one in reversed(mine)))
+            found[_key(param)] = [safe(one.text) for one in mine], origins
+    return found
 
 
-def _completed(
-    listed: Iterable[Setting], reached: Reached, profile: tuple[str, str]
-) -> Iterator[Setting]:
+def _completed(rows: Rows, reached: Mapping[str, Any], profile: tuple[str, str]) -> Rows:
     """All settings, those that nobody has set with what counts then."""
-    known = {one.name: one for one in listed}
+    known = dict(rows)
     if profile[0]:
-        known["profile"] = Setting(name="profile", values=profile[:1], origins=profile[1:])
-    if reached.namespace and reached.context and "namespace" not in known:
-        known["namespace"] = Setting(
-            name="namespace", values=(reached.namespace,), origins=(f"context {reached.context}",)
-        )
+        known["profile"] = [profile[0]], [profile[1]]
+    if reached["namespace"] and reached["context"]:
+        known.setdefault("namespace", ([reached["namespace"]], [f"context {reached['context']}"]))
+    found: Rows = {}
     for record, prefix in ((Globals, ""), (MPIJob, f"{settings.SECTION}.")):
-        flags = flags_of(record)
-        for field in fields(record):
-            flag = flags.get(field.name)
-            if flag is None or flag.hidden:
-                continue
-            name = prefix + spelling(field.name, flag).removeprefix("--")
-            yield known.pop(name) if name in known else _default(name, field.default)
-    yield from known.values()
+        defaults = {field.name: field.default for field in fields(record)}
+        for name, flag in flags_of(record).items():
+            if not flag.hidden:
+                key = prefix + spelling(name, flag).removeprefix("--")
+                found[key] = known.get(key) or (_default(defaults[name]), [_DEFAULT])
+    return found | known
 
 
-def _default(name: str, value: object) -> Setting:
-    if isinstance(value, tuple):
-        return Setting(name=name, values=(), origins=(DEFAULT,), several=True)
-    empty = value is None or value is MISSING or value == ""
-    text = f"{value:g}" if type(value) is float else str(value)
-    text = f"{value:g}s" if isinstance(value, Seconds) else text
-    text = text.lower() if isinstance(value, bool) else text
-    return Setting(name=name, values=() if empty else (text,), origins=(DEFAULT,))
+def _default(value: object) -> list[str]:
+    if value is None or value is MISSING or value in ("", ()):
+        return []
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text += "s" if isinstance(value, Seconds) else ""
+    return [text.lower() if isinstance(value, bool) else text]
 
 
-def _reached(everywhere: Globals) -> Reached:
+def _reached(everywhere: Globals) -> dict[str, Any]:
+    """What the settings lead to: an engine, and a cluster of the kubeconfig; else the trouble."""
     from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415 - only this command
 
     options = everywhere.options()
-    backend = options.backend
-    files = tuple(path for path, there in kubeconfig.read_from(options) if there)
+    found: dict[str, Any] = {"backend": options.backend, "kubeconfig": []}
+    names = ("context", "cluster", "user", "as", "asGroups", "server", "proxy", "namespace")
+    found |= dict.fromkeys((*names, "trouble"))
+    found["asGroups"] = []
+    files = [path for path, there in kubeconfig.read_from(options) if there]
     try:
-        if backend == "auto":
-            backend = "kubernetes" if kubeconfig.configured(options) else "local"
-        if backend == "local":
-            return Reached(backend=backend, namespace=options.namespace or "default")
+        if options.backend == "auto":
+            configured = kubeconfig.configured(options)
+            found["backend"] = "kubernetes" if configured else "local"
+        if found["backend"] == "local":
+            return found | {"namespace": options.namespace or "default"}
         access = kubeconfig.resolve(options)
     except UsageError as error:
-        return Reached(backend=backend, kubeconfig=files, trouble=error.message)
-    login = f"://{HIDDEN}@" if access.login else "://"
-    return Reached(
-        backend=backend,
-        kubeconfig=files,
-        context=access.context or (access.plugin if not access.server else None),
-        cluster=access.cluster,
-        user=access.identity,
-        acting=access.headers.get("impersonate-user"),
-        groups=access.groups,
-        namespace=options.namespace or access.namespace or "default",
-        server=access.server.replace("://", login, 1) or None,
-        proxy=access.proxy,
-    )
+        return found | {"kubeconfig": files, "trouble": error.message}
+    login = f"://{_HIDDEN}@" if access.login else "://"
+    return found | {
+        "kubeconfig": files,
+        "context": access.context or (access.plugin if not access.server else None),
+        "cluster": access.cluster,
+        "user": access.identity,
+        "as": access.headers.get("impersonate-user"),
+        "asGroups": list(access.groups),
+        "server": safe(access.server.replace("://", login, 1)) or None,
+        "proxy": safe(access.proxy) if access.proxy else None,
+        "namespace": options.namespace or access.namespace or "default",
+    }
 
 
 # ---------------------------------------------------------------- what is shown
@@ -188,88 +169,35 @@ def safe(text: str) -> str:
     """A value without what proves who somebody is: logins in URLs, values of secret variables."""
     name, equals, _ = text.partition("=")
     if equals and _SECRET.search(name):
-        return f"{name}={HIDDEN}"
-    return _LOGIN.sub(f"{HIDDEN}@", text)
+        return f"{name}={_HIDDEN}"
+    return _LOGIN.sub(f"{_HIDDEN}@", text)
 
 
-def _screen(
-    found: settings.Settings, listed: Sequence[Setting], reached: Reached, home: str
-) -> str:
-    """Files, settings and the cluster, each part with a head of its own; `home` is written ~."""
+def _screen(found: settings.Settings, rows: Rows, reached: Mapping[str, Any]) -> str:
+    """Files, settings and the cluster, each part with a head of its own; the home is written ~."""
+    home = settings.at_home("~")
 
     def short(path: str) -> str:
         return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
-    blocks = [
-        align(
-            table(
-                ("FILE", "STATE"),
-                ((short(one.path), "read" if one.there else "not there") for one in found.files),
-            )
-        )
-    ]
+    files = [(short(one.path), "read" if one.there else "not there") for one in found.files]
+    blocks = [align(table(("FILE", "STATE"), files))]
     name, origin = found.profile
     if name:
         blocks.append(align([f"Profile:\t{name} (chosen by {short(origin)})"]))
-    if listed:
-        rows = (
-            (
-                one.name,
-                ", ".join(map(safe, one.values)) or "-",
-                ", ".join(short(origin) for origin in one.origins),
-            )
-            for one in listed
-        )
-        blocks.append(align(table(("SETTING", "VALUE", "FROM"), rows)))
-    else:
-        blocks.append("No file sets anything.\n")
-    blocks.append(align([f"{key}:\t{value}" for key, value in _lines(reached, short)]))
-    return "\n".join(blocks)
-
-
-def _lines(found: Reached, short: Callable[[str], str]) -> list[tuple[str, str]]:
-    groups = f" in {', '.join(found.groups)}" if found.groups else ""
-    lines = [
-        ("Backend", found.backend),
-        ("Kubeconfig", ", ".join(map(short, found.kubeconfig))),
-        ("Context", found.context),
-        ("Cluster", found.cluster),
-        ("User", found.user),
-        ("Acting as", found.acting and f"{found.acting}{groups}"),
-        ("Server", found.server and safe(found.server)),
-        ("Proxy", found.proxy and safe(found.proxy)),
-        ("Namespace", found.namespace),
-        ("Trouble", found.trouble),
+    cells = [
+        (key, ", ".join(values) or "-", ", ".join(map(short, origins)))
+        for key, (values, origins) in rows.items()
     ]
-    return [(key, value) for key, value in lines if value]
-
-
-def _value(found: settings.Settings, listed: Sequence[Setting], reached: Reached) -> dict[str, Any]:
-    """The same for programs."""
-    name, origin = found.profile
-    return {
-        "apiVersion": "arena-topo/v1",
-        "kind": "Configuration",
-        "files": [{"path": one.path, "read": one.there} for one in found.files],
-        "profile": {"name": name, "origin": origin} if name else None,
-        "settings": [_setting_value(one) for one in listed],
-        "cluster": {
-            "backend": reached.backend,
-            "kubeconfig": list(reached.kubeconfig),
-            "context": reached.context,
-            "cluster": reached.cluster,
-            "user": reached.user,
-            "as": reached.acting,
-            "asGroups": list(reached.groups),
-            "server": safe(reached.server) if reached.server else None,
-            "proxy": safe(reached.proxy) if reached.proxy else None,
-            "namespace": reached.namespace,
-            "trouble": reached.trouble,
-        },
+    listed = align(table(("SETTING", "VALUE", "FROM"), cells))
+    blocks.append(listed if cells else "No file sets anything.\n")
+    groups = f" in {', '.join(reached['asGroups'])}" if reached["asGroups"] else ""
+    lines = {
+        "Backend": reached["backend"],
+        "Kubeconfig": ", ".join(map(short, reached["kubeconfig"])),
+        **{key: reached[key.lower()] for key in ("Context", "Cluster", "User")},
+        "Acting as": reached["as"] and f"{reached['as']}{groups}",
+        **{key: reached[key.lower()] for key in ("Server", "Proxy", "Namespace", "Trouble")},
     }
-
-
-def _setting_value(one: Setting) -> dict[str, Any]:
-    shown = [safe(text) for text in one.values]
-    value = shown if one.several else (shown[0] if shown else None)
-    return {"name": one.name, "value": value, "origins": list(one.origins)}
+    blocks.append(align([f"{key}:\t{value}" for key, value in lines.items() if value]))
+    return "\n".join(blocks)
