@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -24,8 +23,7 @@ from arena_topo.cli.commands import (
 from arena_topo.cli.options import PROGRAM
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A command: its summary, the function that does it and its module, its kind.
 
     The summary is the first paragraph of the function's docstring; it stands here so that no module
@@ -38,8 +36,7 @@ class Leaf:
     kind: Kind = PLAIN
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """A group of commands and its summary."""
 
     summary: str

@@ -22,9 +22,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from arena_topo.argv import truth
 from arena_topo.cli.options import Globals, boolean
@@ -63,16 +62,14 @@ _MOST_DOTS = 1000
 _SOMEWHERE_ELSE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """What one source says: (field, text as typed), in order. `origin` names it to a person."""
 
     origin: str
     given: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """One value that counts, and where it comes from."""
 
     name: str
@@ -162,8 +159,7 @@ def from_environment(
 # ---------------------------------------------------------------- files
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     """A file of settings: where it is, what it says, and whether it is there."""
 
     path: str
@@ -182,8 +178,7 @@ class File:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):
     """What all files say to a command: those of arena-topo, firmest first, and arena's own.
 
     `profile` is its name and who chose it, ("", "") for none. `layers` are what the files say of
