@@ -415,15 +415,6 @@ def test_the_longest_time_span_is_one_that_clocks_take(hear, tmp_path, monkeypat
         assert hear("list", "--backend=local", flag, "2562047h").code == 0
 
 
-@pytest.mark.parametrize("flag", ["--gang-timeout", "--request-timeout", "--timeout"])
-def test_a_time_span_that_is_only_negative_is_called_that(flag, hear):
-    heard = hear("submit", "mpi", "--gputopology", f"{flag}=-5m", "c")
-    assert heard.code == 2
-    assert heard.errors == f"error: {flag} is invalid\n  why:  '-5m' is negative\n"
-    heard = hear("submit", "mpi", "--gputopology", f"{flag}=-five", "c")
-    assert "expected a time such as" in heard.errors
-
-
 def test_a_word_that_looks_like_the_value_of_a_switch_is_doubted_aloud(hear):
     doubted = hear("submit", "mpi", "--queue", "team", "mpirun train")
     assert doubted.code == 0

@@ -239,17 +239,14 @@ def test_quiet_is_heeded_while_waiting(machine):
 # ---------------------------------------------------------------- leaving
 
 
-def test_who_leaves_is_told_how_to_come_back_to_the_same(machine):
+def test_who_leaves_is_told_how_to_come_back(machine):
     machine.submit("echo hello; sleep 600")
-    words = ["--only", "rank:0,1", "--only", "launcher", "--include", "a b|h", "--no-fold"]
-    shown = machine.follow(*words, "--tail", "5", "--keep=false", columns=220)
+    shown = machine.follow(columns=220)
     shown.until("hello")
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[-1].removeprefix("^C") == (
-        f"{GOES_ON}arena-topo logs -f demo -n default -t 5 --only rank:0,1 --only launcher"
-        " --fold=false --include 'a b|h' --keep=false;"
-        " end it: arena-topo delete demo -n default"
+        f"{GOES_ON}arena-topo logs -f demo -n default; end it: arena-topo delete demo -n default"
     )
 
 
@@ -261,7 +258,7 @@ def test_what_a_terminal_echoes_of_ctrl_c_takes_no_room_of_the_words_after_it(ma
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[1:] == [
-        "The job l1 goes on. Come back: arena-topo logs -f l1 -n default -i l1-launcher;",
+        "The job l1 goes on. Come back: arena-topo logs -f l1 -n default;",
         "  end it: arena-topo delete l1 -n default",
     ]
 

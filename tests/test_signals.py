@@ -211,15 +211,6 @@ def test_ctrl_c_ends_a_job_that_is_watched_and_only_that(place):
     assert place.there().phase is Phase.RUNNING
 
 
-def test_who_comes_back_to_a_watched_job_sees_as_much_of_it_as_before(local_place):
-    local_place.submit()
-    local_place.world.start("demo")
-    with local_place.start("get", "demo", "-w", "-g", "--explain", "-o=json") as watches:
-        assert watches.stdout.readline()
-        _, said = interrupted(watches)
-    assert "Come back: arena-topo get demo -w -g --explain -o json -n default;" in said
-
-
 def test_ctrl_c_ends_a_resume_that_waits_for_its_workers(living):
     living.world.cluster.sshd = False
     gang = ("--gputopology", "--gpus=2", "--image=i")

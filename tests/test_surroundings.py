@@ -184,7 +184,7 @@ def test_a_home_that_is_no_path_is_none_and_nothing_is_made_below_it(where, tmp_
     done = run("submit", "mpi", *JOB, *MACHINES, "true", env=env, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "error: there is no place to keep local jobs\n" in done.stderr
-    for words in (LOOKING["topology"], ["logs", "demo", "--kept"], ["completion", "--install"]):
+    for words in (LOOKING["topology"], ["logs", "demo", "--kept"]):
         assert "Traceback" not in run(*words, env=env, cwd=tmp_path).stderr
     assert [*tmp_path.iterdir()] == []
 

@@ -29,7 +29,8 @@ def advise(text: str, *commands: str, indent: str = "  ") -> None:
     """Say a text, wrapped on a terminal; the commands in it stay whole, for people to copy."""
     for command in commands:
         text = text.replace(command, command.replace(" ", _GLUE))
-    say(layout.fold(text, wrapped(sys.stderr), indent=indent).replace(_GLUE, " "))
+    folded = layout.fold(text, wrapped(sys.stderr), indent=indent)
+    say(folded.replace(_GLUE, " "), whole=True)
 
 
 @contextmanager

@@ -99,7 +99,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "config schema": (("The schema of job files, for an editor", "config schema"),),
     "options": (("The options of every command", "options"),),
     "version": (("The version and the Python below it", "version"),),
-    "completion": (("Install completion for bash", "completion bash --install"),),
+    "completion": (("The script for bash", "completion bash"),),
 }
 """By the words of the command: what an example does, and its words after the program's name.
 

@@ -75,17 +75,19 @@ def hears(level: LogLevel) -> bool:
     return _GRAVITY.index(level) >= _GRAVITY.index(_Loudness.least)
 
 
-def say(text: str, level: LogLevel | None = None) -> None:
+def say(text: str, level: LogLevel | None = None, *, whole: bool = False) -> None:
     """Tell the person something that is not data: one line or more on stderr.
 
     An Alert is a warning, unless `level` says otherwise. What a terminal would obey is escaped.
+    Lines wider than a terminal go on below, unless they are to stay `whole`.
     """
     if not hears(level or (LogLevel.WARN if isinstance(text, Alert) else LogLevel.INFO)):
         return
     if sys.stderr is None:  # closed by the caller: `2>&-`
         return
     try:
-        sys.stderr.write(tinted(laid_out(escaped(text), sys.stderr), sys.stderr) + "\n")
+        shown = escaped(text) if whole else laid_out(escaped(text), sys.stderr)
+        sys.stderr.write(tinted(shown, sys.stderr) + "\n")
         sys.stderr.flush()
     except OSError:  # nobody is left to be told
         forget_output(sys.stderr)
@@ -546,23 +548,9 @@ def _parser(kind: Any, long: str, choices: tuple[str, ...]) -> Callable[[str], A
         try:
             return read(text)
         except ValueError as error:
-            why = f"{text!r} is negative" if _is_negative(kind, text) else str(error)
-            raise UsageError(f"{long} is invalid", why=why, flag=long) from error
+            raise UsageError(f"{long} is invalid", why=str(error), flag=long) from error
 
     return parsed
-
-
-def _is_negative(kind: Any, text: str) -> bool:
-    """Whether all that is wrong with a time span is its sign."""
-    from arena_topo.job import Duration  # noqa: PLC0415 - only for what is wrong
-
-    if not (text.startswith("-") and kind in {Duration, Seconds}):
-        return False
-    try:
-        kind.parse(text[1:])
-    except ValueError:
-        return False
-    return True
 
 
 def _whole(text: str) -> int:

@@ -238,7 +238,7 @@ _TREE = Branch(
         ),
         "version": Leaf("Show the version of the program.", "cli.cluster", "version", STEADY),
         "completion": Leaf(
-            "Print the completion script for bash, zsh, fish or powershell; or install it.",
+            "Print the completion script for bash, zsh, fish or powershell.",
             "cli.completion",
             "completion",
             STEADY,

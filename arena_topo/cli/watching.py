@@ -6,6 +6,7 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from arena_topo.cli.live import live
@@ -37,62 +38,42 @@ def watch(
     its newlines, where that is not empty. `now` is Unix seconds. TimedOut after `limit` seconds,
     BrokenPipeError once nobody reads stdout any more, whether or not there is something to say.
     """
-    if draw is None or sys.stdout is None or not moves(sys.stdout):
-        return _told(look, changes=changes, over=over, every=every, limit=limit)
     from arena_topo.engines.looking import looks  # noqa: PLC0415 - only for who stays
 
     end, sight = Deadline(limit), Sight()
-    first = look()
-    seen = [first]
+    seen: list[Found] = []
 
     def screen(columns: int) -> str:
-        text = draw(seen[0], time.time(), columns)
+        assert draw is not None
+        text = draw(seen[-1], time.time(), columns)
         return "\n".join(filter(None, [text.rstrip("\n"), sight.remark()])) + "\n"
 
     def blind(why: str | None) -> None:
+        if why is not None and sight.lost is None and not lives:
+            warn(f"API server not reachable, retrying: {why}")
         sight.blind(why)
         end.heed()
 
-    with live(sys.stdout, screen, stays=True):
-        if over(first):
-            return first
-        time.sleep(end.within(every))
-        for found in looks(look, every=every, blind=blind, end=end.at):
-            seen[0] = found
+    lives = draw is not None and sys.stdout is not None and moves(sys.stdout)
+    # What goes wrong at once is no matter of a screen.
+    first = [look()] if lives else []
+    seen += first
+    pause = time.sleep if lives else read_meanwhile
+
+    def again() -> Found:
+        return first.pop() if first else look()
+
+    with live(sys.stdout, screen, stays=True) if lives else nullcontext():
+        for found in looks(again, every=every, blind=blind, end=end.at, pause=pause):
+            before = seen[-1] if seen else None
+            if not lives and (text := changes(before, found, time.time())):
+                show(text)
+            seen[:] = [found]
             sight.caught()
             if over(found):
                 break
             end.heed()
     return seen[0]
-
-
-def _told(
-    look: Callable[[], Found],
-    *,
-    changes: Callable[[Found | None, Found, float], str],
-    over: Callable[[Found], bool],
-    every: float,
-    limit: float | None,
-) -> Found:
-    from arena_topo.engines.looking import looks  # noqa: PLC0415 - only for who stays
-
-    def blind(why: str | None) -> None:
-        if why is not None and sight.lost is None:
-            warn(f"API server not reachable, retrying: {why}")
-        sight.blind(why)
-        end.heed()
-
-    end, sight = Deadline(limit), Sight()
-    before: Found | None = None
-    for found in looks(look, every=every, blind=blind, end=end.at, pause=read_meanwhile):
-        text = changes(before, found, time.time())
-        if text:
-            show(text)
-        if over(found):
-            return found
-        before = found
-        end.heed()
-    raise AssertionError("there is always another look")
 
 
 def read_meanwhile(seconds: float) -> None:
@@ -122,10 +103,6 @@ class Deadline:
             raise TimedOut(
                 f"{self._limit:g} s are over, and so is watching", hint="allow more with --timeout"
             )
-
-    def within(self, pause: float) -> float:
-        """As much of a pause as there is time for."""
-        return pause if self.at is None else min(pause, max(0.0, self.at - time.monotonic()))
 
 
 class Sight:

@@ -50,13 +50,6 @@ class Wanted:
     )
     output_format: JobsOutputFlag = Output.WIDE
 
-    @property
-    def again(self) -> str:
-        """The flags to go on watching with."""
-        asked = [(" -e", self.events), (" -g", self.gpus), (" --explain", self.explain)]
-        form = "" if self.output_format is Output.WIDE else f" -o {self.output_format}"
-        return "-w" + "".join(flag for flag, said in asked if said) + form
-
 
 @spread
 def get(name: Name, wanted: Wanted, everywhere: Globals) -> None:
@@ -143,7 +136,7 @@ class _Shown:
             below = "" if trouble is None else f"\n{trouble}\n"
             return layout.folded(self.screen(seen, now, width) + below, width)
 
-        back = f"{PROGRAM} get {self.name} {self.wanted.again} -n {self.namespace}"
+        back = f"{PROGRAM} get {self.name} -w -n {self.namespace}"
         with detaching(
             self.backend, self.name, self.namespace, there=lambda: bool(known), back=back
         ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 import time
 import warnings
@@ -27,7 +26,7 @@ from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.waiting import command, starting
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.escaping import one_line
-from arena_topo.flag import flag, flags_of, spelling
+from arena_topo.flag import flag
 from arena_topo.joblogs import follow, ranks
 from arena_topo.joblogs.follow import Asked, NoSuchJob, Waiting
 from arena_topo.joblogs.notices import Note
@@ -193,14 +192,6 @@ class Wanted:
         rows = self.timestamps or self.everyone or self.only or self.save or self.nccl
         return bool(self.as_json or rows or self.include or self.exclude or self.highlight)
 
-    def given(self) -> dict[str, str]:
-        """The flags that say something else than by themselves, as they are typed, by field."""
-        return {
-            field: spelling(field, own)
-            for field, own in flags_of(Wanted).items()
-            if getattr(self, field) != getattr(_PLAIN, field)
-        }
-
     def options(self) -> LogOptions:
         """Which part of each log."""
         return LogOptions(
@@ -231,22 +222,6 @@ class Wanted:
             options=self.options(),
         )
 
-    def again(self, name: str, namespace: str) -> str:
-        """What a person types to go on with the same."""
-        words = [PROGRAM, "logs", *["-f"][: self.follow], name, "-n", namespace]
-        for field, word in self.given().items():
-            value = getattr(self, field)
-            if isinstance(value, bool):
-                words += [word if value else f"{word}=false"][: field != "follow"]
-            elif field not in {"save", "kind"}:
-                # The folder of --save is not empty any more.
-                for one in value if isinstance(value, tuple) else (value,):
-                    words += [flags_of(Wanted)[field].short or word, str(one)]
-        return shlex.join(words)
-
-
-_PLAIN = Wanted()
-
 
 @spread
 def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
@@ -267,13 +242,7 @@ def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
     if wanted.kind is Kind.OTHER:
         raise missing(name, namespace)
     shown = _Shown(name, namespace, wanted, many=asked.many)
-    with detaching(
-        backend,
-        name,
-        namespace,
-        there=lambda: bool(shown.known),
-        back=wanted.again(name, namespace),
-    ):
+    with detaching(backend, name, namespace, there=lambda: bool(shown.known)):
         try:
             with stopping.in_time():
                 failure = (
