@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from enum import StrEnum
-from functools import cache, partial
-from typing import Annotated, Any, Self, get_args, get_origin
+from functools import partial
+from typing import Annotated, Any, Self
 
 from arena_topo.errors import InvalidJob, InvalidValue
 from arena_topo.flag import BY_KEY as BY_KEY
-from arena_topo.flag import MOST_HOURS, Flag, check, flag, flags_of, hints_of, spelling
+from arena_topo.flag import MOST_HOURS, Flag, check, flag, flags_of, kinds_of, spelling
 from arena_topo.names import is_dns_label, is_key, is_label_value, is_subdomain, is_variable
 
 # The choices
@@ -379,20 +379,6 @@ _FORMS: Mapping[type, str] = {
 }
 
 
-@cache
-def kinds(record: type) -> dict[str, tuple[type, bool, bool]]:
-    """The kind of each field, whether it holds several, and whether None stands for none."""
-    return {field: _kind(hint) for field, hint in hints_of(record).items()}
-
-
-def _kind(hint: Any) -> tuple[type, bool, bool]:
-    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if get_origin(hint) is tuple:
-        return get_args(hint)[0], True, False
-    some = [one for one in get_args(hint) or (hint,) if one is not type(None)]
-    return some[0], False, len(get_args(hint)) > 1
-
-
 def _taken(field: str, value: Any) -> Any:
     """The value of a field that what was given stands for; ValueError says what it takes.
 
@@ -400,7 +386,7 @@ def _taken(field: str, value: Any) -> Any:
     one value will do; one of `KEY=VALUE` takes a mapping. Numbers stand for quantities, and for
     seconds.
     """
-    kind, several, optional = kinds(MPIJob)[field]
+    kind, several, optional = kinds_of(MPIJob)[field]
     if value is None and optional:
         return None
     if not several:
