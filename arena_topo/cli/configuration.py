@@ -138,7 +138,7 @@ def _reached(everywhere: Globals) -> dict[str, Any]:
     names = ("context", "cluster", "user", "as", "asGroups", "server", "proxy", "namespace")
     found |= dict.fromkeys((*names, "trouble"))
     found["asGroups"] = []
-    files = [path for path, there in kubeconfig.read_from(options) if there]
+    files = kubeconfig.read_from(options)
     try:
         if options.backend == "auto":
             configured = kubeconfig.configured(options)
@@ -151,7 +151,7 @@ def _reached(everywhere: Globals) -> dict[str, Any]:
     login = f"://{_HIDDEN}@" if access.login else "://"
     return found | {
         "kubeconfig": files,
-        "context": access.context or (access.plugin if not access.server else None),
+        "context": access.context or (None if access.cluster else kubeconfig.IN_CLUSTER),
         "cluster": access.cluster,
         "user": access.identity,
         "as": access.headers.get("impersonate-user"),

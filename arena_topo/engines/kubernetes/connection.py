@@ -1,9 +1,4 @@
-"""Access -> Connection: JSON over HTTP with one API server, and errors that people can act on.
-
-Certificates, tokens, passwords, plugins and proxies of a kubeconfig are used over urllib3 directly.
-Auth providers go through the `kubernetes` package, which takes a third of a second to import and is
-imported only then.
-"""
+"""Access -> Connection: JSON over HTTP with one API server, and errors that people can act on."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ import itertools
 import json
 import logging
 import math
-import os
 import random
 import re
 import socket
@@ -21,9 +15,9 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlencode, urlsplit
 
@@ -40,26 +34,16 @@ from arena_topo.engines.kubernetes.failures import (
     answers_object,
     cause,
     failure,
+    is_object,
     odd_body,
     parsed,
     refusal,
     unreachable,
 )
-from arena_topo.engines.kubernetes.kubeconfig import (
-    IN_CLUSTER,
-    SERVICE_ACCOUNT,
-    Access,
-    configured,
-    is_token,
-    parted,
-    present,
-    proxy_of_environment,
-    resolve,
-)
+from arena_topo.engines.kubernetes.kubeconfig import Access, asked, provided, resolve
 from arena_topo.engines.kubernetes.shapes import misfit, nonsense, sound
 from arena_topo.engines.tidying import undisturbed
-from arena_topo.errors import AccessDenied, ClusterError, TimedOut, UsageError
-from arena_topo.escaping import brief
+from arena_topo.errors import ClusterError, TimedOut, UsageError
 from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
@@ -70,14 +54,10 @@ __all__ = [
     "FORBIDDEN",
     "GONE",
     "INVALID",
-    "Access",
     "Connection",
     "Keep",
     "PatchKind",
     "access",
-    "configured",
-    "refusal",
-    "written",
 ]
 
 CONNECT_TIMEOUT = 5.0
@@ -130,9 +110,6 @@ _HEADERS = {
     "user-agent": f"arena-topo/{__version__}",
 }
 
-_ODD = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What the kubernetes package raises for settings of an auth-provider that make no sense."""
-
 _requests = logging.getLogger(REQUESTS)
 
 _GOOD, _REDIRECT = 200, 300
@@ -142,94 +119,13 @@ _PASSING = frozenset({500, 502, 503, 504})
 
 def access(options: Options) -> Access:
     """Where the API server is and what proves who asks; UsageError names what is wrong."""
-    found = written(options)
-    if found.plugin in {None, IN_CLUSTER}:
-        return found
-    if found.exec is not None:
-        from arena_topo.engines.kubernetes import credentials  # noqa: PLC0415  only plugins
-
-        return credentials.asked(found, patience=_patience(options))
-    if options.cluster or options.user:
-        raise UsageError(
-            f"user {found.identity!r} has an auth-provider, which --cluster and --user cannot have",
-            hint="name a --context",
-        )
-    return _asked(found)
-
-
-def written(options: Options) -> Access:
-    """What files say of it: who asks is proved once a credential plugin has run, if one is named.
-
-    UsageError as of `access`.
-    """
     found = resolve(options)
-    return _in_pod(found) if found.plugin == IN_CLUSTER else found
-
-
-def _patience(options: Options) -> float | None:
-    """Seconds that a plugin may take which cannot ask anybody; None is no limit."""
-    limits = [options.request_timeout or math.inf, options.deadline or math.inf]
-    return min(limits) if min(limits) < _LONGEST else None
-
-
-def _asked(found: Access) -> Access:
-    """Let the kubernetes package run the credential plugin, and take what it answers."""
-    import yaml
-    from kubernetes.client.configuration import Configuration
-    from kubernetes.config import ConfigException, load_kube_config
-
-    settings: Any = Configuration()
-    load: Callable[..., None] = load_kube_config
-    try:
-        load(config_file=found.files, context=found.context, client_configuration=settings)
-    except (ConfigException, OSError, yaml.YAMLError, *_ODD) as error:
-        # Its reader of YAML, which is another, refuses some of what ours takes.
-        raise UsageError(f"{found.files}: {brief(str(error))}") from error
-    headers = {
-        one["key"]: one["value"]
-        for one in settings.auth_settings().values()
-        if one.get("in") == "header" and one.get("value")
-    }
-    if not headers:
-        raise AccessDenied(
-            f"the credential plugin of user {found.user!r} gave no credentials",
-            hint=f"run it by hand: {found.plugin}",
-        )
-    return replace(found, headers={**found.headers, **headers})
-
-
-def _in_pod(found: Access) -> Access:
-    """The credentials that a pod finds inside itself, on behalf of whoever `found` names."""
-    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
-    port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
-    address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    try:
-        server, _ = parted(address)
-    except ValueError:
-        raise UsageError(
-            f"{IN_CLUSTER} cannot be used",
-            why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT make no address",
-        ) from None
-    authority, namespace = SERVICE_ACCOUNT / "ca.crt", SERVICE_ACCOUNT / "namespace"
-    try:
-        token = (SERVICE_ACCOUNT / "token").read_text(encoding="utf-8").strip()
-        if not is_token(token):
-            raise UsageError(f"{IN_CLUSTER} cannot be used: its token is none")
-        named = namespace.read_text(encoding="utf-8").strip() if present(namespace) else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{IN_CLUSTER} cannot be used: {error}") from error
-    return replace(
-        found,
-        server=server,
-        namespace=named,
-        headers={**found.headers, "authorization": f"Bearer {token}"},
-        ca_file=str(authority) if present(authority) else None,
-        proxy=proxy_of_environment(server),
-    )
-
-
-class _Overlong(Exception):
-    """An answer is longer than any that is meant."""
+    if found.provider:
+        return provided(found)
+    if found.plugin is None:
+        return found
+    limit = min(options.request_timeout or math.inf, options.deadline or math.inf)
+    return asked(found, found.plugin, patience=limit if limit < _LONGEST else None)
 
 
 class Connection:
@@ -370,81 +266,68 @@ class Connection:
 
         Whether an object has the shape of one is for `page` to judge.
         """
-        return self._whole(path, None, query, judged=True, page=page)[0]
+        return self._whole(path, query, page)[0]
 
     def listed(
         self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
     ) -> tuple[list[dict[str, Any]], str]:
         """What `collect` returns, and the resourceVersion of the list, from which to watch."""
-        return self._whole(path, keep, query, judged=judged)
+
+        def chosen(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+            for one in items:
+                right = one if judged else sound(one)
+                kept = keep(right) if keep else right
+                if kept is not None:
+                    yield kept
+
+        return self._whole(path, query, None, chosen)
 
     def _whole(
         self,
         path: str,
-        keep: Callable[[Any], Any] | None,
         query: Mapping[str, str],
-        *,
-        judged: bool,
-        page: _ReadPage | None = None,
+        decode: _ReadPage | None,
+        chosen: Callable[[Iterable[Any]], Iterable[Any]] = iter,
     ) -> tuple[list[Any], str]:
         for limit in (PAGE, PAGE, 0):
+            asked = {**query, "limit": str(limit)} if limit else dict(query)
+            found: list[Any] = []
             try:
-                return self._pages(path, keep, limit, query, judged=judged, decode=page)
+                for _ in range(PAGES + 1):
+                    page = self._page(path, asked, decode)
+                    found += chosen(page["items"] or ())
+                    meta = page.get("metadata") or {}
+                    token = meta.get("continue")
+                    if not token:
+                        return found, str(meta.get("resourceVersion") or "")
+                    if not isinstance(token, str) or token == asked.get("continue"):
+                        break
+                    # The token knows its revision; the server refuses to be told it twice.
+                    asked = {key: said for key, said in asked.items() if key not in _REVISION}
+                    asked["continue"] = token
             except ClusterError as error:
                 if error.status != GONE or not limit:
                     raise
+            else:
+                raise self.no_server(f"the list of {path} does not end")
         raise AssertionError("the last attempt returns or raises")
 
-    def _pages(
-        self,
-        path: str,
-        keep: Callable[[Any], Any] | None,
-        limit: int,
-        query: Mapping[str, str],
-        *,
-        judged: bool,
-        decode: _ReadPage | None,
-    ) -> tuple[list[Any], str]:
-        found: list[Any] = []
-        asked = {**query, "limit": str(limit)} if limit else dict(query)
-        tokens: set[str] = set()
-        while True:
-            response, data = self._answer("GET", path, asked, None)
-            good = decode is not None and response.status < _REDIRECT
-            page = decode(data) if decode is not None and good else None
-            if page is not None:
-                found += page["items"]
-            else:
-                page, _ = self._read("GET", path, response, data)
-                self._look(path, page)
-                if decode is not None:
-                    raise self.no_server(f"GET {path} returned no list")
-                for one in page["items"] or ():
-                    right = one if judged else sound(one)
-                    kept = keep(right) if keep else right
-                    if kept is not None:
-                        found.append(kept)
-            meta = page.get("metadata") or {}
-            if not isinstance(meta, dict):
-                raise self.no_server(f"the list of {path} has no metadata")
-            token = meta.get("continue")
-            if not token:
-                return found, str(meta.get("resourceVersion") or "")
-            if not isinstance(token, str) or token in tokens or len(tokens) == PAGES:
-                raise self.no_server(f"the list of {path} does not end")
-            tokens.add(token)
-            # The token knows its revision; the server refuses to be told it twice.
-            asked = {key: value for key, value in asked.items() if key not in _REVISION}
-            asked["continue"] = token
-
-    def _look(self, path: str, page: Mapping[str, Any]) -> None:
-        """Refuse a page of a list that has no objects in it."""
-        if not str(page.get("kind")).endswith("List") or "items" not in page:
-            raise self.no_server(f"GET {path} returned no list")
-        # Go writes an empty list as null.
-        found = [] if page["items"] is None else page["items"]
-        if not isinstance(found, list) or not all(map(_is_object, found)):
-            raise self.no_server(f"the list of {path} holds what is no object")
+    def _page(
+        self, path: str, query: Mapping[str, str], decode: _ReadPage | None
+    ) -> Mapping[str, Any]:
+        """A page of a list, with objects in its `items`, or null, as Go writes an empty list."""
+        response, data = self._answer("GET", path, query)
+        page = decode(data) if decode is not None and response.status < _REDIRECT else None
+        if page is None:
+            page, _ = self._read("GET", path, response, data)
+            items, listed = page.get("items"), str(page.get("kind")).endswith("List")
+            if decode is not None or not listed or "items" not in page:
+                raise self.no_server(f"GET {path} returned no list")
+            if not isinstance(items, list | None) or not all(map(is_object, items or ())):
+                raise self.no_server(f"the list of {path} holds what is no object")
+        if not isinstance(page.get("metadata"), dict | None):
+            raise self.no_server(f"the list of {path} has no metadata")
+        return page
 
     def watch(
         self,
@@ -510,7 +393,7 @@ class Connection:
         """
         from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-        response, _ = self._answer("GET", path, query, None, stream=True, silence=silence)
+        response, _ = self._answer("GET", path, query, stream=True, silence=silence)
         try:
             if not _GOOD <= response.status < _REDIRECT:
                 said = response.read(_PIECE)
@@ -542,9 +425,7 @@ class Connection:
 
         server, pool = self.access.server, self._pool
         if self.left <= 0:
-            late = TimedOut(f"{server} took too long", hint=self._patience())
-            late.final = True
-            raise late
+            raise self._late()
         manager: Any = pool
         # There is no public way to a connection alone, apart from its class and all that it wants.
         line = manager.connection_from_url(server)._new_conn()  # noqa: SLF001
@@ -590,7 +471,7 @@ class Connection:
 
     def renewed(self, used: Access) -> bool:
         """Log in anew, if that is possible, unless another thread has since `used` was made."""
-        if not (used.plugin or used.rotates):
+        if not used.renewable:
             return False
         with self._renewing:
             if self.access is used:
@@ -628,23 +509,23 @@ class Connection:
         body: _Body = None,
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The object in an answer, checked, and the server's warnings."""
-        if response.status >= _REDIRECT:
-            raise refusal(method, path, response.status, response.reason, data)
         answer = parsed(data)
+        status = failure(answer) if response.status < _REDIRECT else response.status
+        if status is not None:
+            # client-go too believes the Status, and not the code of the answer that brings it.
+            raise refusal(method, path, status, response.reason, data)
         kind = ClusterError if method == "GET" else Unreadable
         if not isinstance(answer, dict):
             raise self.no_server(f"{method} {path} returned no JSON object", kind)
-        if (status := failure(answer)) is not None:
-            # client-go too believes the Status, and not the code of the answer that brings it.
-            raise refusal(method, path, status, response.reason, data)
-        if method == "DELETE" and answer.get("kind") != "Status" and not _is_object(answer):
-            raise self.no_server(f"{method} {path} returned neither a Status nor an object", kind)
-        if answers_object(method, path, body) and not _is_object(answer):
+        deleted = method == "DELETE" and answer.get("kind") != "Status"
+        if (deleted or answers_object(method, path, body)) and not is_object(answer):
             raise self.no_server(f"{method} {path} returned what is no object", kind)
         whole = "items" in answer or answer.get("kind") == "Status"
         if not whole and (odd := misfit(answer)) is not None:
             raise nonsense(answer, odd, kind)
-        return answer, _warnings(response)
+        said = ", ".join(response.headers.getlist("warning"))
+        found = re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', said)
+        return answer, tuple(re.sub(r"\\(.)", r"\1", text) for text in found)
 
     def no_server(self, why: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
         """The error of an answer that no API server would give."""
@@ -659,7 +540,7 @@ class Connection:
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: _Body,
+        body: _Body = None,
         *,
         content: str = "application/json",
         stream: bool = False,
@@ -670,14 +551,8 @@ class Connection:
         The Date of the answer is kept.
         """
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
-
-        def send() -> tuple[urllib3.BaseHTTPResponse, bytes]:
-            headers = self._headers()
-            if body is not None:
-                headers["content-type"] = content
-            data = None if body is None else json.dumps(body).encode()
-            return self._tried(method, url, data, headers, stream=stream, silence=silence)
-
+        data = None if body is None else json.dumps(body).encode()
+        send = partial(self._tried, method, url, data, content, stream=stream, silence=silence)
         used = self.access
         response, read = send()
         if response.status == UNKNOWN_CALLER and self.renewed(used):
@@ -694,7 +569,7 @@ class Connection:
         method: str,
         url: str,
         data: bytes | None,
-        headers: Mapping[str, str],
+        content: str,
         *,
         stream: bool,
         silence: float | None,
@@ -702,21 +577,19 @@ class Connection:
         """Send a request until it is answered, or no more time or tries are left."""
         import urllib3
 
+        headers = self._headers()
+        if data is not None:
+            headers["content-type"] = content
         limited = math.isfinite(self._end)
         until = time.monotonic() + self._timeout
         if limited:
             until = min(self._end, until) if self._options.repeating else self._end
         for attempt in itertools.count(1):
-            left = until - time.monotonic()
-            if limited and left <= 0:
-                late = TimedOut(f"{self.access.server} took too long", hint=self._patience())
-                late.final = self.left <= 0
-                raise late
-            left = max(0.001, min(left, self._timeout))
-            reading = silence if stream else left
-            delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(attempt, _ATTEMPTS + 1))
-            delay *= _RANDOM.uniform(0.5, 1.0)
             begun = time.monotonic()
+            if limited and until <= begun:
+                raise self._late()
+            left = max(0.001, min(until - begun, self._timeout))
+            reading = silence if stream else left
             try:
                 response = self._pool.request(
                     method,
@@ -731,13 +604,7 @@ class Connection:
                     redirect=False,
                     preload_content=False,
                 )
-                read = b"" if stream else self._body(response, begun + left)
-                log(method, url, str(response.status), begun)
-            except _Overlong as error:
-                log(method, url, type(error).__name__, begun)
-                raise self.no_server(
-                    f"{method} {urlsplit(url).path} returned more than {MOST >> 20} MiB"
-                ) from error
+                read = b"" if stream else self._body(response, begun + left, method, url)
             # http.client has no other word for a chunk of a negative length.
             except (urllib3.exceptions.HTTPError, ValueError) as error:
                 log(method, url, type(error).__name__, begun)
@@ -745,50 +612,64 @@ class Connection:
                     isinstance(error, urllib3.exceptions.ProtocolError)
                     or (limited and isinstance(error, urllib3.exceptions.ReadTimeoutError))
                 )
-                if not passes or not self._again(attempt, delay, until):
+                if not passes or not self._pauses(attempt, until):
                     raise unreachable(
                         self.access.server, method, error, self._patience()
                     ) from error
             else:
+                log(method, url, str(response.status), begun)
                 overloaded = response.status == _OVERLOADED or (
                     method == "GET" and response.status in _PASSING
                 )
-                wait = whole(response.headers.get("retry-after", "").strip())
-                if wait is not None:
-                    # A server that goes on to ask for no delay is not asked without one for ever.
-                    delay = max(float(wait), delay if attempt >= _ATTEMPTS else 0.0)
-                if not overloaded or not self._again(attempt, delay, until):
+                wanted = whole(response.headers.get("retry-after", "").strip())
+                if not overloaded or not self._pauses(attempt, until, wanted):
                     return response, read
                 response.drain_conn()
-            time.sleep(delay)
         raise AssertionError("the last attempt returns or raises")
 
-    def _body(self, response: urllib3.BaseHTTPResponse, until: float) -> bytes:
-        """The whole body, decoded, by a moment of the monotonic clock; `_Overlong` beyond `MOST`.
+    def _pauses(self, attempt: int, until: float, wanted: int | None = None) -> bool:
+        """Wait before another try, as long as the server wants; False, at once, if there is none.
+
+        A server that goes on to ask for no delay is not asked without one for ever.
+        """
+        delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(attempt, _ATTEMPTS + 1))
+        delay *= _RANDOM.uniform(0.5, 1.0)
+        if wanted is not None:
+            delay = max(float(wanted), delay if attempt >= _ATTEMPTS else 0.0)
+        enough = math.isfinite(self._end) or attempt < _ATTEMPTS
+        if not enough or time.monotonic() + delay >= until:
+            return False
+        time.sleep(delay)
+        return True
+
+    def _late(self) -> TimedOut:
+        late = TimedOut(f"{self.access.server} took too long", hint=self._patience())
+        late.final = self.left <= 0
+        return late
+
+    def _body(
+        self, response: urllib3.BaseHTTPResponse, until: float, method: str, url: str
+    ) -> bytes:
+        """The whole body, decoded, by a moment of the monotonic clock; of `MOST` bytes at most.
 
         A time-out of urllib3 is for each read, and starts anew with every byte.
         """
         import urllib3
 
         pool: Any = self._pool
-        pieces, size = [], 0
+        body = bytearray()
         while piece := response.read1(_LARGE_PIECE):
-            pieces.append(piece)
-            size += len(piece)
-            if size > MOST:
+            body += piece
+            if len(body) > MOST:
                 response.close()
-                raise _Overlong
+                path = urlsplit(url).path
+                raise self.no_server(f"{method} {path} returned more than {MOST >> 20} MiB")
             if time.monotonic() > until:
                 response.close()
                 raise urllib3.exceptions.ReadTimeoutError(
                     pool, self.access.server, "the answer did not end in time"
                 )
-        return b"".join(pieces)
-
-    def _again(self, attempt: int, delay: float, until: float) -> bool:
-        """Whether there is another try after this one and the delay (seconds)."""
-        enough = math.isfinite(self._end) or attempt < _ATTEMPTS
-        return enough and time.monotonic() + delay < until
+        return bytes(body)
 
     def _patience(self) -> str:
         """How long was waited, as the person has said it."""
@@ -804,19 +685,6 @@ def log(method: str, url: str, outcome: str, begun: float) -> None:
         watch = "?watch=1" if "watch=1" in url else ""
         spent = round((time.monotonic() - begun) * 1000)
         _requests.debug("%s %s%s %s %d ms", method, path, watch, outcome, spent)
-
-
-def _warnings(response: urllib3.BaseHTTPResponse) -> tuple[str, ...]:
-    """The texts of Warning headers: `299 - "unknown field ..."`."""
-    said = ", ".join(response.headers.getlist("warning"))
-    found = re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', said)
-    return tuple(re.sub(r"\\(.)", r"\1", text) for text in found)
-
-
-def _is_object(one: object) -> bool:
-    """Whether something is an object of Kubernetes, as every list holds them."""
-    meta = one.get("metadata") if isinstance(one, dict) else None
-    return isinstance(meta, dict) and isinstance(meta.get("name"), str)
 
 
 # ---------------------------------------------------------------- trust, certificates, proxies

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from arena_topo.engines import REQUESTS
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -18,9 +16,7 @@ from arena_topo.errors import (
     NotFound,
     TimedOut,
 )
-from arena_topo.escaping import MOST, brief
-
-_said = logging.getLogger(REQUESTS)
+from arena_topo.escaping import brief
 
 UNKNOWN_CALLER = 401
 FORBIDDEN = 403
@@ -177,27 +173,27 @@ def parsed(body: bytes) -> Any:
     return found
 
 
-def failure(answer: Mapping[str, Any]) -> int | None:
+def is_object(one: object) -> bool:
+    """Whether something is an object of Kubernetes, as every list holds them."""
+    meta = one.get("metadata") if isinstance(one, dict) else None
+    return isinstance(meta, dict) and isinstance(meta.get("name"), str)
+
+
+def failure(answer: object) -> int | None:
     """The code of the error that a Status means, unless it says Success; None if it is none."""
-    if answer.get("kind") != "Status" or answer.get("status") == "Success":
+    if not isinstance(answer, dict) or answer.get("kind") != "Status":
+        return None
+    if answer.get("status") == "Success":
         return None
     code = answer.get("code")
     return code if isinstance(code, int) and code >= _ERRORS else _UNNAMED
-
-
-def _shortened(message: str) -> str:
-    """A message as far as people read it; who debugs is told the whole."""
-    if len(message) <= MOST:
-        return message
-    _said.debug("the API server says: %s", message)
-    return brief(message)
 
 
 def refusal(method: str, path: str, status: int, reason: str | None, body: bytes) -> ArenaError:
     """The error that an answer of the API server means; its message is kept, never a raw body."""
     said = parsed(body)
     said = said if isinstance(said, dict) and said.get("kind") == "Status" else {}
-    message = _shortened(str(said.get("message") or "")) or None
+    message = brief(str(said.get("message") or "")) or None
     target = _PATH.fullmatch(path)
     what = target["resource"] if target else path
     if target and target["sub"]:

@@ -1,7 +1,9 @@
 """Kubeconfig files -> Access: where an API server is, and how to prove who asks.
 
 Resolved as kubectl does: the file named, else the files of KUBECONFIG merged, else
-`~/.kube/config`; the first file to name a thing decides.
+`~/.kube/config`, else a pod's service account; the first file to name a thing decides. Tokens,
+passwords, certificates and credential plugins (KEP-541) are read here; users with an auth-provider
+go through the `kubernetes` package, which takes a third of a second to import.
 """
 
 from __future__ import annotations
@@ -9,22 +11,24 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from arena_topo.clusters import safe_yaml
 from arena_topo.engines import Options
-from arena_topo.errors import UsageError
+from arena_topo.errors import AccessDenied, TimedOut, UsageError
+from arena_topo.escaping import brief
 
 IN_CLUSTER = "the pod's service account"
-
-_NO_HEADER = "has characters that no request can carry"
 
 MOST = 16 << 20
 """Bytes of a kubeconfig: a cluster and a user with their certificates take about 8,000."""
@@ -32,11 +36,21 @@ MOST = 16 << 20
 MOST_VALUES = 200_000
 """Values in a kubeconfig: a cluster and a user have some 20."""
 
-PROVIDER = "auth-provider"
-"""A credential plugin of the kind that kubectl had until 1.25."""
-
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its own token, certificate authority and namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """A command that gives credentials: what a kubeconfig says under `exec` (KEP-541)."""
+
+    command: str
+    version: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    mode: str = "IfAvailable"
+    install_hint: str = ""
+    cluster_info: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +60,12 @@ class Access:
     `login` is `user:password` where the address of the server says who logs in, which `server` does
     not hold. `ca` is PEM text; `certificate` names PEM files of a client's certificate and key, or
     holds them. `groups` are those to act as a member of; whom to act as stands in `headers`.
-    `plugin` is set where the credentials have to be asked of somebody: the command of a credential
-    plugin, of which `exec` is all that the kubeconfig says, or the pod's service account. `rotates`
-    says that the token stands in a file of its own, which others renew. `files` are the kubeconfig,
-    as in KUBECONFIG; `cluster` and `identity` are the entries of it that count.
+    `plugin` and `provider` say whom to ask for credentials; `renewable`, that asking or reading
+    again may give others. `files` are the kubeconfig, as in KUBECONFIG; `cluster` and `identity`
+    are its entries that count.
     """
 
-    server: str = ""
+    server: str
     login: str = field(default="", repr=False)
     files: str = ""
     context: str | None = None
@@ -68,9 +81,9 @@ class Access:
     verify: bool = True
     server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
-    plugin: str | None = None
-    rotates: bool = False
-    exec: Mapping[str, Any] | None = field(default=None, repr=False)
+    plugin: Plugin | None = field(default=None, repr=False)
+    provider: bool = False
+    renewable: bool = False
 
     @property
     def sent(self) -> tuple[tuple[str, str], ...]:
@@ -86,10 +99,11 @@ def configured(options: Options) -> bool:
     """
     if options.kubeconfig or options.context or options.cluster or options.user:
         return True
-    if _in_cluster() or any(present(path) for path in _paths(options)):
+    paths = _paths(options)
+    if _in_cluster() or any(map(_present, paths)):
         return True
     named = os.environ.get("KUBECONFIG", "")
-    if named.strip(os.pathsep) and not any(_empty(path) for path in _paths(options)):
+    if named.strip(os.pathsep) and not any(map(_empty, paths)):
         raise UsageError(
             "KUBECONFIG names no file that is there",
             why=f"it is {named}",
@@ -101,83 +115,84 @@ def configured(options: Options) -> bool:
 def resolve(options: Options) -> Access:
     """Find the API server: by --kubeconfig, KUBECONFIG, ~/.kube/config, or from within a pod.
 
-    Credentials of a plugin are not asked for yet. UsageError names the file and the key that is
-    wrong.
+    A plugin or a provider is not asked yet. UsageError names the file and the key that is wrong.
     """
     if options.impersonate_groups and not options.impersonate:
         raise UsageError(
             "--as-group needs --as", hint="say whom to act as: --as NAME", flag="--as-group"
         )
-    paths = [path for path in _paths(options) if present(path)]
-    named = options.context or options.cluster or options.user
-    if not paths:
-        if options.kubeconfig:
-            raise UsageError(f"{options.kubeconfig}: there is no such kubeconfig")
-        if _in_cluster() and not named:
-            return _acting(Access(plugin=IN_CLUSTER), options)
+    paths, named = _paths(options), options.context or options.cluster or options.user
+    there = [path for path in paths if _present(path)]
+    if not there and options.kubeconfig:
+        raise UsageError(f"{options.kubeconfig}: there is no such kubeconfig")
+    config = _Kubeconfig.read(there)
+    context = options.context or config.current
+    if not config.contexts and not context and not named and _in_cluster():
+        found = _in_pod()
+    elif not there:
         raise UsageError(
             "no Kubernetes cluster is configured",
-            why=f"{os.pathsep.join(map(str, _paths(options)))} does not exist",
+            why=f"{os.pathsep.join(map(str, paths))} does not exist",
             hint="give --kubeconfig FILE, or use --backend local",
         )
-    config = _Kubeconfig.read(paths)
-    name = options.context or config.current
-    if not name and not options.cluster:
-        if not config.contexts and not named and _in_cluster():
-            return _acting(Access(plugin=IN_CLUSTER), options)
+    elif not context and not options.cluster:
         raise UsageError(
             f"{config.where}: current-context is not set",
             why=_there_are(config.contexts),
             hint="give --context NAME",
         )
-    return _acting(config.access(name, options), options)
+    else:
+        found = config.access(context, options)
+    if options.impersonate:
+        found = replace(
+            found,
+            user=options.impersonate,
+            headers={**found.headers, "impersonate-user": options.impersonate},
+            groups=options.impersonate_groups or found.groups,
+        )
+    return _sendable(found)
 
 
 def entries(options: Options) -> dict[str, tuple[str, ...]]:
     """The names of all `contexts`, `clusters` and `users`; UsageError as of `resolve`."""
-    paths = [path for path in _paths(options) if present(path)]
-    found = _Kubeconfig.read(paths)
+    found = _Kubeconfig.read([path for path in _paths(options) if _present(path)])
     kinds = {"contexts": found.contexts, "clusters": found.clusters, "users": found.users}
     return {kind: tuple(some) for kind, some in kinds.items()}
 
 
-def read_from(options: Options) -> tuple[tuple[str, bool], ...]:
-    """The kubeconfig files that would be looked into, firmest first, and whether each is there."""
-    return tuple((str(path), present(path)) for path in _paths(options))
+def read_from(options: Options) -> tuple[str, ...]:
+    """The kubeconfig files that are read, firmest first."""
+    return tuple(str(path) for path in _paths(options) if _present(path))
 
 
-def is_token(text: str) -> bool:
-    """Whether a text can be a bearer token (RFC 6750, 2.1, and whatever else is visible ASCII)."""
-    return text.isascii() and text.isprintable()
+def _sendable(found: Access) -> Access:
+    """The same access; UsageError, which shows no value, where a header cannot carry one.
+
+    A header is one line of Latin-1.
+    """
+    for name, text in found.sent:
+        if any(one < " " or one == "\x7f" or one > "\xff" for one in text):
+            raise UsageError(
+                f"{found.files or IN_CLUSTER}: {name} has characters that no request can carry",
+                why=_SAID_BY.get(name),
+            )
+    return found
 
 
-def _is_header(text: str) -> bool:
-    """Whether a header can carry a text: one line of Latin-1."""
-    return not any(one < " " or one == "\x7f" or one > "\xff" for one in text)
+_SAID_BY = {
+    "authorization": "it is made of the user's token, or of name and password",
+    "impersonate-user": "it is the name of --as, or the user's `as`",
+    "impersonate-group": "it is one of --as-group, or of the user's `as-groups`",
+}
 
 
-def _acting(found: Access, options: Options) -> Access:
-    """The same access, on behalf of whom the options name."""
-    if not options.impersonate:
-        return found
-    said = {"--as": [options.impersonate], "--as-group": options.impersonate_groups}
-    for flag, names in said.items():
-        if not all(map(_is_header, names)):
-            raise UsageError(f"{flag} {_NO_HEADER}", flag=flag)
-    return replace(
-        found,
-        user=options.impersonate,
-        headers={**found.headers, "impersonate-user": options.impersonate},
-        groups=options.impersonate_groups or found.groups,
-    )
+# ---------------------------------------------------------------- files
 
 
 def _paths(options: Options) -> list[Path]:
-    if options.kubeconfig:
-        return [_path(options.kubeconfig)]
-    named = os.environ.get("KUBECONFIG", "")
-    paths = [_path(part) for part in named.split(os.pathsep) if part]
-    return paths or [_path("~/.kube/config")]
+    named = options.kubeconfig or os.environ.get("KUBECONFIG", "")
+    parts = [named] if options.kubeconfig else [one for one in named.split(os.pathsep) if one]
+    return [_path(one) for one in parts or ["~/.kube/config"]]
 
 
 def _path(text: str) -> Path:
@@ -185,24 +200,18 @@ def _path(text: str) -> Path:
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises an error there
 
 
-def present(path: Path) -> bool:
+def _present(path: Path) -> bool:
     """Whether a file is there and says something."""
-    try:
+    with contextlib.suppress(OSError):
         return path.is_file() and path.stat().st_size > 0
-    except OSError:
-        return False
+    return False
 
 
 def _empty(path: Path) -> bool:
     """Whether a file is there and says nothing."""
-    try:
+    with contextlib.suppress(OSError):
         return path.is_char_device() or (path.is_file() and path.stat().st_size == 0)
-    except OSError:
-        return False
-
-
-def _in_cluster() -> bool:
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and present(SERVICE_ACCOUNT / "token")
+    return False
 
 
 def _there_are(names: Mapping[str, object]) -> str:
@@ -214,22 +223,23 @@ _IS_NONE: Mapping[type, str] = {
     str: "is no text",
     bool: "is neither true nor false",
     dict: "is no mapping",
+    list: "is no list",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One cluster, user or context, and the file it stands in, which its paths are relative to."""
+    """A mapping of a kubeconfig, where it stands, and the file, which its paths are relative to."""
 
     name: str
     value: Mapping[str, Any]
     path: Path
-    kind: str
+    where: str
 
     def fault(self, key: str, problem: str) -> UsageError:
-        return UsageError(f"{self.path}: {self.kind}s[{self.name}].{self.kind}.{key} {problem}")
+        return UsageError(f"{self.path}: {self.where}.{key} {problem}")
 
-    def _of(self, key: str, kind: type[_Value]) -> _Value | None:
+    def of(self, key: str, kind: type[_Value]) -> _Value | None:
         value = self.value.get(key)
         if value is None or value == "":
             return None
@@ -238,19 +248,17 @@ class _Entry:
         return value
 
     def text(self, key: str) -> str | None:
-        return self._of(key, str)
+        return self.of(key, str)
 
-    def flag(self, key: str) -> bool:
-        return bool(self._of(key, bool))
+    def texts(self, key: str) -> tuple[str, ...]:
+        found = self.value.get(key) or []
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise self.fault(key, "is no list of texts")
+        return tuple(found)
 
-    def mapping(self, key: str) -> Mapping[str, Any] | None:
-        return self._of(key, dict)
-
-    def header(self, key: str) -> str | None:
-        text = self.text(key)
-        if text is not None and not _is_header(text):
-            raise self.fault(key, _NO_HEADER)
-        return text
+    def below(self, key: str) -> _Entry | None:
+        found = self.of(key, dict)
+        return _Entry(self.name, found, self.path, f"{self.where}.{key}") if found else None
 
     def file(self, key: str) -> str | None:
         name = self.text(key)
@@ -301,22 +309,25 @@ class _Kubeconfig:
         return os.pathsep.join(map(str, self.paths))
 
     def access(self, name: str, options: Options) -> Access:
-        context = _Entry("", {}, self.paths[0], "context")
+        context = _Entry("", {}, self.paths[0], "contexts[].context")
         if name:
             context = self._chosen(name, "context", self.contexts)
-        cluster = self._part(options.cluster, context, "cluster", self.clusters)
-        user = self._part(options.user, context, "user", self.users)
-        if cluster is None:
+        named, who = (
+            options.cluster or context.text("cluster"),
+            options.user or context.text("user"),
+        )
+        if named is None:
             raise context.fault("cluster", "is missing")
-        server = cluster.text("server")
-        if server is None:
+        cluster = self._chosen(named, "cluster", self.clusters)
+        user = self._chosen(who, "user", self.users) if who else None
+        address = cluster.text("server")
+        if address is None:
             raise cluster.fault("server", "is missing")
         try:
-            server, login = parted(server)
+            server, login = parted(address)
         except ValueError:
-            problem = f"is no http or https address: {shown(server)!r}"
-            raise cluster.fault("server", problem) from None
-        server = server.rstrip("/")
+            raise cluster.fault("server", "is no http or https address") from None
+        server, ca = server.rstrip("/"), cluster.data("certificate-authority-data")
         found = Access(
             server=server,
             login=login,
@@ -324,30 +335,29 @@ class _Kubeconfig:
             context=name or None,
             cluster=cluster.name,
             namespace=context.text("namespace"),
-            user=user.name if user else None,
-            identity=user.name if user else None,
             server_name=cluster.text("tls-server-name"),
-            verify=not cluster.flag("insecure-skip-tls-verify"),
-        )
-        ca = cluster.data("certificate-authority-data")
-        found = replace(
-            found,
+            verify=not cluster.of("insecure-skip-tls-verify", bool),
             ca=ca.decode("latin-1") if ca else None,
             ca_file=None if ca else cluster.file("certificate-authority"),
             proxy=cluster.text("proxy-url") or proxy_of_environment(server),
+            # Go's http.Client sends what an address says of who logs in.
+            headers={"authorization": basic(login)} if login else {},
         )
         if not found.verify and (found.ca or found.ca_file):
             raise cluster.fault(
                 "insecure-skip-tls-verify", "is set beside a certificate-authority (kubectl's rule)"
             )
-        if user is not None:
-            found = _identified(found, user)
-        if login and "authorization" not in found.headers:
-            # Go's http.Client sends what an address says of who logs in.
-            found = replace(found, headers={**found.headers, "authorization": basic(login)})
+        if user is None:
+            return found
+        found = _identified(found, user)
+        if found.provider and (options.cluster or options.user):
+            raise UsageError(
+                f"user {user.name!r} has an auth-provider, which --cluster and --user cannot have",
+                hint="name a --context",
+            )
         return found
 
-    def _chosen(self, name: str, kind: str, entries: dict[str, _Entry]) -> _Entry:
+    def _chosen(self, name: str, kind: str, entries: Mapping[str, _Entry]) -> _Entry:
         if name in entries:
             return entries[name]
         import difflib  # noqa: PLC0415  only for the hint
@@ -356,20 +366,9 @@ class _Kubeconfig:
         raise UsageError(
             f"{self.where}: there is no {kind} {name!r}",
             why=_there_are(entries),
-            hint=f"did you mean --{kind} {close[0]}?" if close else None,
+            hint=f"did you mean {close[0]}?" if close else None,
             flag=f"--{kind}",
         )
-
-    def _part(
-        self, said: str | None, context: _Entry, kind: str, entries: dict[str, _Entry]
-    ) -> _Entry | None:
-        """The entry that is asked for, else that of the context, if it names any."""
-        if said:
-            return self._chosen(said, kind, entries)
-        name = context.text(kind)
-        if name is not None and name not in entries:
-            raise context.fault(kind, f"names {name!r}; {_there_are(entries)}")
-        return None if name is None else entries[name]
 
 
 def _load(path: Path) -> Mapping[str, Any]:
@@ -378,12 +377,11 @@ def _load(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(MOST + 1)
+        if len(text) > MOST:
+            raise UsageError(f"{path}: not a kubeconfig: it has more than {MOST >> 20} MiB")
+        document = safe_yaml.document(text, most=MOST_VALUES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(text) > MOST:
-        raise UsageError(f"{path}: not a kubeconfig: it has more than {MOST >> 20} MiB")
-    try:
-        document = safe_yaml.document(text, most=MOST_VALUES)
     except safe_yaml.Excess as error:
         raise UsageError(f"{path}: not a kubeconfig: it {error}") from error
     except yaml.YAMLError as error:
@@ -406,36 +404,33 @@ def _entries(path: Path, document: Mapping[str, Any], kind: str) -> Iterator[_En
     for index, one in enumerate(listed):
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
             raise UsageError(f"{path}: {kind}s[{index}].name is missing")
-        value = one.get(kind)
-        if value is not None and not isinstance(value, dict):
+        value = one.get(kind) or {}
+        if not isinstance(value, dict):
             raise UsageError(f"{path}: {kind}s[{index}].{kind} is no mapping")
-        yield _Entry(one["name"], value or {}, path, kind)
+        yield _Entry(one["name"], value, path, f"{kind}s[{one['name']}].{kind}")
+
+
+# ---------------------------------------------------------------- who asks
 
 
 def _identified(found: Access, user: _Entry) -> Access:
     """Add a user's token, password, certificate and impersonation, or who has to be asked."""
-    name = user.header("as")
-    headers = {"impersonate-user": name} if name else {}
-    if name and (uid := user.header("as-uid")):
-        headers["impersonate-uid"] = uid
-    groups = user.value.get("as-groups") or []
-    if not isinstance(groups, list) or not all(isinstance(one, str) for one in groups):
-        raise user.fault("as-groups", "is no list of texts")
-    if not all(map(_is_header, groups)):
-        raise user.fault("as-groups", _NO_HEADER)
-    found = replace(found, headers=headers, groups=tuple(groups), user=name or user.name)
-    if asked := user.mapping("exec"):
-        return replace(found, plugin=_command(user, asked), exec=asked)
-    if provider := user.mapping(PROVIDER):
-        settings = provider.get("config") or {}
-        if not isinstance(settings, dict) or not all(
-            isinstance(one, str) for one in settings.values()
-        ):
-            raise user.fault(f"{PROVIDER}.config", "is no mapping of texts")
-        return replace(found, plugin=PROVIDER)
-    token, rotates = _token(user)
-    found = replace(found, rotates=rotates)
-    if token:
+    headers = dict(found.headers)
+    name, uid = user.text("as"), user.text("as-uid")
+    if name:
+        headers |= {"impersonate-user": name} | ({"impersonate-uid": uid} if uid else {})
+    found = replace(
+        found,
+        identity=user.name,
+        user=name or user.name,
+        headers=headers,
+        groups=user.texts("as-groups"),
+    )
+    if asked := user.below("exec"):
+        return replace(found, plugin=_plugin(asked), renewable=True)
+    if user.of("auth-provider", dict):
+        return replace(found, provider=True, renewable=True)
+    if token := _token(user):
         headers["authorization"] = f"Bearer {token}"
     elif login := user.text("username"):
         headers["authorization"] = basic(f"{login}:{user.text('password') or ''}")
@@ -445,33 +440,177 @@ def _identified(found: Access, user: _Entry) -> Access:
     if bool(certificate) != bool(private):
         missing = "client-key" if certificate else "client-certificate"
         raise user.fault(missing, "is missing beside its other half")
-    if certificate and private:
-        found = replace(found, certificate=(certificate, private))
-    return replace(found, headers=headers)
+    pair = (certificate, private) if certificate and private else None
+    return replace(found, certificate=pair, renewable=bool(user.text("tokenFile")))
 
 
-def _token(user: _Entry) -> tuple[str, bool]:
-    """A user's token, or nothing, and whether it stands in a file of its own."""
-    key, token = "token", user.text("token") or ""
+def _token(user: _Entry) -> str:
+    """A user's token; that of a file is rotated in place, so it is newer than one beside it."""
+    token = user.text("token") or ""
     if token_file := user.file("tokenFile"):
-        # It is rotated in place, so it is newer than a token written beside it.
-        key = "tokenFile"
         try:
             token = Path(token_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise user.fault(key, f"names {token_file}, which cannot be read") from error
-    token = token.strip()
-    if not is_token(token):
-        raise user.fault(key, "has characters that no token has")
-    return token, key == "tokenFile"
+            problem = f"names {token_file}, which cannot be read"
+            raise user.fault("tokenFile", problem) from error
+    return token.strip()
 
 
-def _command(user: _Entry, asked: Mapping[str, Any]) -> str:
-    """The command of a plugin; one with a slash is relative to the kubeconfig (kubectl's rule)."""
-    command = asked.get("command")
-    if not isinstance(command, str) or not command:
-        raise user.fault("exec.command", "is missing")
-    return str(user.path.parent.absolute() / _path(command)) if os.sep in command else command
+def _plugin(asked: _Entry) -> Plugin:
+    """What a user's `exec` says; a command with a slash is relative to the file, as in kubectl."""
+    command = asked.text("command")
+    if command is None:
+        raise asked.fault("command", "is missing")
+    variables = asked.of("env", list) or []
+    try:
+        env = {one["name"]: one.get("value") or "" for one in variables}
+        "".join((*env, *env.values()))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise asked.fault("env", "is no list of names and values") from error
+    if os.sep in command:
+        command = str(asked.path.parent.absolute() / _path(command))
+    return Plugin(
+        command=command,
+        version=asked.text("apiVersion") or "client.authentication.k8s.io/v1",
+        args=asked.texts("args"),
+        env=env,
+        mode=asked.text("interactiveMode") or "IfAvailable",
+        install_hint=asked.text("installHint") or "",
+        cluster_info=bool(asked.of("provideClusterInfo", bool)),
+    )
+
+
+def _in_cluster() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and _present(SERVICE_ACCOUNT / "token")
+
+
+def _in_pod() -> Access:
+    """The server, the credentials and the namespace that a pod finds inside itself."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
+    authority, space = SERVICE_ACCOUNT / "ca.crt", SERVICE_ACCOUNT / "namespace"
+    try:
+        server, _ = parted(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
+        token = (SERVICE_ACCOUNT / "token").read_text(encoding="utf-8").strip()
+        namespace = space.read_text(encoding="utf-8").strip() if _present(space) else None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{IN_CLUSTER} cannot be used", why="it is no text") from error
+    except ValueError:
+        raise UsageError(
+            f"{IN_CLUSTER} cannot be used",
+            why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT make no address",
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{IN_CLUSTER} cannot be used", why=error.strerror) from error
+    return Access(
+        server=server,
+        namespace=namespace,
+        headers={"authorization": f"Bearer {token}"},
+        ca_file=str(authority) if _present(authority) else None,
+        proxy=proxy_of_environment(server),
+        renewable=True,
+    )
+
+
+def provided(found: Access) -> Access:
+    """The same access with what the `kubernetes` package makes of the user's auth-provider."""
+    from kubernetes.client.configuration import Configuration
+    from kubernetes.config import load_kube_config
+
+    settings: Any = Configuration()
+    load: Any = load_kube_config
+    try:
+        load(config_file=found.files, context=found.context, client_configuration=settings)
+        said = settings.auth_settings().get("BearerToken") or {}
+    except Exception as error:  # its readers raise whatever nonsense makes them raise
+        raise UsageError(f"{found.files}: {brief(str(error))}") from error
+    if not said.get("value"):
+        raise AccessDenied(
+            f"the auth-provider of user {found.identity!r} gave no credentials",
+            hint="log in again with the tool of your cluster",
+        )
+    headers = {**found.headers, "authorization": str(said["value"])}
+    return _sendable(replace(found, headers=headers))
+
+
+def asked(found: Access, plugin: Plugin, *, patience: float | None = None) -> Access:
+    """The same access with what the credential plugin of its user answers.
+
+    The command may talk to the person where there is a terminal, and then takes as long as the
+    person does, such as in a browser; else `patience` seconds. UsageError if it cannot be started,
+    AccessDenied if it gives nothing, TimedOut if it takes longer.
+    """
+    who = f"the credential plugin of user {found.identity!r}"
+    by_hand = f"run it by hand: {plugin.command}"
+
+    def nothing(why: str) -> AccessDenied:
+        return AccessDenied(f"{who} gave no credentials", why=brief(why), hint=by_hand)
+
+    talks = all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    if plugin.mode == "Always" and not talks:
+        raise nothing("it wants to ask you something, and there is no terminal")
+    talks = talks and plugin.mode != "Never"
+    try:
+        done = subprocess.run(
+            [plugin.command, *plugin.args],
+            env={**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": _info(found, plugin, talks)},
+            stdin=None if talks else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if talks else subprocess.PIPE,
+            timeout=None if talks else patience,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        text = brief((error.stderr or b"").decode("utf-8", "replace"))
+        raise TimedOut(
+            f"{who} did not answer in {patience:g} s",
+            why=text or "it may wait for somebody, and there is no terminal on which it could ask",
+            hint=f"allow more with --request-timeout, or {by_hand}",
+        ) from error
+    # ValueError: a word or a variable that no process can have.
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f"{who} cannot be started",
+            why=f"{plugin.command}: {reason}",
+            hint=brief(plugin.install_hint) or "is it in PATH?",
+        ) from error
+    said = (done.stderr or b"").decode("utf-8", "replace").strip()
+    if done.returncode:
+        raise nothing(said or f"it ended with code {done.returncode}")
+    try:
+        status = json.loads(done.stdout)["status"]
+        token, certificate, key = (
+            str(status.get(one) or "").strip()
+            for one in ("token", "clientCertificateData", "clientKeyData")
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise nothing(said or "it printed no ExecCredential") from error
+    if not token and not (certificate and key):
+        raise nothing(said or "its ExecCredential has no token and no certificate")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    pair = (certificate.encode(), key.encode()) if certificate and key else found.certificate
+    return _sendable(replace(found, headers={**found.headers, **headers}, certificate=pair))
+
+
+def _info(found: Access, plugin: Plugin, talks: bool) -> str:  # noqa: FBT001  the document's field
+    spec: dict[str, Any] = {"interactive": talks}
+    if plugin.cluster_info:
+        authority = found.ca.encode("latin-1") if found.ca else b""
+        if found.ca_file:
+            authority = Path(found.ca_file).read_bytes()
+        cluster = {
+            "server": found.server,
+            "tls-server-name": found.server_name,
+            "insecure-skip-tls-verify": not found.verify,
+            "certificate-authority-data": base64.b64encode(authority).decode(),
+            "proxy-url": found.proxy,
+        }
+        spec["cluster"] = {key: value for key, value in cluster.items() if value}
+    return json.dumps({"apiVersion": plugin.version, "kind": "ExecCredential", "spec": spec})
+
+
+# ---------------------------------------------------------------- addresses
 
 
 def basic(login: str) -> str:
@@ -495,55 +634,44 @@ def parted(address: str) -> tuple[str, str]:
     return bare, f"{unquote(user)}:{unquote(password)}" if login else ""
 
 
-def shown(address: str) -> str:
-    """As much of any address, odd ones included, as a person may see: no login and no query."""
-    scheme = re.match(r"[a-z][a-z0-9+.-]*://", address, re.IGNORECASE)
-    rest = re.split(r"[?#]", address[scheme.end() if scheme else 0 :].rpartition("@")[2])[0]
-    return f"{scheme[0] if scheme else ''}{rest}"
-
-
 def proxy_of_environment(server: str) -> str | None:
     """The proxy that HTTPS_PROXY and NO_PROXY give an http or https address, by Go's rules."""
-    scheme, _, _ = server.partition("://")
-    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
-    if not any(os.environ.get(name) for name in names):
-        return None
-    from urllib.request import getproxies_environment  # noqa: PLC0415
-
     split = urlsplit(server)
-    port = split.port or (443 if scheme == "https" else 80)
-    if _reached_directly(split.hostname or "", port):
-        return None
-    proxies = getproxies_environment()
-    return proxies.get(scheme) or proxies.get("all")
+    proxy = _variable(f"{split.scheme}_proxy") or _variable("all_proxy")
+    host, port = split.hostname or "", split.port or (443 if split.scheme == "https" else 80)
+    return proxy if proxy and not _reached_directly(host, str(port)) else None
 
 
-def _reached_directly(host: str, port: int) -> bool:
-    """Whether a host is this machine or in NO_PROXY (golang.org/x/net/http/httpproxy, v0.30)."""
-    address = _address(host)
+def _variable(name: str) -> str | None:
+    return os.environ.get(name.upper()) or os.environ.get(name)
+
+
+def _reached_directly(host: str, port: str) -> bool:
+    """Whether a host is this machine or in NO_PROXY (golang.org/x/net/http/httpproxy, v0.30).
+
+    Entries are like `10.0.0.0/8`, `x.org` and `*.x.org:80`.
+    """
+    address = own[0] if (own := _network(host)) is not None else None
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
-    listed = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
-    return any(_names(entry.strip(), host, port) for entry in listed.lower().split(","))
+    for entry in map(str.strip, (_variable("no_proxy") or "").lower().split(",")):
+        named, network = entry, _network(entry)
+        if network is None:
+            split = re.fullmatch(r"\[?([^\[\]]+?)\]?(?::(\d*))?", entry)
+            if split is None or split[2] not in {None, "", port}:
+                continue
+            named, network = split[1], _network(split[1])
+        domain = named.removeprefix("*")
+        if network is not None:
+            if address is not None and address in network:
+                return True
+        elif host == domain or host.endswith(f".{domain.removeprefix('.')}") or not domain:
+            return True
+    return False
 
 
-def _names(entry: str, host: str, port: int) -> bool:
-    """Whether an entry of NO_PROXY is, or holds, a host: `10.0.0.0/8`, `x.org`, `*.x.org:80`."""
-    address = _address(host)
-    with contextlib.suppress(ValueError):
-        network = ip_network(entry, strict=False)
-        return address is not None and address in network
-    split = re.fullmatch(r"\[?([^\[\]]+?)\]?(?::(\d*))?", entry)
-    if split is None or split[2] not in {None, "", str(port)}:
-        return False
-    if (named := _address(split[1])) is not None:
-        return address == named
-    domain = split[1].removeprefix("*")
-    return host == domain or host.endswith(f".{domain.removeprefix('.')}") or not domain
-
-
-def _address(text: str) -> IPv4Address | IPv6Address | None:
+def _network(text: str) -> IPv4Network | IPv6Network | None:
     try:
-        return ip_address(text)
+        return ip_network(text, strict=False)
     except ValueError:
         return None
