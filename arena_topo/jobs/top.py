@@ -22,7 +22,7 @@ from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
-from arena_topo.engines import Backend, JobStatus, Phase, measured
+from arena_topo.engines import Backend, JobStatus, Phase, metrics
 from arena_topo.errors import NotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
@@ -163,7 +163,7 @@ def job(
             str(one.gpus),
             one_line(view.place_of(one, one.node_ip)),
         ]
-        for at, cells in enumerate(measured.cells(status, one, told)):
+        for at, cells in enumerate(metrics.cells(status, one, told)):
             lines.append("  " + "\t".join([*(row if at == 0 else [""] * len(row)), *cells]))
     total_line = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
     head = view.head(replace(status, model_name="", model_version="", model_source=""), now)

@@ -115,7 +115,7 @@ def _instances(status: JobStatus, now: float) -> str:
 
 
 def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:
-    from arena_topo.engines import measured  # noqa: PLC0415 - only for those who ask
+    from arena_topo.engines import metrics  # noqa: PLC0415 - only for those who ask
 
     header = (
         "INSTANCE",
@@ -128,7 +128,7 @@ def _gpus(status: JobStatus, samples: Sequence[GpuSample]) -> str:
     rows = []
     for one in in_order(status.instances):
         pod = (one.name, place_of(one, one.node_ip), str(one.gpus))
-        for cells in measured.cells(status, one, samples):
+        for cells in metrics.cells(status, one, samples):
             rows.append((*pod, *cells))
             pod = ("", "", "")
     total = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
@@ -306,9 +306,9 @@ def job_value(
 def _instance_value(one: Instance, now: float, samples: Sequence[GpuSample]) -> dict[str, Any]:
     measures: dict[str, Any] = {}
     if samples:
-        from arena_topo.engines import measured  # noqa: PLC0415 - only where there are some
+        from arena_topo.engines import metrics  # noqa: PLC0415 - only where there are some
 
-        measures = measured.value(samples, one.name)
+        measures = metrics.value(samples, one.name)
     return {
         "ip": one.ip,
         "status": one.status,

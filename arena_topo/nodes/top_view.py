@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arena_topo import layout
-from arena_topo.engines.measured import percent
+from arena_topo.engines.metrics import percent
 from arena_topo.engines.occupancy import SHARE_CORE, SHARE_MEMORY, Mode, NodePod, NodeStatus, Share
 from arena_topo.escaping import one_line
 from arena_topo.layout import Column

@@ -139,7 +139,8 @@ class Connection:
     itself: its tries too are within the request timeout); TimedOut once it has passed.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, at: Access | None = None) -> None:
+        """Of the options what says where the server is; `at` in its place, where it is given."""
         self._options = options
         self._timeout = options.request_timeout or math.inf
         self._limit = math.inf if options.deadline is None else options.deadline
@@ -149,7 +150,7 @@ class Connection:
         """Seconds without a byte after which an answer is given up that must come at once."""
         # In one piece, as threads answer for each other: a time, and when it came (monotonic).
         self._clock: tuple[float, float] | None = None
-        self.access = access(options)
+        self.access = at or access(options)
         self._pool = pool_of(self.access)
         self._renewing = threading.Lock()
 
@@ -316,7 +317,7 @@ class Connection:
         self, path: str, query: Mapping[str, str], decode: _ReadPage | None
     ) -> Mapping[str, Any]:
         """A page of a list, with objects in its `items`, or null, as Go writes an empty list."""
-        response, data = self._answer("GET", path, query)
+        response, data = self.answer("GET", path, query)
         page = decode(data) if decode is not None and response.status < _REDIRECT else None
         if page is None:
             page, _ = self._read("GET", path, response, data)
@@ -393,7 +394,7 @@ class Connection:
         """
         from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-        response, _ = self._answer("GET", path, query, stream=True, silence=silence)
+        response, _ = self.answer("GET", path, query, stream=True, silence=silence)
         try:
             if not _GOOD <= response.status < _REDIRECT:
                 said = response.read(_PIECE)
@@ -497,7 +498,7 @@ class Connection:
         content: str = "application/json",
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         return self._read(
-            method, path, *self._answer(method, path, query, body, content=content), body
+            method, path, *self.answer(method, path, query, body, content=content), body
         )
 
     def _read(
@@ -535,7 +536,7 @@ class Connection:
             hint=IN_BETWEEN,
         )
 
-    def _answer(
+    def answer(
         self,
         method: str,
         path: str,

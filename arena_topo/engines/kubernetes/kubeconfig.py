@@ -150,7 +150,7 @@ def resolve(options: Options) -> Access:
             headers={**found.headers, "impersonate-user": options.impersonate},
             groups=options.impersonate_groups or found.groups,
         )
-    return _sendable(found)
+    return sendable(found)
 
 
 def entries(options: Options) -> dict[str, tuple[str, ...]]:
@@ -165,7 +165,7 @@ def read_from(options: Options) -> tuple[str, ...]:
     return tuple(str(path) for path in _paths(options) if _present(path))
 
 
-def _sendable(found: Access) -> Access:
+def sendable(found: Access) -> Access:
     """The same access; UsageError, which shows no value, where a header cannot carry one.
 
     A header is one line of Latin-1.
@@ -530,7 +530,7 @@ def provided(found: Access) -> Access:
             hint="log in again with the tool of your cluster",
         )
     headers = {**found.headers, "authorization": str(said["value"])}
-    return _sendable(replace(found, headers=headers))
+    return sendable(replace(found, headers=headers))
 
 
 def asked(found: Access, plugin: Plugin, *, patience: float | None = None) -> Access:
@@ -590,7 +590,7 @@ def asked(found: Access, plugin: Plugin, *, patience: float | None = None) -> Ac
         raise nothing(said or "its ExecCredential has no token and no certificate")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     pair = (certificate.encode(), key.encode()) if certificate and key else found.certificate
-    return _sendable(replace(found, headers={**found.headers, **headers}, certificate=pair))
+    return sendable(replace(found, headers={**found.headers, **headers}, certificate=pair))
 
 
 def _info(found: Access, plugin: Plugin, talks: bool) -> str:  # noqa: FBT001  the document's field

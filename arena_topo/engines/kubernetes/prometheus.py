@@ -4,37 +4,39 @@ Found as arena finds it (v0.15.5, pkg/prometheus/query.go): by the address that 
 PROMETHEUS_ADDRESS or elsewhere, else by the labels of its service, to which the API server passes
 requests on. After arena's three come the labels of the Prometheus operator and of the community's
 chart.
+
+Two exporters are known: arena's own (`nvidia_gpu_*`, of kubernetes-artifacts/prometheus in
+kubeflow/arena) and NVIDIA's dcgm-exporter (`DCGM_FI_DEV_*`, etc/default-counters.csv there). Their
+labels differ, and a Prometheus may rename them again: whatever names a pod, a node or a GPU counts.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
+import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
-from arena_topo.engines import metrics
-from arena_topo.engines.kubernetes.failures import cause
-from arena_topo.engines.kubernetes.kubeconfig import basic, parted, proxy_of_environment
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, TimedOut
+from arena_topo.engines import Options
+from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.failures import parsed, refusal
+from arena_topo.engines.kubernetes.kubeconfig import (
+    Access,
+    basic,
+    parted,
+    proxy_of_environment,
+    sendable,
+)
+from arena_topo.engines.metrics import MIB, GpuSample
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError
 from arena_topo.escaping import brief
-
-if TYPE_CHECKING:
-    from arena_topo.engines import Options
-    from arena_topo.engines.kubernetes.connection import Connection
-    from arena_topo.engines.metrics import GpuSample
 
 ADDRESS, TOKEN = "PROMETHEUS_ADDRESS", "PROMETHEUS_TOKEN"
 """Environment variables that arena reads too."""
 
 PATIENCE = 2.0
 """Seconds that looking for a Prometheus and asking it may take in all."""
-
-MOST = 128 << 20
-"""Bytes of an answer, decoded: a sample takes about 600, and 1000 nodes of 8 GPUs have 64,000."""
 
 SERVICES = (
     ("kubernetes.io/service-name=prometheus-admin", 9335),
@@ -45,10 +47,39 @@ SERVICES = (
 )
 """Labels of services behind which a Prometheus is, and the port it has there, best first."""
 
+SERIES: Mapping[str, float] = {
+    "nvidia_gpu_duty_cycle": 1.0,
+    "nvidia_gpu_memory_used_bytes": 1.0,
+    "nvidia_gpu_memory_total_bytes": 1.0,
+    "DCGM_FI_DEV_GPU_UTIL": 1.0,
+    "DCGM_FI_DEV_FB_USED": MIB,
+    "DCGM_FI_DEV_FB_FREE": MIB,
+    "DCGM_FI_DEV_FB_RESERVED": MIB,
+    "DCGM_FI_DEV_FB_TOTAL": MIB,
+}
+"""The series that are read, and what makes percent or bytes of their values."""
+
+POD_LABELS = ("exported_pod", "pod_name", "pod")
+"""Where series name the pod that uses a GPU; `pod` may be the exporter's own."""
+
+NAMESPACE_LABELS = ("exported_namespace", "namespace_name", "pod_namespace", "namespace")
+
+_NODE_LABELS = ("node_name", "node", "kubernetes_node", "exported_node", "Hostname", "instance")
+_INDEX_LABELS = ("minor_number", "gpu", "index", "device")
+_UUID_LABELS = ("uuid", "UUID")
+
+_EXPORTER = re.compile(r"dcgm-exporter|gpu-exporter|nvidia-smi-exporter")
+"""Names of pods that measure GPUs: a GPU that nobody uses is not theirs."""
+
+_LONGEST_FILTER = 2000
+"""Characters of a list of pods in a query, which travels in an address; longer, all are asked."""
+
+_PERCENT = 100.0
+_BYTES = float(1 << 50)
+"""Bytes that no GPU has: thousands of times what any has today."""
+
 _PATH = "/api/v1/query"
 _NOT_OK = 300
-_ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-_PIECE = 1 << 16
 
 
 class Prometheus:
@@ -59,7 +90,7 @@ class Prometheus:
 
     def __init__(self, api: Connection, options: Options) -> None:
         self._api, self._options = api, options
-        self._found: tuple[str | None] | None = None
+        self._found: tuple[tuple[Connection, str] | None] | None = None
 
     def gpus(
         self,
@@ -72,24 +103,20 @@ class Prometheus:
 
         None where there is no Prometheus or it cannot be asked; `tell` hears why.
         """
-        query, deadline = metrics.query(pods), time.monotonic() + PATIENCE
-        address = self._options.prometheus_address or os.environ.get(ADDRESS)
+        deadline = time.monotonic() + PATIENCE
         try:
-            if address:
-                return metrics.samples(_asked(address, query, deadline), namespace=namespace)
-            with self._api.within(PATIENCE):
-                if self._found is None:
-                    self._found = (found(self._api),)
-                [path] = self._found
-                if path is not None:
-                    left = max(0.1, deadline - time.monotonic())
-                    pieces = self._api.streamed(path, {"query": query}, silence=left)
-                    answer = _read("Prometheus", pieces, deadline)
-                    return metrics.samples(answer, namespace=namespace)
-            tell(
-                "no Prometheus was found that could say what GPUs do; if there is one,"
-                f" set {ADDRESS}, or label its service {SERVICES[1][0]}"
-            )
+            if self._found is None:
+                with self._api.within(PATIENCE):
+                    self._found = (self._look(),)
+            [found] = self._found
+            if found is None:
+                tell(
+                    "no Prometheus was found that could say what GPUs do; if there is one,"
+                    f" set {ADDRESS}, or label its service {SERVICES[1][0]}"
+                )
+                return ()
+            with found[0].within(deadline - time.monotonic()):
+                return samples(self._vector(*found, query(pods)), namespace=namespace)
         except AccessDenied as error:
             tell(
                 f"what GPUs do is not known: {error.message}; set {ADDRESS} to ask Prometheus"
@@ -98,82 +125,167 @@ class Prometheus:
         except ArenaError as error:
             # It may have gone elsewhere.
             self._found = None
-            why = f": {error.why}" if error.why else ""
-            tell(f"what GPUs do is not known: {error.message}{why}")
-        except _ODD:
-            # What measures is not what is looked at: nothing that it says may be in the way.
-            tell("what GPUs do is not known: Prometheus gave an answer that makes no sense")
+            tell(
+                f"what GPUs do is not known: {error.message}{f': {error.why}' if error.why else ''}"
+            )
         return ()
 
+    def _look(self) -> tuple[Connection, str] | None:
+        """Whom to ask, and under which path; None where nothing looks like a Prometheus."""
+        if address := self._options.prometheus_address or os.environ.get(ADDRESS):
+            return Connection(self._options, _at(address)), _PATH
+        for labels, port in SERVICES:
+            for service in self._api.collect("/api/v1/services", labelSelector=labels):
+                meta = service["metadata"]
+                return self._api, (
+                    f"/api/v1/namespaces/{meta.get('namespace')}/services"
+                    f"/http:{meta['name']}:{_port(service, port)}/proxy{_PATH}"
+                )
+        return None
 
-def _read(where: str, pieces: Iterable[bytes], deadline: float) -> list[Any]:
-    """The vector in an answer; TimedOut or ClusterError if it is late, too much, or none."""
-    body = bytearray()
-    for piece in pieces:
-        body += piece
-        if len(body) > MOST:
-            raise ClusterError(f"{where} answers with more than {MOST >> 20} MiB")
-        if time.monotonic() > deadline:
-            raise TimedOut(f"{where} does not answer", why=f"it had {PATIENCE:g} s")
+    def _vector(self, api: Connection, path: str, asked: str) -> list[Any]:
+        response, data = api.answer("GET", path, {"query": asked})
+        if response.status >= _NOT_OK:
+            if api is self._api:
+                raise refusal("GET", path, response.status, response.reason, data)
+            said = f"{response.status} {response.reason or ''}".rstrip()
+            raise ClusterError(f"{api.access.server} answers {said}")
+        answer = parsed(data)
+        told = answer.get("data") if isinstance(answer, dict) else None
+        if isinstance(told, dict) and isinstance(told.get("result"), list):
+            return list(told["result"])
+        why = answer.get("error") if isinstance(answer, dict) else None
+        raise ClusterError("Prometheus gave no samples", why=brief(str(why)) if why else None)
+
+
+def _at(address: str) -> Access:
+    """A Prometheus at an address; ClusterError, without a password, for what is none."""
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ClusterError(f"{where} does not answer like a Prometheus") from error
-    if isinstance(answer, dict) and answer.get("status") == "success":
-        data = answer.get("data")
-        if isinstance(data, dict) and isinstance(data.get("result"), list):
-            return list(data["result"])
-    said = answer.get("error") if isinstance(answer, dict) else None
-    raise ClusterError("Prometheus gave no samples", why=brief(str(said)) if said else None)
-
-
-def found(api: Connection) -> str | None:
-    """The path that the API server passes on to a Prometheus; None if no service looks like one."""
-    for labels, port in SERVICES:
-        for service in api.collect("/api/v1/services", labelSelector=labels):
-            meta = service.get("metadata") or {}
-            at = _port(service, port)
-            return (
-                f"/api/v1/namespaces/{meta.get('namespace')}/services/http:{meta.get('name')}:{at}"
-                f"/proxy{_PATH}"
-            )
-    return None
+        bare, login = parted(address)
+    except ValueError:
+        raise ClusterError(f"{ADDRESS} is no address such as http://10.0.0.1:9090") from None
+    headers = {"authorization": basic(login)} if login else {}
+    if token := os.environ.get(TOKEN, "").strip():
+        headers = {"authorization": f"Bearer {token}"}
+    proxy = proxy_of_environment(bare)
+    return sendable(Access(server=bare.rstrip("/"), headers=headers, proxy=proxy, files=TOKEN))
 
 
 def _port(service: Mapping[str, Any], usual: int) -> int:
     """The port of a service that queries go to: the usual one, else one for the web, else any."""
-    ports = [one for one in (service.get("spec") or {}).get("ports") or () if one.get("port")]
+    listed = (service.get("spec") or {}).get("ports") or ()
+    ports = [one for one in listed if isinstance(one.get("port"), int)]
     if not ports or any(one["port"] == usual for one in ports):
         return usual
-    web = [one for one in ports if str(one.get("name")) in {"web", "http", "http-web"}]
+    web = [one for one in ports if one.get("name") in ("web", "http", "http-web")]
     return int((web or ports)[0]["port"])
 
 
-def _asked(address: str, query: str, deadline: float) -> list[Any]:
-    """What a Prometheus at an address answers; ClusterError, without a password, if it does not."""
-    import urllib3
+# ---------------------------------------------------------------- series
 
-    try:
-        bare, login = parted(address)
-    except ValueError:
-        raise ClusterError("its address is none such as http://10.0.0.1:9090") from None
-    headers = {"accept": "application/json"}
-    if token := os.environ.get(TOKEN, "").strip():
-        if not (token.isascii() and token.isprintable()):
-            raise ClusterError(f"{TOKEN} has characters that no token has")
-        headers["authorization"] = f"Bearer {token}"
-    elif login:
-        headers["authorization"] = basic(login)
-    settings: dict[str, Any] = {"retries": False, "timeout": max(0.1, deadline - time.monotonic())}
-    proxy = proxy_of_environment(bare)
-    url = f"{bare.rstrip('/')}{_PATH}?{urlencode({'query': query})}"
-    try:
-        pool = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
-        answer = pool.request("GET", url, headers=headers, redirect=False, preload_content=False)
-        with pool, contextlib.closing(answer):
-            if answer.status >= _NOT_OK:
-                said = f"{answer.status} {answer.reason or ''}".rstrip()
-                raise ClusterError(f"{bare} answers {said}")
-            return _read(bare, iter(lambda: answer.read1(_PIECE), b""), deadline)
-    except (urllib3.exceptions.HTTPError, ValueError) as error:
-        raise ClusterError(f"{bare} does not answer", why=cause(error)) from error
+
+def query(pods: Collection[str] = ()) -> str:
+    """The PromQL for all known series, or for those of some pods."""
+    names = f'__name__=~"{"|".join(SERIES)}"'
+    wanted = "|".join(sorted(pods)).replace(".", "[.]")
+    if not wanted or len(wanted) > _LONGEST_FILTER:
+        return f"{{{names}}}"
+    return " or ".join(f'{{{names},{label}=~"{wanted}"}}' for label in POD_LABELS)
+
+
+def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[GpuSample, ...]:
+    """The samples in the `result` of a Prometheus vector, by node and GPU.
+
+    What is no vector of known series is left out, and so is what is no percentage, or is no number
+    of bytes that a GPU could have; only GPUs of a namespace where one is named. A GPU that several
+    exporters measure, or one that several jobs of Prometheus scrape, counts once, known by its
+    uuid, or where none is told by node and index. Of its parts (MIG) the fullest counts.
+    """
+    told = list(_readable(results))
+    uuids = {_place(labels): uuid for labels, _ in told if (uuid := _first(labels, _UUID_LABELS))}
+    found: dict[tuple[object, str, str], dict[str, float]] = {}
+    named: dict[object, Mapping[str, str]] = {}
+    for labels, value in told:
+        place = _place(labels)
+        gpu = _first(labels, _UUID_LABELS) or uuids.get(place) or place
+        known = found.setdefault((gpu, *_holder(labels)), {})
+        known[labels["__name__"]] = max(known.get(labels["__name__"], 0.0), value)
+        named[gpu] = min(named.get(gpu, labels), labels, key=_rank)
+    held = {gpu for gpu, _, pod in found if pod}
+    shown: dict[tuple[str, int, str, str], GpuSample] = {}
+    for (who, space, pod), values in found.items():
+        # Not every exporter knows who has a GPU; whoever does is heard.
+        if (not pod and who in held) or (namespace is not None and space not in {"", namespace}):
+            continue
+        node, index = _place(named[who])
+        uuid = who if isinstance(who, str) else ""
+        sample = _sample(values, node=node, index=index, namespace=space, pod=pod, uuid=uuid)
+        shown.setdefault((node, index, space, pod), sample)
+    return tuple(one for _, one in sorted(shown.items()))
+
+
+def _sample(values: Mapping[str, float], **known: Any) -> GpuSample:
+    """What was heard of a GPU; of two exporters arena's own is believed."""
+
+    def first(*names: str) -> float | None:
+        return next((values[name] for name in names if name in values), None)
+
+    used, free = first("DCGM_FI_DEV_FB_USED"), first("DCGM_FI_DEV_FB_FREE")
+    total = first("nvidia_gpu_memory_total_bytes", "DCGM_FI_DEV_FB_TOTAL")
+    if total is None and used is not None and free is not None:
+        total = used + free + (first("DCGM_FI_DEV_FB_RESERVED") or 0.0)
+    return GpuSample(
+        duty_cycle=first("nvidia_gpu_duty_cycle", "DCGM_FI_DEV_GPU_UTIL"),
+        memory_used=first("nvidia_gpu_memory_used_bytes", "DCGM_FI_DEV_FB_USED"),
+        memory_total=None if total is None or total > _BYTES else total,
+        **known,
+    )
+
+
+def _readable(results: Iterable[Any]) -> Iterator[tuple[dict[str, str], float]]:
+    """The labels and values, in percent or bytes, of the series that make sense."""
+    for one in results:
+        try:
+            labels = {name: text for name, text in one["metric"].items() if isinstance(text, str)}
+            name = labels["__name__"]
+            value = float(one["value"][1]) * SERIES[name]
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            continue
+        most = _PERCENT if name.endswith(("UTIL", "duty_cycle")) else _BYTES
+        # NaN is neither.
+        if 0 <= value <= most and _index(labels) is not None:
+            yield labels, value
+
+
+def _rank(labels: Mapping[str, str]) -> int:
+    """How well labels name the node: less is better."""
+    every = enumerate(_NODE_LABELS)
+    return next((rank for rank, name in every if labels.get(name)), len(_NODE_LABELS))
+
+
+def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")
+
+
+def _holder(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Namespace and name of the pod that has the GPU; empty where that is the exporter itself."""
+    pod = _first(labels, POD_LABELS)
+    if not pod or _EXPORTER.search(pod):
+        return "", ""
+    return _first(labels, NAMESPACE_LABELS), pod
+
+
+def _place(labels: Mapping[str, str]) -> tuple[str, int]:
+    """The node and the index of a GPU: an `instance` is where the exporter answers, with a port."""
+    node = _first(labels, _NODE_LABELS)
+    if _rank(labels) == len(_NODE_LABELS) - 1:
+        node = node.rpartition(":")[0] or node
+    return node, _index(labels) or 0
+
+
+def _index(labels: Mapping[str, str]) -> int | None:
+    for name in _INDEX_LABELS:
+        number = re.fullmatch(r"(?:nvidia)?([0-9]{1,4})", labels.get(name, ""))
+        if number:
+            return int(number[1])
+    return None
