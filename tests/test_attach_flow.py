@@ -16,8 +16,8 @@ from test_attach import TLS, WAIT, Place
 UNPINGED = """
 import sys
 from arena_topo import cli
-from arena_topo.engines.kubernetes import podattach
-podattach.PING = 1e6
+from arena_topo.engines.kubernetes import podexec
+podexec.PING = 1e6
 sys.exit(cli.run(sys.argv[1:]))
 """
 """The program, which no ping of its own ever wakes."""

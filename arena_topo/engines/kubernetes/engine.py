@@ -374,9 +374,9 @@ class KubernetesBackend:
         tell: Callable[[str], None] = unheard,
     ) -> int:
         """Run a command in a container of a pod, on this process's streams; its exit code."""
-        from arena_topo.engines.kubernetes import podattach  # noqa: PLC0415  its own command
+        from arena_topo.engines.kubernetes import podexec  # noqa: PLC0415  its own command
 
-        return podattach.attach(
+        return podexec.attach(
             self.api, job, instance, command, container=container, terminal=terminal, tell=tell
         )
 

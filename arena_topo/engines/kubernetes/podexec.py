@@ -1,25 +1,37 @@
-"""Run a command in a container of a pod: exit code, stdout and stderr.
+"""Run a command in a container of a pod: for its output, or on this process's own streams.
 
 The API server speaks WebSocket for it: each message starts with the number of its channel, the last
 of which carries a Status with the exit code (kubernetes, apimachinery
-pkg/util/remotecommand/constants.go; `v5.channel.k8s.io` since 1.30, `v4` before). urllib3 makes the
-connection, through whatever proxy, as it does for requests; websocket-client speaks over it.
+pkg/util/remotecommand/constants.go; `v5.channel.k8s.io`, since 1.30). urllib3 makes the connection,
+through whatever proxy, as it does for requests; websocket-client speaks over it.
+
+One thread, in which nothing waits for one side only: a command may want to be read from while it is
+written to. What arrives is read whole, and a message is sent where the connection takes it at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
+import os
+import select
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from arena_topo.clusters.objects import items, of
+from arena_topo.clusters.usage import pod_over
+from arena_topo.engines import JobStatus, console
 from arena_topo.engines.kubernetes.connection import CONNECT_TIMEOUT, log
 from arena_topo.engines.kubernetes.failures import refusal
-from arena_topo.errors import ClusterError, TimedOut
+from arena_topo.engines.kubernetes.mpijob import pod_status
+from arena_topo.engines.kubernetes.podlog import default_container
+from arena_topo.engines.kubernetes.writing import part
+from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible, TimedOut
 from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
@@ -27,10 +39,30 @@ if TYPE_CHECKING:
 
     from arena_topo.engines.kubernetes.connection import Connection
 
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+Object = dict[str, Any]
+
+PROTOCOL = "v5.channel.k8s.io"
 
 STDIN, STDOUT, STDERR, STATUS, SIZE, CLOSED = 0, 1, 2, 3, 4, 255
-"""Channels; on SIZE goes the terminal's, on CLOSED (v5 only) the number of one that has ended."""
+"""Channels; on SIZE goes the terminal's, on CLOSED the number of one that has ended."""
+
+PING = 5.0
+"""Seconds between two pings, which keep proxies from closing a connection that is silent."""
+
+SILENCE = 61.0
+"""Seconds without any sign of the server until the connection counts as lost.
+
+Both are client-go's (v0.30, tools/remotecommand/websocket.go: pingPeriod, pingReadDeadline).
+"""
+
+_OPENING = 30.0
+"""Seconds for the API server and the kubelet to agree on a connection."""
+
+_FAREWELL = 2.0
+"""Seconds after the exit code for the server to close the connection."""
+
+_PIECE = 1 << 13
+"""Bytes of input in a message: Linux calls a socket writable only where it takes more than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,37 +88,115 @@ def execute(
     NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut if the command
     does not end, ClusterError if it cannot be started or the connection breaks.
     """
-    from websocket import ABNF
-
     query = [*(("command", word) for word in command), ("stdout", "true"), ("stderr", "true")]
     if container is not None:
         query.append(("container", container))
+    late = f"a command in pod {pod} did not end within {timeout:g} s"
+    wrote = {STDOUT: bytearray(), STDERR: bytearray()}
     deadline = time.monotonic() + timeout
-    channels: dict[int, bytearray] = {number: bytearray() for number in (STDOUT, STDERR, STATUS)}
-    opening = connected(api, namespace, pod, query, timeout=min(CONNECT_TIMEOUT, timeout))
-    with opening as opened:
-        while True:
-            opened.settimeout(max(0.001, deadline - time.monotonic()))
-            try:
-                opcode, data = opened.recv_data()
-            except errors() as error:
-                # Load balancers may reset what is over; the exit code has arrived for all that.
-                if channels[STATUS]:
-                    break
-                if _late(error):
-                    late = f"a command in pod {pod} did not end within {timeout:g} s"
-                    raise TimedOut(late) from error
-                raise broken(api.access.server, pod, str(error)) from error
-            if opcode == ABNF.OPCODE_CLOSE:
-                break
-            if data and data[0] in channels:
-                channels[data[0]] += data[1:]
-    code = exit_code(bytes(channels[STATUS]), pod, command)
-    return Done(code=code, stdout=bytes(channels[STDOUT]), stderr=bytes(channels[STDERR]))
+    patience = min(CONNECT_TIMEOUT, timeout)
+    with _connected(api, namespace, pod, query, timeout=patience) as opened:
+        talk = _Talk(opened, deadline, late, lambda channel, data: wrote[channel].extend(data))
+        status = talk.run(api.access.server, pod)
+    code = exit_code(status, pod, command)
+    return Done(code=code, stdout=bytes(wrote[STDOUT]), stderr=bytes(wrote[STDERR]))
+
+
+def attach(
+    api: Connection,
+    job: JobStatus,
+    instance: str,
+    command: Sequence[str],
+    *,
+    container: str | None,
+    terminal: bool,
+    tell: Callable[[str], None],
+) -> int:
+    """Run a command in a container of a pod on this process's streams; its exit code.
+
+    Without a command it is a shell. NotFound, NotPossible, AccessDenied; ClusterError where the
+    command cannot be started or the connection breaks; TimedOut at the deadline of the connection.
+    """
+    space = part(job.namespace)
+    pod = api.get(f"/api/v1/namespaces/{space}/pods/{part(instance)}")
+    chosen = _container(pod, container, job, tell)
+    words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
+    feeds = terminal or console.offers_input(shell=not command)
+    query = [*(("command", word) for word in words), ("container", chosen), ("stdout", "true")]
+    query += [("stdin", "true")] if feeds else []
+    # On a terminal both outputs are one.
+    query.append(("tty" if terminal else "stderr", "true"))
+    tell(f"Hello! Arena attach the container {chosen} of instance {instance}")
+    late = f"`{' '.join(words)}` still ran at the end of --timeout"
+    deadline = time.monotonic() + api.left
+    patience = max(0.001, min(_OPENING, api.left))
+    try:
+        with _connected(api, space, instance, query, timeout=patience) as opened:
+            talk = _Talk(opened, deadline, late, console.write)
+            with console.raw() if terminal else contextlib.nullcontext() as resized:
+                try:
+                    status = talk.run(api.access.server, instance, feeds=feeds, resized=resized)
+                except ArenaError:
+                    if terminal:
+                        # What is said of it must not start in the middle of a line.
+                        console.write(console.STDOUT, b"\r\n")
+                    raise
+        return exit_code(status, instance, words)
+    except ClusterError as error:
+        if "no such file" in (error.why or "") or "not found" in (error.why or ""):
+            error.hint = (
+                f"is {words[0]} in the image?"
+                if command
+                else "the image has no shell: name a command that it has, after --"
+            )
+        raise
+    except KeyboardInterrupt:
+        tell(f"The command may go on in {instance}.")
+        raise
+
+
+def _container(pod: Object, wanted: str | None, job: JobStatus, tell: Callable[[str], None]) -> str:
+    """The container to go to; it runs."""
+    spec, status, name = pod.get("spec") or {}, pod.get("status") or {}, pod["metadata"]["name"]
+    if pod_over(pod):
+        raise NotPossible(
+            "cannot exec into a container in a completed Instance;"
+            f" current phase is {status['phase']}",
+            hint=f"arena-topo logs {job.name} -i {name} -n {job.namespace}",
+        )
+    main, *others = (
+        [str(one.get("name")) for one in spec.get(kind) or ()]
+        for kind in ("containers", "initContainers", "ephemeralContainers")
+    )
+    known = [*main, *(one for each in others for one in each)]
+    if wanted is not None and wanted not in known:
+        raise NotFound(
+            f"container {wanted} is not valid for instance {name}",
+            hint=f"choose one of: {', '.join(known)}",
+        )
+    chosen = wanted or default_container(pod)
+    if chosen is None:
+        raise NotPossible(f"instance {name} has no containers")
+    states = [
+        one.get("state") or {}
+        for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+        for one in status.get(kind) or ()
+        if one.get("name") == chosen
+    ]
+    pending = not states and status.get("phase") == "Pending"
+    if pending or any("running" not in one for one in states):
+        raise NotPossible(
+            f"container {chosen} of instance {name} is not running",
+            why=f"the status of the pod is {pod_status(pod)}",
+            hint=f"arena-topo why {job.name} -n {job.namespace}",
+        )
+    if wanted is None and len(main) > 1:
+        tell(f"Defaulting container name to {chosen}.")
+    return chosen
 
 
 @contextlib.contextmanager
-def connected(
+def _connected(
     api: Connection,
     namespace: str,
     pod: str,
@@ -110,7 +220,7 @@ def connected(
                 f"ws{found.server.removeprefix('http')}{path}?{urlencode(query)}",
                 socket=line.sock,
                 header=[f"{key}: {value}" for key, value in found.sent],
-                subprotocols=list(PROTOCOLS),
+                subprotocols=[PROTOCOL],
                 # A browser's header, which some API servers refuse.
                 suppress_origin=True,
                 redirect_limit=0,
@@ -122,10 +232,10 @@ def connected(
             # The right to run commands is to create pods/exec, whatever method carries it.
             body = error.resp_body or b""
             raise refusal("POST", path, error.status_code, None, body) from error
-        except errors() as error:
-            if _late(error):
-                raise TimedOut(f"pod {pod} did not take a command within {timeout:g} s") from error
-            raise broken(found.server, pod, str(error)) from error
+        except (websocket.WebSocketTimeoutException, TimeoutError) as error:
+            raise TimedOut(f"pod {pod} did not take a command within {timeout:g} s") from error
+        except (websocket.WebSocketException, OSError) as error:
+            raise _broken(found.server, pod, str(error)) from error
         finally:
             log("GET", path, outcome, begun)
         yield opened
@@ -134,22 +244,8 @@ def connected(
             line.close()
 
 
-def broken(server: str, pod: str, why: str) -> ClusterError:
-    """The error of a connection that broke."""
+def _broken(server: str, pod: str, why: str) -> ClusterError:
     return ClusterError(f"{server} broke the connection to pod {pod}", why=why or None)
-
-
-def errors() -> tuple[type[Exception], ...]:
-    """What websocket-client raises where a connection breaks or is silent."""
-    import websocket
-
-    return websocket.WebSocketException, OSError
-
-
-def _late(error: Exception) -> bool:
-    import websocket
-
-    return isinstance(error, websocket.WebSocketTimeoutException | TimeoutError)
 
 
 def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
@@ -173,3 +269,145 @@ def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
         f"`{' '.join(command)}` cannot be run in pod {pod}",
         why=str(said.get("message") or said.get("reason") or "") or None,
     )
+
+
+class _Lost(Exception):
+    """The connection broke, or is silent."""
+
+
+class _Talk:
+    """Hands on what either side says until the command has ended, or the deadline has passed."""
+
+    def __init__(
+        self,
+        opened: websocket.WebSocket,
+        deadline: float,
+        late: str,
+        write: Callable[[int, bytes], object],
+    ) -> None:
+        self._opened, self._deadline, self._late, self._write = opened, deadline, late, write
+        self._status = bytearray()
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        """What is to be sent: kind and content of messages."""
+        self._heard = self._pinged = time.monotonic()
+        self._ended = math.inf
+        self._size: tuple[int, int] | None = None
+
+    def run(
+        self, server: str, pod: str, *, feeds: bool = False, resized: int | None = None
+    ) -> bytes:
+        """The Status at the end; `resized` is readable when the terminal's size has changed."""
+        try:
+            self._converse(feeds=feeds, resized=resized)
+        except _Lost as error:
+            # Load balancers may reset what is over; the exit code has arrived for all that.
+            if not self._status:
+                if time.monotonic() >= self._deadline:
+                    raise TimedOut(self._late) from error
+                raise _broken(server, pod, str(error)) from error
+        return bytes(self._status)
+
+    def _converse(self, *, feeds: bool, resized: int | None) -> None:
+        sock: Any = self._opened.sock
+        self._opened.settimeout(max(0.001, min(SILENCE, self._deadline - self._heard)))
+        if resized is not None:
+            self._resize()
+        while (now := time.monotonic()) < self._ended:
+            self._keep_alive(now)
+            reads: list[Any] = [sock] if resized is None else [sock, resized]
+            if feeds and not self._waiting:
+                reads.append(console.STDIN)
+            writes = [sock] if self._waiting else []
+            patience = min(self._pinged + PING, self._deadline, self._ended) - now
+            buffered = _buffered(sock)
+            ready, free, _ = select.select(reads, writes, [], 0 if buffered else max(0, patience))
+            if resized in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(resized or 0, _PIECE)
+                self._resize()
+            if console.STDIN in ready:
+                feeds = self._feed()
+            if free:
+                feeds = self._send() and feeds
+            if (buffered or sock in ready) and not self._receive():
+                break
+        if not self._status:
+            raise _Lost("it was closed before the command ended")
+
+    def _receive(self) -> bool:
+        """Take the next message, whole; False if there are no more."""
+        from websocket import ABNF, WebSocketConnectionClosedException, WebSocketException
+
+        try:
+            kind, data = self._opened.recv_data(control_frame=True)
+        except WebSocketConnectionClosedException:
+            return False
+        except (WebSocketException, OSError) as error:
+            raise _Lost(str(error)) from error
+        self._heard = time.monotonic()
+        if kind in {ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT} and data:
+            channel, data = data[0], data[1:]
+            if channel in {STDOUT, STDERR}:
+                self._write(channel, data)
+            elif channel == STATUS:
+                self._status += data
+                self._ended = self._heard + _FAREWELL
+        return bool(kind != ABNF.OPCODE_CLOSE)
+
+    def _send(self) -> bool:
+        """Send the first message that waits; False if the server takes none any more."""
+        import websocket
+
+        kind, data = self._waiting.popleft()
+        try:
+            self._opened.send(data, kind)
+        except (websocket.WebSocketException, OSError):
+            # What it said before, such as the exit code, is still to be read, or why it broke.
+            self._waiting.clear()
+            return False
+        return True
+
+    def _say(self, channel: int, data: bytes) -> None:
+        from websocket import ABNF
+
+        self._waiting.append((ABNF.OPCODE_BINARY, bytes([channel]) + data))
+
+    def _feed(self) -> bool:
+        """Send on what is typed or piped, or that it has ended; whether there may be more."""
+        try:
+            data = os.read(console.STDIN, _PIECE)
+        except BlockingIOError:
+            return True
+        except OSError:
+            # The terminal is gone.
+            data = b""
+        self._say(STDIN if data else CLOSED, data or bytes([STDIN]))
+        return bool(data)
+
+    def _resize(self) -> None:
+        with contextlib.suppress(OSError):
+            now = console.size()
+            if now != self._size:
+                self._size = now
+                self._say(SIZE, json.dumps({"Width": now[0], "Height": now[1]}).encode())
+
+    def _keep_alive(self, now: float) -> None:
+        from websocket import ABNF
+
+        if now >= self._deadline:
+            raise TimedOut(self._late)
+        if now - self._heard > SILENCE:
+            raise _Lost(f"silent for {SILENCE:g} s")
+        if now - self._pinged >= PING:
+            self._pinged = now
+            if not self._waiting:
+                self._waiting.append((ABNF.OPCODE_PING, b""))
+
+
+def _buffered(sock: Any) -> bool:
+    """Whether something has arrived that `select` does not see: the rest of a TLS record.
+
+    Of TLS within TLS urllib3 holds the inner part itself.
+    """
+    inner, outer = getattr(sock, "sslobj", sock), getattr(sock, "incoming", None)
+    return bool(getattr(inner, "pending", int)() or (outer is not None and outer.pending))
