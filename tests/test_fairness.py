@@ -365,7 +365,6 @@ WORKER = "spec/mpiReplicaSpecs/Worker"
         (f"{WORKER}/replicas", True),
         ("spec/mpiReplicaSpecs/Launcher", {"replicas": 1}),
         ("spec/runPolicy", "Never"),
-        ("spec/template", {"spec": {"containers": [{"name": "w"}]}}),
         ("metadata/labels", ["a"]),
         ("metadata/annotations/tries", 2),
         ("status", {"conditions": "Failed"}),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from arena_topo.clusters.objects import items, of
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines.kubernetes.mpijob import job_of_pod, started, time_limit
+from arena_topo.engines.kubernetes.shapes import misfit
 from arena_topo.manifests import FORMAT, INCOMPLETE, MAP, RECORDED, STATE, TRIES, Manifest
 from arena_topo.numbers import whole
 from arena_topo.topology import Cluster, published
@@ -171,39 +171,16 @@ def _pod_of_workers(mpijob: Object) -> Object | None:
     A CRD checks the types of most that is written, and v1alpha1's of next to nothing; what may be
     left out, none checks.
     """
-    try:
-        meta, spec = of(mpijob, "metadata"), of(mpijob, "spec")
-        if not _are_texts(meta) or not isinstance(meta.get("name"), str):
-            return None
-        of(spec, "runPolicy")
-        items(of(mpijob, "status"), "conditions")
-        if "mpiReplicaSpecs" not in spec:
-            return _pod_of(spec)
-        roles = of(spec, "mpiReplicaSpecs")
-        # The other form beside it: which of them counts would be anybody's guess.
-        if "template" in spec or ("Launcher" in roles and _pod_of(of(roles, "Launcher")) is None):
-            return None
-        return _pod_of(of(roles, "Worker"))
-    except TypeError:
+    if misfit(mpijob) is not None:
         return None
-
-
-def _pod_of(role: Object) -> Object | None:
-    replicas = role.get("replicas")
-    if replicas is not None and (isinstance(replicas, bool) or not isinstance(replicas, int)):
-        return None
-    template = of(role, "template")
-    pod = of(template, "spec")
-    for one in items(pod, "containers"):
-        of(of(one, "resources"), "limits")
-        items(one, "env")
-    return pod if _are_texts(of(template, "metadata")) and pod.get("containers") else None
-
-
-def _are_texts(meta: Object) -> bool:
-    return all(
-        isinstance(one, str) for key in ("annotations", "labels") for one in of(meta, key).values()
-    )
+    spec = mpijob.get("spec") or {}
+    roles = spec.get("mpiReplicaSpecs") or {"Worker": spec}
+    pods = {
+        role: ((roles[role] or {}).get("template") or {}).get("spec") or {}
+        for role in ("Launcher", "Worker")
+        if role in roles
+    }
+    return pods.get("Worker") if all(pod.get("containers") for pod in pods.values()) else None
 
 
 moment = published.moment

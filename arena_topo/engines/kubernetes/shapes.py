@@ -45,7 +45,8 @@ _POD_SPEC = {
     "resourceClaims": [{"name": str}],
     "volumes": [{"name": str, "configMap": {"name": str}}],
 }
-_REPLICAS = {"template": {"metadata": {}, "spec": _POD_SPEC}}
+_META = {"labels": _Map, "annotations": _Map}
+_REPLICAS = {"replicas": int, "template": {"metadata": _META, "spec": _POD_SPEC}}
 _KNOWN: dict[str, _Shape] = {
     "apiVersion": str,
     "kind": str,
@@ -54,8 +55,7 @@ _KNOWN: dict[str, _Shape] = {
         "namespace": str,
         "uid": str,
         "resourceVersion": str,
-        "labels": _Map,
-        "annotations": _Map,
+        **_META,
         "ownerReferences": [{"kind": str, "name": str, "uid": str}],
     },
     "spec": {
