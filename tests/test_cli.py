@@ -59,11 +59,8 @@ class FakeBackend:
     def api_version(self):
         return ApiVersion.V2BETA1
 
-    def most_gpus(self):
-        return 8
-
-    def keeps_nodes(self):
-        return False
+    def machines(self):
+        return ()
 
     def metrics(self, _namespace=None, **_more):
         return ()

@@ -247,7 +247,7 @@ def test_a_cluster_that_may_not_be_read_names_the_rule_that_is_missing(
     api.deny(f"list {kind}")
     with pytest.raises(AccessDenied, match=f"not allowed to list {kind}") as caught:
         backend.cluster()
-    rule = f'{{apiGroups: [""], resources: ["{kind}"], verbs: ["list"]}}'
+    rule = '{apiGroups: [""], resources: ["nodes", "pods"], verbs: ["list"]}'
     assert (caught.value.hint or "").startswith(f"ask for this rule in a ClusterRole: {rule}; or")
     assert caught.value.exit_code == 4
 

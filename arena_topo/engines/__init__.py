@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.occupancy import Occupancy
     from arena_topo.engines.volume import Volume
     from arena_topo.job import MPIJob
-    from arena_topo.topology import Cluster, Machine
+    from arena_topo.topology import Cluster, Machine, Node
     from arena_topo.topology.fabric import FabricFile
 
 
@@ -223,11 +223,8 @@ class Backend(Protocol):
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
         """What of a job the engine will not heed, for its submitter to know."""
 
-    def most_gpus(self) -> int | None:
-        """The most GPUs that any node has, in use or not; None where it may not be known."""
-
-    def keeps_nodes(self) -> bool:
-        """Whether ACK's label keeps some nodes for topology jobs; False where that is not known."""
+    def machines(self) -> tuple[Node, ...]:
+        """All nodes, whatever runs on them, read once; none where they may not be listed."""
 
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Make the plan's objects real, all or none; the names of what was created.

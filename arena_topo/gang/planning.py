@@ -191,9 +191,15 @@ def _kept(job: MPIJob, backend: Backend | None, cluster: Cluster | None) -> bool
     """Whether ACK's label keeps some nodes for topology jobs, which other jobs must avoid."""
     if job.gpus < 1:
         return False
-    if cluster is None:
-        return backend is not None and backend.keeps_nodes()
-    return any(node.labels.get(published.SCHEDULE_LABEL) == "topology" for node in cluster.nodes)
+    label = published.SCHEDULE_LABEL
+    return any(node.labels.get(label) == "topology" for node in _nodes(backend, cluster))
+
+
+def _nodes(backend: Backend | None, cluster: Cluster | None) -> tuple[Node, ...]:
+    """All nodes as far as they are known."""
+    if cluster is not None:
+        return cluster.nodes
+    return () if backend is None else backend.machines()
 
 
 def mechanisms_in(backend: Backend | None, namespace: str) -> Mechanisms | None:
@@ -207,11 +213,9 @@ def check_size(job: MPIJob, backend: Backend | None, cluster: Cluster | None) ->
     """Refuse a worker that asks for more GPUs than any node has; it would wait for ever."""
     if job.gpus < 1:
         return
-    if cluster is not None:
-        most = max((len(node.machine.gpus) for node in cluster.nodes), default=0) or None
-    else:
-        most = backend.most_gpus() if backend is not None else None
-    if most is not None and most < job.gpus:
+    # A cluster without GPU nodes may add some once a pod asks for them.
+    most = max((len(node.machine.gpus) for node in _nodes(backend, cluster)), default=0)
+    if 0 < most < job.gpus:
         raise Unplaceable(
             f"no node has {job.gpus} GPUs",
             verdict=Verdict.NEVER,

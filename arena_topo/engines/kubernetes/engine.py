@@ -7,6 +7,7 @@ and `mpijob`'s to say, how the server is reached is `connection`'s.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.clusters import selectors
 from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
 from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
-from arena_topo.engines.kubernetes.failures import unlisted
 from arena_topo.engines.kubernetes.mpijob import (
     ARENA_SELECTOR,
     GROUP,
@@ -168,17 +168,15 @@ class KubernetesBackend:
     def _viewed_instead(self, error: AccessDenied) -> Cluster:
         """What the controller has published; without that the error, and what to ask for."""
         seen = self._viewed() if error.status == FORBIDDEN else None
-        if seen is not None:
-            return seen
-        if error.status != FORBIDDEN:
+        if seen is None:
+            if error.status == FORBIDDEN:
+                # Who may not list the first is to ask for both.
+                rule = re.sub(
+                    r'resources: \["\w+"\]', 'resources: ["nodes", "pods"]', error.hint or ""
+                )
+                error.hint = f"{rule}; {_VIEWED}"
             raise error
-        also: AccessDenied | None = None
-        try:
-            # Who may not list nodes is told at once whether that is all.
-            self.api.get("/api/v1/pods", limit="1")
-        except AccessDenied as denied:
-            also = denied
-        raise unlisted(error, also, _VIEWED) from error
+        return seen
 
     def _viewed(self) -> Cluster | None:
         """The cluster as the controller has published it; None where that cannot be had."""
@@ -255,16 +253,6 @@ class KubernetesBackend:
         del job
         return ()
 
-    def most_gpus(self) -> int | None:
-        """The most GPUs that any node has; None if there are none, or nodes may not be listed."""
-        # A cluster without GPU nodes may add some once a pod asks for them.
-        return max((len(node.machine.gpus) for node in self._nodes()), default=0) or None
-
-    def keeps_nodes(self) -> bool:
-        """Whether ACK's label keeps some nodes for topology jobs; False where that is not known."""
-        label = published.SCHEDULE_LABEL
-        return any(node.labels.get(label) == "topology" for node in self._nodes())
-
     def has_node(self, name: str) -> bool:
         """Whether the cluster has a node of this name; AccessDenied for who may not get nodes."""
         try:
@@ -273,7 +261,7 @@ class KubernetesBackend:
             return False
         return True
 
-    def _nodes(self) -> tuple[Node, ...]:
+    def machines(self) -> tuple[Node, ...]:
         """The nodes, read once, whatever runs on them; none where they may not be listed."""
         from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -66,28 +65,31 @@ def cause(error: BaseException) -> str:
     return brief((seen.strerror if isinstance(seen, OSError) else None) or str(seen), _WHY)
 
 
+_ELSEWHERE = "is the cluster up? `--context` names another, `--backend local` is this machine"
+
+_UNREACHABLE = (
+    ("ProxyError", "the proxy to {} does not answer", "see HTTPS_PROXY, proxy-url"),
+    (
+        "SSLError",
+        "{} cannot be trusted",
+        "does certificate-authority in the kubeconfig belong to this cluster?",
+    ),
+    ("NameResolutionError", "the host of {} is not known", _ELSEWHERE),
+    ("NewConnectionError", "{} does not accept connections", _ELSEWHERE),
+)
+"""What an error of urllib3 means before anything was sent, and what to try."""
+
+
 def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:
     """The error that no answer at all means; `limit` says how long was waited, in words."""
     from urllib3 import exceptions
 
     why = cause(error)
+    for name, text, hint in _UNREACHABLE:
+        if isinstance(error, getattr(exceptions, name)):
+            return ClusterError(text.format(server), why=why, hint=hint)
     sent = method != "GET" and not isinstance(error, exceptions.ConnectTimeoutError)
     doubt = "; whether it took the request is not known" if sent else ""
-    elsewhere = "is the cluster up? `--context` names another, `--backend local` is this machine"
-    if isinstance(error, exceptions.ProxyError):
-        return ClusterError(
-            f"the proxy to {server} does not answer", why=why, hint="see HTTPS_PROXY, proxy-url"
-        )
-    if isinstance(error, exceptions.SSLError):
-        return ClusterError(
-            f"{server} cannot be trusted",
-            why=why,
-            hint="does certificate-authority in the kubeconfig belong to this cluster?",
-        )
-    if isinstance(error, exceptions.NameResolutionError):
-        return ClusterError(f"the host of {server} is not known", why=why, hint=elsewhere)
-    if isinstance(error, exceptions.NewConnectionError) and not _no_route(error):
-        return ClusterError(f"{server} does not accept connections", why=why, hint=elsewhere)
     if isinstance(error, exceptions.TimeoutError):
         return (_Late if sent else TimedOut)(
             f"{server} did not answer in time{doubt}",
@@ -95,16 +97,7 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
             hint=f"is there a route to it (VPN, firewall)? {limit}",
         )
     kind = _BrokenOff if sent else ClusterError
-    return kind(f"{server} broke the connection{doubt}", why=why, hint=elsewhere)
-
-
-def _no_route(error: BaseException) -> bool:
-    inner = error.__cause__ or error.__context__
-    return isinstance(inner, OSError) and inner.errno in {
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.ETIMEDOUT,
-    }
+    return kind(f"{server} broke the connection{doubt}", why=why, hint=_ELSEWHERE)
 
 
 _PATH = re.compile(
@@ -130,18 +123,6 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
-
-
-def unlisted(error: AccessDenied, also: AccessDenied | None, instead: str) -> AccessDenied:
-    """The same error of a list that is needed, with a rule for all such lists that are denied."""
-    hint = error.hint or ""
-    if also is not None and also.message != error.message:
-        hint = hint.replace('resources: ["nodes"]', 'resources: ["nodes", "pods"]')
-    denied = AccessDenied(
-        error.message, status=error.status, why=error.why, hint=f"{hint}; {instead}"
-    )
-    denied.resource = error.resource
-    return denied
 
 
 def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> str | None:

@@ -7,9 +7,10 @@ passes through admission and stores nothing; what comes back shows what was done
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -208,43 +209,28 @@ def _unasked(namespace: str, refused: _Refused) -> str:
 
 def _read(api: Connection, namespace: str, notes: list[str], refused: _Refused) -> _Tried:
     """What the policies themselves say, for who may read them but not create pods."""
-    try:
-        placing = _labels(api, PLACEMENT_POLICY)
-    except AccessDenied as error:
-        if error.status != FORBIDDEN:
-            raise
+    placing = _bound(api, PLACEMENT_POLICY)
+    if placing is None:
         notes.append(_unasked(namespace, refused))
         return _Tried()
-    return _Tried(
-        admission=placing is not None and placing.get(FORMAT_LABEL) == MAP_FORMAT,
-        claims=_stands(api, CLAIMS_POLICY),
-        # Where there are no PodGroups, the API server drops what that policy writes.
-        gang=_stands(api, GANG_POLICY) and bool(_pod_groups(api)),
-    )
+    # Policies that read no map name no format. Where there are no PodGroups, the API server drops
+    # what the third writes.
+    claims, gang = (_bound(api, one, unnamed=MAP_FORMAT) for one in (CLAIMS_POLICY, GANG_POLICY))
+    return _Tried(admission=placing, claims=claims, gang=gang and bool(_pod_groups(api)))
 
 
-def _labels(api: Connection, name: str) -> Mapping[str, str] | None:
-    """The labels of a policy that is bound; None where it or its binding is not there."""
+def _bound(api: Connection, name: str, *, unnamed: str | None = None) -> bool | None:
+    """Whether a policy for today's map is there and bound; None where it may not be read."""
     for version in ("v1", "v1beta1"):
         root = f"{_ADMISSION}/{version}"
-        try:
+        with _forbidden() as denied, contextlib.suppress(NotFound):
             policy = api.get(f"{root}/mutatingadmissionpolicies/{name}")
             api.get(f"{root}/mutatingadmissionpolicybindings/{name}")
-        except NotFound:
-            continue
-        return policy["metadata"].get("labels") or {}
-    return None
-
-
-def _stands(api: Connection, name: str) -> bool | None:
-    """Whether a policy that reads no map is bound; one that names another format is not ours."""
-    try:
-        labels = _labels(api, name)
-    except AccessDenied as error:
-        if error.status != FORBIDDEN:
-            raise
-        return None
-    return labels is not None and labels.get(FORMAT_LABEL, MAP_FORMAT) == MAP_FORMAT
+            labels = policy["metadata"].get("labels") or {}
+            return bool(labels.get(FORMAT_LABEL, unnamed) == MAP_FORMAT)
+        if denied:
+            return None
+    return False
 
 
 def _pod_groups(api: Connection) -> str:
@@ -255,16 +241,10 @@ def _pod_groups(api: Connection) -> str:
     from arena_topo.manifests.claims import SCHEDULING  # noqa: PLC0415  only where it is read
 
     for version in POD_GROUPS:
-        try:
+        with _forbidden(), contextlib.suppress(NotFound):
             served = api.get(f"/apis/{SCHEDULING}/{version}")
-        except NotFound:
-            continue
-        except AccessDenied as error:
-            if error.status != FORBIDDEN:
-                raise
-            continue
-        if any(one.get("name") == "podgroups" for one in served.get("resources") or ()):
-            return version
+            if any(one.get("name") == "podgroups" for one in served.get("resources") or ()):
+                return version
     return ""
 
 
@@ -273,12 +253,9 @@ def _pod_groups(api: Connection) -> str:
 
 def _patches(api: Connection, namespace: str, notes: list[str]) -> bool | None:
     """Whether the caller may list and patch the pods of a namespace."""
-    try:
+    with _forbidden() as denied:
         return all(allowed(api, one, "pods", namespace=namespace) for one in ("list", "patch"))
-    except AccessDenied as error:
-        if error.status != FORBIDDEN:
-            raise
-        notes.append(f"whether you may patch pods could not be asked: {error.message}")
+    notes += [f"whether you may patch pods could not be asked: {one}" for one in denied]
     return None
 
 
@@ -313,14 +290,11 @@ class _Class:
 
 def _classes(api: Connection, notes: list[str]) -> tuple[dict[str, str] | None, dict[str, str]]:
     """The class of each driver's whole devices, and their extended resources."""
-    try:
+    found: list[Object] = []
+    with _forbidden() as denied, contextlib.suppress(NotFound):
         found = api.collect("/apis/resource.k8s.io/v1/deviceclasses")
-    except NotFound:
-        return {}, {}
-    except AccessDenied as error:
-        if error.status != FORBIDDEN:
-            raise
-        notes.append(f"{error.message}: DeviceClasses are taken to be called as their drivers are")
+    if denied:
+        notes.append(f"{denied[0]}: DeviceClasses are taken to be called as their drivers are")
         return None, {}
     known = [_class(one) for one in found]
     chosen: dict[str, str] = {}
@@ -345,10 +319,19 @@ def _class(one: Object) -> _Class:
 
 
 def _quotas(api: Connection, namespace: str, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
-    try:
+    with _forbidden() as denied:
         return tuple(api.collect(f"/api/v1/namespaces/{part(namespace)}/resourcequotas"))
+    notes += [f"{one}: whether a quota covers claims of GPUs is not known" for one in denied]
+    return ()
+
+
+@contextlib.contextmanager
+def _forbidden() -> Iterator[list[str]]:
+    """Gather what was said where a request is forbidden, instead of ending by it."""
+    denied: list[str] = []
+    try:
+        yield denied
     except AccessDenied as error:
         if error.status != FORBIDDEN:
             raise
-        notes.append(f"{error.message}: whether a quota covers claims of GPUs is not known")
-    return ()
+        denied.append(error.message)

@@ -17,7 +17,7 @@ from typing import Any
 from arena_topo.clusters import observed, slices
 from arena_topo.clusters.records import SliceRecord, pages
 from arena_topo.engines import Options, Publication
-from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
+from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.writing import part, unless_overtaken
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.names import is_subdomain
@@ -83,16 +83,12 @@ class Reports:
 
         ClusterError if somebody else goes on writing the same object.
         """
-        for attempt in range(_ATTEMPTS):
-            if attempt:
+        for there in _attempts(f"{published.OWN_NAMESPACE}/{self._name}"):
+            if there:
                 self.read()
-            with contextlib.suppress(_Overtaken):
+            with unless_overtaken(AlreadyExists):
                 self._stored = self._write(report, observed_at)
                 return
-        raise ClusterError(
-            f"{published.OWN_NAMESPACE}/{self._name} is being written by somebody else",
-            hint="does another agent run for this node?",
-        )
 
     def _write(self, report: Report, observed_at: float) -> Object:
         new = published.config_map(
@@ -105,16 +101,10 @@ class Reports:
         uuids = [gpu.uuid for gpu in report.machine.gpus]
         if all(uuids):
             new["data"][published.UUIDS] = json.dumps(uuids, separators=(",", ":"))
-        if self._stored is None:
-            return self._created(new)
-        with _contended():
+        if self._stored is not None:
             return self._api.put(f"{self._path}/{self._name}", _over(self._stored, new))
-
-    def _created(self, new: Object) -> Object:
         try:
             return self._api.post(self._path, new)[0]
-        except AlreadyExists as error:
-            raise _Overtaken(error.message) from error
         except NotFound as error:
             raise ClusterError(
                 f"there is no namespace {published.OWN_NAMESPACE} in this cluster",
@@ -158,30 +148,19 @@ def publish(
     """
     _check(api, machine)
     query = {"dryRun": "All"} if dry_run else {}
-    for _ in range(_ATTEMPTS):
-        with contextlib.suppress(_Overtaken):
+    for _ in _attempts(f"the topology of node {machine.name}"):
+        with unless_overtaken(AlreadyExists):
             return _write(api, machine, query, healthy)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _attempts(what: str) -> Iterator[int]:
+    """Count tries of a write that somebody may overtake; ClusterError after the last."""
+    yield from range(_ATTEMPTS)
     raise ClusterError(
-        f"the topology of node {machine.name} is being written by somebody else",
-        hint="try again",
+        f"{what} is being written by somebody else",
+        hint="does another agent run for this node?",
     )
-
-
-class _Overtaken(ArenaError):
-    """Somebody else has written the object since it was read."""
-
-
-@contextlib.contextmanager
-def _contended() -> Iterator[None]:
-    """Let a write that somebody overtakes be `_Overtaken`."""
-    try:
-        yield
-    except (AlreadyExists, NotFound) as error:
-        raise _Overtaken(error.message) from error
-    except ClusterError as error:
-        if error.status != CONFLICT:
-            raise
-        raise _Overtaken(error.message) from error
 
 
 def _write(
@@ -195,8 +174,7 @@ def _write(
     found = found or _existing(api, machine.name)
     if found is None:
         manifest = published.config_map(machine, machine.everything if healthy is None else healthy)
-        with _contended():
-            api.post(_PATH, manifest, **query)
+        api.post(_PATH, manifest, **query)
         return Publication(manifest=manifest, outcome="created")
     manifest = documents.updated(found, machine, machine.everything)
     if healthy is not None:
@@ -205,8 +183,7 @@ def _write(
         return Publication(manifest=manifest, outcome="unchanged")
     space = manifest["metadata"].get("namespace", published.NAMESPACE)
     path = f"/api/v1/namespaces/{space}/configmaps/{manifest['metadata']['name']}"
-    with _contended():
-        api.put(path, manifest, **query)
+    api.put(path, manifest, **query)
     return Publication(manifest=manifest, outcome="configured")
 
 
@@ -284,8 +261,14 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
     listed = api.collect(target, None, labelSelector=selector)
     there = {one["metadata"]["name"]: one for one in listed}
     copies = {name: one for name, one in there.items() if _is_copy(one)}
-    for name, body in wanted.items():
-        if name not in copies and (name in there or not _posted(api, target, body)):
+    for name in [one for one in wanted if one not in copies]:
+        taken = name in there
+        if not taken:
+            try:
+                api.post(target, wanted[name])
+            except AlreadyExists:
+                taken = True
+        if taken:
             tell(
                 f"note: ConfigMap {published.NAMESPACE}/{name} is left as it is: somebody else"
                 " has made it"
@@ -297,26 +280,12 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
             if new is None:
                 exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
                 api.delete(f"{target}/{part(name)}", {"preconditions": exactly})
-            elif not _same(copy, new):
+            elif (copy.get("data") or {}) != new["data"] or copy.get("binaryData"):
                 renewed = {**new["metadata"], "resourceVersion": meta["resourceVersion"]}
                 api.put(f"{target}/{part(name)}", {**new, "metadata": renewed})
     return len(wanted)
 
 
-def _posted(api: Connection, target: str, body: Object) -> bool:
-    """Create a copy; False where there is something else of its name."""
-    try:
-        api.post(target, body)
-    except AlreadyExists:
-        return False
-    return True
-
-
 def _is_copy(config_map: Object) -> bool:
     """Whether a ConfigMap was made by `mirror`."""
     return (config_map["metadata"].get("labels") or {}).get(published.MIRRORED) == "true"
-
-
-def _same(found: Object, body: Object) -> bool:
-    """Whether a ConfigMap says already what it is to say."""
-    return all((found.get(key) or {}) == (body.get(key) or {}) for key in ("data", "binaryData"))

@@ -336,11 +336,14 @@ def _tell_left(error: BaseException, job: Object) -> None:
 
 
 @contextlib.contextmanager
-def unless_overtaken() -> Iterator[None]:
-    """Let a write be refused because the object is gone, or was changed since it was read."""
+def unless_overtaken(*others: type[ArenaError]) -> Iterator[None]:
+    """Let a write be refused because the object is gone, or was changed since it was read.
+
+    Or for `others`, such as AlreadyExists where it is created.
+    """
     try:
         yield
-    except NotFound:
+    except (NotFound, *others):
         pass
     except ClusterError as error:
         if error.status != CONFLICT:

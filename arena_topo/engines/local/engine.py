@@ -50,7 +50,7 @@ from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import Request, Unplaceable, Verdict
-from arena_topo.topology import Cluster, GPUSet, Machine, gpu_set
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, gpu_set
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
@@ -243,13 +243,9 @@ class LocalBackend:
         del namespace
         return Mechanisms()
 
-    def keeps_nodes(self) -> bool:
-        """No: the engine gives each GPU to one job at a time."""
-        return False
-
-    def most_gpus(self) -> int | None:
-        """The most GPUs that one of the machines has."""
-        return max(len(node.machine.gpus) for node in scheduler.machines(self._emulate()).nodes)
+    def machines(self) -> tuple[Node, ...]:
+        """This machine, or those that are emulated."""
+        return scheduler.machines(self._emulate()).nodes
 
     def _emulate(self) -> str | None:
         return scheduler.emulation(self._options.emulate, self._environment)
