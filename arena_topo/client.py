@@ -232,7 +232,7 @@ class Client:
                 backend.default_namespace(),
                 goal=goal,
                 timeout=limit,
-                tell=self._tell_status,
+                hears=waiting.Listener(tell=self._tell_status),
                 stop=stop,
             )
         for one in found if check else ():

@@ -684,12 +684,3 @@ def test_the_local_engine_needs_no_controller():
     backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100:1"))
     with pytest.raises(UsageError, match="needs no controller"):
         controller.run(backend)
-
-
-def test_an_operator_whose_jobs_cannot_wait_needs_no_controller(world):
-    here = world(1)
-    here.api.versions = ["v1alpha1"]
-    backend = kubernetes.open_backend(Options(kubeconfig=here.config))
-    with pytest.raises(UsageError, match="needs no controller") as caught:
-        controller.run(backend, once=True)
-    assert "v1alpha1" in caught.value.why

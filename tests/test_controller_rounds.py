@@ -8,12 +8,10 @@ from typing import Never
 from test_controller import World, world
 
 from arena_topo.admin import controller
-from arena_topo.admin.controller import LEASE_PERIOD, MOST_STARTS, PERIOD, RENEWAL, Wake
-from arena_topo.engines.kubernetes import lease
+from arena_topo.admin.controller import LEASE_PERIOD, MOST_STARTS, PERIOD, Wake
+from arena_topo.engines.kubernetes import engine, lease
 from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.gang import rollout
-from arena_topo.gang.protocol import Starter
-from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, pinning
 from arena_topo.solver import Placement
@@ -180,22 +178,14 @@ def test_a_round_starts_ten_gangs_at_most_and_reads_the_cluster_twice_for_each(w
     assert all(here.runs(f"job-{index:02}") for index in range(12))
 
 
-def test_policies_are_looked_at_anew_after_a_minute(world):
+def test_policies_are_looked_at_anew_after_a_minute(world, monkeypatch):
     here = world(1)
-    opened: list[Starter] = []
 
-    def reopen() -> Starter:
-        opened.append(open_starter(here.backend, here.queue))
-        return opened[-1]
+    def probes() -> int:
+        here.api.requests.clear()
+        here.backend.mechanisms("default")
+        return sum("pods?dryRun=All" in line for line in here.api.requests)
 
-    here.controller.reopen = reopen
-    here.rounds()
-    here.later(RENEWAL - 1)
-    here.rounds()
-    assert opened == []
-    here.later(2)
-    here.cluster.node("another")
-    here.rounds()
-    assert here.controller.starter is opened[0]
-    here.rounds()
-    assert len(opened) == 1
+    assert (probes(), probes()) == (1, 0)
+    monkeypatch.setattr(engine, "PROBED", 0.0)
+    assert probes() == 1

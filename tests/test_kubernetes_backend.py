@@ -566,30 +566,6 @@ def test_the_queue_has_events_in_order_whichever_of_their_times_is_written(
     assert [one.reason for one in backend.events(backend.job("demo", "default"))] == told
 
 
-def test_the_end_of_an_old_operators_job_is_its_launchers(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
-):
-    api.versions = ["v1alpha1"]
-    backend.apply(plan(api=ApiVersion.V1ALPHA1))
-    operator.start("demo")
-    operator.finish("demo")
-    status = backend.job("demo", "default")
-    created = status.created
-    # Others may write the job's name in their labels as well.
-    for name, uid, after in (("demo-launcher", status.uid, 42), ("evaluation", "other", 7)):
-        owner = {"kind": "MPIJob", "name": "demo", "uid": uid, "controller": True}
-        labels = {"mpi_job_name": "demo"}
-        api.add(
-            {
-                "kind": "Job",
-                "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
-                "status": {"completionTime": rfc3339(created + after)},
-            }
-        )
-    assert backend.job("demo", "default").finished == created + 42
-    assert backend.jobs(None)[0].finished == created + 42
-
-
 def test_tensorboard_is_where_its_service_answers(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):

@@ -149,7 +149,7 @@ def test_waiting_tells_each_phase_once_and_ends_with_the_job(world):
         if status.phase is Phase.RUNNING:
             world.finish("demo", 7)
 
-    ended = waiting_.wait(world.backend, "demo", "default", tell=tell)
+    ended = waiting_.wait(world.backend, "demo", "default", hears=waiting_.Listener(tell=tell))
     assert (ended.phase, ended.exit_code) == (Phase.FAILED, 7)
     assert told == [Phase.RUNNING, Phase.FAILED]
 
@@ -200,7 +200,9 @@ def test_a_server_that_stumbles_does_not_end_the_waiting(cluster_world):
         told.append(status.phase)
         cluster_world.finish("demo")
 
-    ended = waiting_.wait(cluster_world.backend, "demo", "default", tell=tell)
+    ended = waiting_.wait(
+        cluster_world.backend, "demo", "default", hears=waiting_.Listener(tell=tell)
+    )
     assert ended.phase is Phase.SUCCEEDED
     assert told[0] is Phase.RUNNING
 

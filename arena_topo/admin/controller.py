@@ -46,7 +46,6 @@ from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
 from arena_topo.manifests.annotations import job_of, recorded
 from arena_topo.manifests.cause import Cause, CauseCode, because
-from arena_topo.manifests.versions import having
 from arena_topo.notes import Alert
 
 if TYPE_CHECKING:
@@ -74,9 +73,6 @@ LOST_AFTER = 60.0
 MOST_STARTS = 10
 """Gangs that one round starts at most: each takes seconds, and the others must be looked after."""
 
-RENEWAL = 60.0
-"""Seconds for which the mechanisms of namespaces are remembered."""
-
 LEASE_PERIOD = DURATION / 3
 """Seconds after which the Lease is renewed, and between two tries, at most, while the API server
 does not answer: less than half of what a Lease lasts, so that one failed round does not lose it."""
@@ -100,11 +96,9 @@ def run(
             why="it starts what waits by itself",
             hint="name a cluster with --backend kubernetes",
         )
-    _refuse_unsuspended(queue)
     controller = Controller(
         queue=queue,
         starter=open_starter(backend, queue),
-        reopen=partial(open_starter, backend, queue),
         ack=ack,
         tell=tell,
     )
@@ -157,21 +151,6 @@ class Wake:
                 return changed
             changed = True
         return changed
-
-
-def _refuse_unsuspended(queue: Queue) -> None:
-    """UsageError on a cluster whose operator knows no jobs that wait."""
-    try:
-        version = queue.api_version()
-    except ArenaError:
-        return  # It may come up later; the rounds say what is wrong.
-    if not version.traits.suspends:
-        raise UsageError(
-            "this cluster needs no controller",
-            why=f"its MPI operator serves MPIJob {version} only, which cannot be suspended: jobs"
-            " start when they are submitted, and none waits",
-            hint=f"install an operator that serves {' or '.join(having(lambda one: one.suspends))}",
-        )
 
 
 def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> None:
@@ -228,8 +207,6 @@ class Controller:
     ack: bool = False
     tell: Tell = lambda _: None
     clock: Callable[[], float] = time.monotonic
-    reopen: Callable[[], Starter] | None = None
-    _opened: float | None = None
     _patience: dict[tuple[str, str, str], rollout.StallTimer] = field(default_factory=dict)
     _missed: dict[tuple[str, bool], float] = field(default_factory=dict)
     _lost_now: dict[str, str] = field(default_factory=dict)
@@ -263,7 +240,6 @@ class Controller:
         if not changed and self.clock() < self._due:
             return
         self._due = -math.inf
-        self._renew()
         if self._withdrawn(view, leads):
             view = self.queue.read()
         pods = self.queue.gangs((job.manifest for job in view.jobs), self._told_once)
@@ -294,13 +270,6 @@ class Controller:
 
     def _freed(self, job: QueuedJob, view: Snapshot) -> bool:
         return bool(self.starter.withdraw([job], view.now))
-
-    def _renew(self) -> None:
-        """Forget what administrators may have changed meanwhile: policies and rights."""
-        if self._opened is None:
-            self._opened = self.clock()
-        if self.reopen is not None and self.clock() - self._opened >= RENEWAL:
-            self.starter, self._opened = self.reopen(), self.clock()
 
     def _each(self, job: QueuedJob, act: Callable[[], bool]) -> bool:
         """Do something about a job; what goes wrong with one must not stop the others."""

@@ -10,13 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from arena_topo.engines import Backend, JobStatus, Phase
-from arena_topo.engines.looking import Clock, looks
+from arena_topo.engines.looking import looks
 from arena_topo.engines.opening import UnknownJob
 from arena_topo.errors import AccessDenied, ArenaError, JobDeleted, JobFailed, NotFound, TimedOut
 from arena_topo.manifests.cause import CauseCode
-
-_NAMED = 3
-"""Jobs of which it is said what to do; the others are in the same place."""
 
 _FEW = 3
 """So many jobs are asked for one by one; more are read with one list of their namespace."""
@@ -169,34 +166,46 @@ def _placed(status: JobStatus) -> bool:
     return bool(workers) and all(one.node for one in workers)
 
 
+def _nothing(*_said: object) -> None:
+    """Hear of it, and do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """What hears of the jobs that are waited for.
+
+    `tell` of every change of phase or reason, `seen` of each look at a job, `ended` of each job
+    that is done with, `waits` of who starts a job that holds nothing, or that it does no more, and
+    `blind` of why nothing is seen, or None once something is again. `each` is done at every look;
+    an error of it ends nothing.
+    """
+
+    tell: Callable[[JobStatus], None] = _nothing
+    seen: Callable[[JobStatus], None] = _nothing
+    ended: Callable[[Ending], None] = _nothing
+    waits: Callable[[JobStatus, Start | None], None] = _nothing
+    blind: Callable[[str | None], None] = _nothing
+    each: Callable[[], None] = _nothing
+
+
+DEAF = Listener()
+
+
 def wait(
     backend: Backend,
     name: str,
     namespace: str,
     *,
     timeout: float | None = None,
-    tell: Callable[[JobStatus], None] = lambda _: None,
-    seen: Callable[[JobStatus], None] = lambda _: None,
-    each: Callable[[], None] = lambda: None,
-    clock: Clock = time.monotonic,
+    hears: Listener = DEAF,
 ) -> JobStatus:
-    """Wait until a job is over; `tell` hears of every change of phase or reason, `seen` of all.
+    """Wait until a job is over.
 
-    `each` is done at every look; an error of it ends nothing. NotFound if the job is not there, or
-    is deleted meanwhile. TimedOut after `timeout` seconds; the job goes on. A server that does not
-    answer for a while does not end the waiting.
+    NotFound if the job is not there, or is deleted meanwhile. TimedOut after `timeout` seconds; the
+    job goes on. A server that does not answer for a while does not end the waiting.
     """
-    (end,) = wait_all(
-        backend,
-        [name],
-        namespace,
-        goal=Goal.FINISHED,
-        timeout=timeout,
-        tell=tell,
-        seen=seen,
-        each=each,
-        clock=clock,
-    )
+    names, goal = [name], Goal.FINISHED
+    (end,) = wait_all(backend, names, namespace, goal=goal, timeout=timeout, hears=hears)
     if end.status is None:
         raise UnknownJob(name, namespace)
     return end.status
@@ -209,57 +218,46 @@ def wait_all(
     *,
     goal: Goal,
     timeout: float | None = None,
-    tell: Callable[[JobStatus], None] = lambda _: None,
-    ended: Callable[[Ending], None] = lambda _: None,
-    waits: Callable[[JobStatus, Start | None], None] = lambda _status, _start: None,
-    seen: Callable[[JobStatus], None] = lambda _: None,
-    blind: Callable[[str | None], None] = lambda _: None,
-    each: Callable[[], None] = lambda: None,
+    hears: Listener = DEAF,
     stop: threading.Event | None = None,
-    clock: Clock = time.monotonic,
 ) -> tuple[Ending, ...]:
     """Wait until jobs of a namespace have reached a goal, or one has lost it; how each ended.
 
     Those are OPEN that were still on their way when another lost the goal for them all, or when
-    somebody said `stop`; there is one look at least. A name given twice counts once. `tell` hears
-    of every change of phase or reason, `ended` of each job that is done with, `seen` of each look,
-    `waits` of who starts a job that holds nothing, or that it does no more. UnknownJob if one is
-    not there to begin with, unless it is to be deleted. TimedOut after `timeout` seconds names
-    those that are left, where they stand, and what to do about them. A server that does not answer
-    for a while does not end the waiting: `blind` hears at each look why nothing is seen, and None
-    once something is again.
+    somebody said `stop`; there is one look at least. A name given twice counts once. UnknownJob if
+    one is not there to begin with, unless it is to be deleted. TimedOut after `timeout` seconds
+    names those that are left, where they stand, and what to do about them. A server that does not
+    answer for a while does not end the waiting.
     """
     watch = _Watch(
         names=tuple(dict.fromkeys(names)),
         goal=goal,
-        tell=tell,
-        ended=ended,
-        waits=waits,
-        seen=seen,
+        hears=hears,
+        backend=backend,
+        namespace=namespace,
     )
-    end = None if timeout is None else clock() + timeout
+    end = None if timeout is None else time.monotonic() + timeout
 
     def unseen(why: str | None) -> None:
         in_time()
         # The time of all requests together ends just before this does; that is no news.
-        if end is None or end - clock() > backend.look_every:
-            blind(why)
+        if end is None or end - time.monotonic() > backend.look_every:
+            hears.blind(why)
 
     def in_time() -> None:
-        if end is not None and clock() >= end:
-            raise watch.late(timeout or 0.0, namespace) from None
+        if end is not None and time.monotonic() >= end:
+            raise watch.late(timeout or 0.0) from None
+
+    def pause(seconds: float) -> None:
+        if stop is None:
+            time.sleep(seconds)
+        elif stop.wait(seconds):
+            raise _Stopped
 
     with suppress(_Stopped):
-        for _ in looks(
-            lambda: watch.look(backend, namespace),
-            every=backend.look_every,
-            blind=unseen,
-            clock=clock,
-            end=end,
-            pause=time.sleep if stop is None else lambda seconds: _pause(stop, seconds),
-        ):
+        for _ in looks(watch.look, every=backend.look_every, blind=unseen, end=end, pause=pause):
             with suppress(ArenaError):
-                each()
+                hears.each()
             if watch.settled:
                 break
             in_time()
@@ -270,21 +268,15 @@ class _Stopped(Exception):
     """Somebody said that it is enough."""
 
 
-def _pause(stop: threading.Event, seconds: float) -> None:
-    if stop.wait(seconds):
-        raise _Stopped
-
-
 @dataclass(slots=True, kw_only=True)
 class _Watch:
     """What is known by now of the jobs that are waited for."""
 
     names: tuple[str, ...]
     goal: Goal
-    tell: Callable[[JobStatus], None]
-    ended: Callable[[Ending], None]
-    waits: Callable[[JobStatus, Start | None], None]
-    seen: Callable[[JobStatus], None]
+    hears: Listener
+    backend: Backend
+    namespace: str
     known: dict[str, JobStatus] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
     ends: dict[str, Ending] = field(default_factory=dict)
@@ -306,97 +298,88 @@ class _Watch:
         still = Ending(name=name, standing=Standing.OPEN, status=self.known.get(name))
         return self.ends.get(name, still)
 
-    def look(self, backend: Backend, namespace: str) -> None:
+    def look(self) -> None:
         """Look at every job that is left."""
         left = self.left
         listed: Mapping[str, JobStatus] | None = None
         if len(left) > _FEW and self.lists:
             try:
-                listed = {one.name: one for one in backend.jobs(namespace)}
+                listed = {one.name: one for one in self.backend.jobs(self.namespace)}
             except AccessDenied:
                 # Who may not list may still look at each of them.
                 self.lists = False
         for name in left:
-            self._see(backend, name, _status(backend, name, namespace, listed), namespace)
+            found = None if listed is None else listed.get(name)
+            with suppress(NotFound):
+                found = self.backend.job(name, self.namespace) if listed is None else found
+            self._see(name, found)
 
-    def _see(self, backend: Backend, name: str, found: JobStatus | None, namespace: str) -> None:
+    def _see(self, name: str, found: JobStatus | None) -> None:
         before = self.known.get(name)
         if before is None and found is None and self.goal is not Goal.DELETED:
-            raise UnknownJob(name, namespace)
+            raise UnknownJob(name, self.namespace)
         if before is not None and found is not None and before.uid != found.uid:
             # Another job has the name by now; the one that was waited for is gone.
             found = None
         if found is not None:
             self.known[name] = found
-            self.seen(found)
+            self.hears.seen(found)
             if before is None or (before.phase, before.reason) != (found.phase, found.reason):
-                self.tell(found)
+                self.hears.tell(found)
             if before is None or _held_by(before) != _held_by(found):
-                self._learn(backend, found)
+                self._learn(found)
         now = standing(self.goal, found)
         if now is not Standing.OPEN:
             self.ends[name] = Ending(name=name, standing=now, status=found)
-            self.ended(self.ends[name])
+            self.hears.ended(self.ends[name])
 
-    def _learn(self, backend: Backend, found: JobStatus) -> None:
+    def _learn(self, found: JobStatus) -> None:
         """Find out who starts a job, while there is time to ask."""
         start = None
         with suppress(ArenaError):
-            start = start_of(found, backend) if self.goal is not Goal.DELETED else None
+            start = start_of(found, self.backend) if self.goal is not Goal.DELETED else None
         if start is not None:
             self.starts[found.name] = start
-            self.waits(found, start)
+            self.hears.waits(found, start)
         elif self.starts.pop(found.name, None) is not None:
-            self.waits(found, None)
+            self.hears.waits(found, None)
 
-    def late(self, timeout: float, namespace: str) -> TimedOut:
+    def late(self, timeout: float) -> TimedOut:
         """That there is no more time, where the jobs stand that are left, and what to do."""
-        left, spent = self.left, f"{round(timeout, 1):g}"
-        some = [self.known[name] for name in left if name in self.known]
-        nexts = [self._next(name, namespace) for name in left[:_NAMED]]
+        left, spent, hint = self.left, f"{round(timeout, 1):g}", self._next()
         if len(self.names) == 1:
-            last = some[0] if some else None
-            is_ = f"still {last.phase}" if last else "out of sight"
+            last = self.known.get(left[0])
             return TimedOut(
-                f"job {left[0]} is {is_} after {spent} s",
+                f"job {left[0]} is {f'still {last.phase}' if last else _UNSEEN} after {spent} s",
                 why=last.reason if last else None,
-                hint=nexts[0],
+                hint=hint,
             )
-        stand = {one.name: f"{one.phase}{f' ({one.reason})' if one.reason else ''}" for one in some}
+        stand = {
+            name: f"{one.phase}{f' ({one.reason})' if one.reason else ''}"
+            for name, one in self.known.items()
+        }
         return TimedOut(
             f"{len(left)} of {len(self.names)} jobs are not {self.goal} after {spent} s",
-            why="; ".join(f"{name} is {stand.get(name, 'out of sight')}" for name in left),
-            hint=nexts[0]
-            if len(left) == 1
-            else "; ".join(f"{name}: {said}" for name, said in zip(left, nexts, strict=False)),
+            why="; ".join(f"{name} is {stand.get(name, _UNSEEN)}" for name in left),
+            hint=hint,
         )
 
-    def _next(self, name: str, namespace: str) -> str:
-        """What becomes of a job that nobody waits for any more, and what to do about it."""
-        look = command("get", name, namespace=namespace)
-        if name not in self.known:
-            return f"see whether it is there: {look}"
-        if self.goal is Goal.DELETED:
-            return f"delete it if nobody has: {command('delete', name, namespace=namespace)}"
-        start = self.starts.get(name)
-        if start is None:
-            return f"the job goes on; see {look}"
-        said = starting(start, name, namespace)
-        return said if start in {Start.RESUME, Start.ANEW} else f"{said}: {look}"
+    def _next(self) -> str:
+        """What becomes of jobs that nobody waits for any more, and what to do about them."""
+        name, *others = self.left
+        if others:
+            return f"see {command('list', namespace=self.namespace)}"
+        look, start = command("get", name, namespace=self.namespace), self.starts.get(name)
+        if start is not None:
+            said = starting(start, name, self.namespace)
+            return said if start in {Start.RESUME, Start.ANEW} else f"{said}: {look}"
+        goes_on = name in self.known and self.goal is not Goal.DELETED
+        return f"the job goes on; see {look}" if goes_on else f"see {look}"
+
+
+_UNSEEN = "out of sight"
 
 
 def _held_by(status: JobStatus) -> tuple[Phase, str | None]:
     """What decides who starts a job."""
     return status.phase, None if status.forecast is None else status.forecast.state
-
-
-def _status(
-    backend: Backend, name: str, namespace: str, listed: Mapping[str, JobStatus] | None
-) -> JobStatus | None:
-    """A job as it is now; None if there is none."""
-    if listed is not None:
-        return listed.get(name)
-    try:
-        return backend.job(name, namespace)
-    except NotFound:
-        return None

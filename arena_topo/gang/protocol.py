@@ -104,7 +104,7 @@ class Starter:
     """Whoever starts gangs: `submit`, `resume` or the controller, on one queue.
 
     `place` and `fit` are the solver, for the job that is started and for those that wait with it.
-    `mechanisms` is asked once for each namespace.
+    `_known` are mechanisms that are not to be asked for, by namespace.
     """
 
     queue: Queue
@@ -115,9 +115,7 @@ class Starter:
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """What makes placements hold in a namespace."""
-        if namespace not in self._known:
-            self._known[namespace] = self.queue.mechanisms(namespace)
-        return self._known[namespace]
+        return self._known.get(namespace) or self.queue.mechanisms(namespace)
 
     def gateless(self, namespace: str) -> Starter:
         """The same starter where workers cannot have a gate, so that templates alone hold."""

@@ -582,7 +582,8 @@ def _goes_on(
         def seen(status: JobStatus) -> None:
             sees(status.reason or f"{name} is {status.phase}")
 
-        waiting.wait_all(backend, [name], namespace, goal=waiting.Goal.RUNNING, seen=seen)
+        hears = waiting.Listener(seen=seen)
+        waiting.wait_all(backend, [name], namespace, goal=waiting.Goal.RUNNING, hears=hears)
     notes = () if held else (f"{name} was not suspended",)
     decision = Decision(cluster=Cluster(nodes=()))
     return Outcome(stored={}, decision=decision, resumed=True, notes=notes)

@@ -112,9 +112,9 @@ def to_the_end(
             name,
             namespace,
             timeout=timeout,
-            tell=tell,
-            seen=seen,
-            each=lambda: submission.tend(backend, name, namespace),
+            hears=waiting.Listener(
+                tell=tell, seen=seen, each=lambda: submission.tend(backend, name, namespace)
+            ),
         )
     except NotFound:
         raise JobDeleted(f"the job {name} was deleted while it was waited for") from None

@@ -48,11 +48,13 @@ def wait(
                 namespace,
                 goal=goal,
                 timeout=everywhere.timeout,
-                tell=watched.told,
-                waits=watched.waits,
-                ended=watched.ended,
-                seen=watched.seen,
-                blind=watched.blind,
+                hears=waiting.Listener(
+                    tell=watched.told,
+                    waits=watched.waits,
+                    ended=watched.ended,
+                    seen=watched.seen,
+                    blind=watched.blind,
+                ),
             )
         except UnknownJob as error:
             raise missing(error.name, namespace, backend) from None

@@ -49,8 +49,6 @@ class Traits:
     """Its pod templates keep scheduling gates."""
     numbered: bool = True
     """Workers carry their number as a label."""
-    times_launcher: bool = True
-    """The job says when its launcher ended."""
     arenas: bool = False
     """Arena writes this version itself: it reads the job's ConfigMap back, and its topology jobs
     use the network of the node and the GPUs of ACK's device plugin."""
@@ -116,7 +114,6 @@ _TRAITS = {
         claims=False,
         gates=False,
         numbered=False,
-        times_launcher=False,
         arenas=True,
     ),
 }

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlencode, urlsplit
 
@@ -769,9 +770,14 @@ def tls(found: Access) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     if found.certificate:
         try:
-            with contextlib.ExitStack() as stack:
-                certificate, key = (_as_file(one, stack) for one in found.certificate)
-                context.load_cert_chain(certificate, key)
+            pair = [
+                Path(one).read_bytes() if isinstance(one, str) else one for one in found.certificate
+            ]
+            # OpenSSL reads client keys from files only.
+            with tempfile.NamedTemporaryFile(prefix="arena-topo-") as file:
+                file.write(b"\n".join(pair))
+                file.flush()
+                context.load_cert_chain(file.name)
         except ssl.SSLError as error:
             raise UsageError(
                 f"{where}: client-certificate and client-key do not belong together, or are no PEM"
@@ -781,15 +787,3 @@ def tls(found: Access) -> ssl.SSLContext:
                 f"{where}: client-certificate or client-key cannot be read", why=error.strerror
             ) from error
     return context
-
-
-def _as_file(value: str | bytes, stack: contextlib.ExitStack) -> str:
-    """A path for OpenSSL, which reads client keys from files only; gone when the stack closes."""
-    if isinstance(value, str):
-        return value
-    file = stack.enter_context(
-        tempfile.NamedTemporaryFile(prefix="arena-topo-")  # noqa: SIM115  the stack closes it
-    )
-    file.write(value)
-    file.flush()
-    return file.name

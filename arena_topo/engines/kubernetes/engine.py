@@ -23,12 +23,10 @@ from arena_topo.engines.kubernetes.mpijob import (
     NO_PODS,
     PLURAL,
     belongs,
-    controller_of,
     event_of,
     is_about,
     is_arenas,
     job_status,
-    launcher_ended,
     pod_selectors,
     pod_status,
 )
@@ -63,8 +61,9 @@ Object = dict[str, Any]
 _FEW = 32
 """Jobs up to which their pods are asked for by name: the names are part of an address."""
 
-_PROBED = 5.0
-"""Seconds for which the mechanisms of a namespace are not tried again."""
+PROBED = 60.0
+"""Seconds for which the mechanisms of a namespace are not tried again: administrators may install
+a policy meanwhile, or give a right."""
 
 _NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
 _INSTALL = (
@@ -240,7 +239,7 @@ class KubernetesBackend:
         from arena_topo.engines.kubernetes import probing  # noqa: PLC0415 - for submitters only
 
         known = self._mechanisms.get(namespace)
-        if known is not None and time.monotonic() - known[0] < _PROBED:
+        if known is not None and time.monotonic() - known[0] < PROBED:
             return known[1]
         found = probing.mechanisms(self.api, namespace)
         with contextlib.suppress(NoOperator):
@@ -295,24 +294,17 @@ class KubernetesBackend:
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job with its pods; NotFound if there is none."""
-        version = self.api_version()
         mpijob = self.mpijob(name, namespace)
-        arenas = is_arenas(mpijob)
-        # Among arena's is TensorBoard's, whose node answers too.
-        pods = self._labelled(
-            mpijob, version, namespace, lambda pod: pod if arenas or belongs(pod, mpijob) else None
-        )
-        status = self._status(
-            mpijob,
-            pods,
-            tensorboard=self._tensorboard(name, namespace, pods),
-            ended=self._ended(namespace, version).get(str(mpijob["metadata"].get("uid"))),
-        )
+        pods = self.pods_of(mpijob, self.api_version(), namespace)
+        tensorboard = self._tensorboard(name, namespace, pods)
+        status = job_status(mpijob, pods, tensorboard=tensorboard)
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
             # A refused pod (quota, admission) is told in the job's events and nowhere else.
-            warnings = [one for one in self._quiet_events(status) if one.kind == "Warning"]
-            if warnings:
-                return replace(status, reason=f"{warnings[-1].reason}: {warnings[-1].message}")
+            with contextlib.suppress(AccessDenied):
+                warnings = [one for one in self.events(status) if one.kind == "Warning"]
+                if warnings:
+                    why = f"{warnings[-1].reason}: {warnings[-1].message}"
+                    return replace(status, reason=why)
         return status
 
     def mpijob(self, name: str, namespace: str) -> Object:
@@ -428,24 +420,15 @@ class KubernetesBackend:
         if not all(is_arenas(one) for one in mpijobs):
             for label in version.traits.job_labels:
                 gather(label, label)
-        ended = self._ended(namespace, version)
         found = []
         for mpijob in mpijobs:
             meta = mpijob["metadata"]
-            key = (meta.get("namespace", ""), meta["name"])
-            mine = list(pods.get(key, {}).values())
-            status = self._status(mpijob, mine, ended=ended.get(str(meta.get("uid"))))
+            labelled = pods.get((meta.get("namespace", ""), meta["name"]), {}).values()
+            status = job_status(mpijob, [pod for pod in labelled if belongs(pod, mpijob)])
             if odd := odds.get(id(mpijob)):
                 status = replace(status, reason=f"what is written of it makes no sense: {odd}")
             found.append(status)
         return tuple(sorted(found, key=lambda one: (-one.created, one.namespace, one.name)))
-
-    @staticmethod
-    def _status(
-        mpijob: Object, pods: list[Object], *, tensorboard: str = "", ended: float | None = None
-    ) -> JobStatus:
-        mine = [pod for pod in pods if belongs(pod, mpijob)]
-        return job_status(mpijob, mine, tensorboard=tensorboard, ended=ended)
 
     def pods_of(
         self,
@@ -454,41 +437,19 @@ class KubernetesBackend:
         namespace: str,
         shrink: Callable[[Object], Object] = lambda pod: pod,
     ) -> list[Object]:
-        """The pods of a job, each as `shrink` leaves it: no TensorBoard, no earlier namesake's."""
-        return self._labelled(
-            mpijob, version, namespace, lambda pod: shrink(pod) if belongs(pod, mpijob) else None
-        )
+        """The pods of a job, each as `shrink` leaves it: no TensorBoard, no earlier namesake's.
 
-    def _labelled(
-        self,
-        mpijob: Object,
-        version: ApiVersion,
-        namespace: str,
-        keep: Callable[[Object], Object | None],
-    ) -> list[Object]:
-        """The pods under the first of a job's selectors that has any which `keep` leaves."""
+        They are those under the first of its selectors that has any.
+        """
+
+        def keep(pod: Object) -> Object | None:
+            return shrink(pod) if belongs(pod, mpijob) else None
+
         path = f"/api/v1/namespaces/{part(namespace)}/pods"
         for selector in pod_selectors(mpijob, version):
             if found := self.api.collect(path, keep, labelSelector=selector):
                 return found
         return []
-
-    def _ended(self, namespace: str | None, version: ApiVersion) -> dict[str, float]:
-        """When launchers were done, by the uid of the job, where the operator does not say so."""
-        if version.traits.times_launcher:
-            return {}
-        space = f"/namespaces/{part(namespace)}" if namespace else ""
-        label = version.traits.job_labels[0]
-        try:
-            jobs = self.api.collect(f"/apis/batch/v1{space}/jobs", labelSelector=label)
-        except AccessDenied:
-            return {}
-        ended = {}
-        for one in jobs:
-            owner, at = controller_of(one), launcher_ended(one)
-            if owner is not None and at is not None:
-                ended[str(owner.get("uid"))] = at
-        return ended
 
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
         """Where the job's TensorBoard answers, or nothing."""
@@ -550,12 +511,6 @@ class KubernetesBackend:
         from arena_topo.engines.kubernetes import publishing  # noqa: PLC0415  its own command
 
         return publishing.publish(self.api, machine, dry_run=dry_run)
-
-    def _quiet_events(self, job: JobStatus) -> tuple[Event, ...]:
-        try:
-            return self.events(job)
-        except AccessDenied:
-            return ()
 
     def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
         """The log of one pod as it is now, in pieces, byte for byte.

@@ -27,10 +27,10 @@ from arena_topo.engines.kubernetes.mpijob import (
     subject,
 )
 from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.writing import missing
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
 from arena_topo.manifests import INCOMPLETE, STATE
-from arena_topo.manifests.annotations import config_maps
 from arena_topo.topology import GPUSet, documents, members, published
 
 if TYPE_CHECKING:
@@ -272,15 +272,7 @@ def _operators(looks: _Looks) -> dict[str, int] | None:
 
 
 def _missing(looks: _Looks, mpijob: Object) -> tuple[str, ...]:
-    def lacks(name: str) -> bool:
-        try:
-            looks.api.get(f"{looks.path('configmaps')}/{name}")
-        except NotFound:
-            return True
-        return False
-
-    names = config_maps(dict(mpijob))
-    return tuple(one for one in names if looks.may("get", "configmaps", partial(lacks, one)))
+    return looks.may("get", "configmaps", lambda: missing(looks.api, mpijob)) or ()
 
 
 def _doubtful(pods: Iterable[Object]) -> list[str]:

@@ -179,14 +179,8 @@ def event_of(told: Object) -> Event:
     )
 
 
-def job_status(
-    mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "", ended: float | None = None
-) -> JobStatus:
-    """All that is known of one job from its MPIJob and its pods.
-
-    `ended` is when the launcher's batch Job was done (Unix seconds), for operators that do not
-    write it on the MPIJob.
-    """
+def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "") -> JobStatus:
+    """All that is known of one job from its MPIJob and its pods."""
     meta, status = mpijob["metadata"], mpijob.get("status") or {}
     mine = sorted(pods, key=_rank)
     chief = _chief(mine)
@@ -197,7 +191,7 @@ def job_status(
     code = exit_code(chief)
     if phase is Phase.SUCCEEDED and code is None:
         code = 0
-    finished = seconds(status.get("completionTime")) or ended
+    finished = seconds(status.get("completionTime"))
     if phase.over and finished is None:
         finished = _finish(chief) or _changed(status, phase)
     return JobStatus(
@@ -572,11 +566,6 @@ def started(mpijob: Object) -> float | None:
     if resumed.get("status") == "False":
         return seconds(resumed.get("lastTransitionTime"))
     return seconds((mpijob.get("status") or {}).get("startTime"))
-
-
-def launcher_ended(job: Object) -> float | None:
-    """When a batch Job was complete (Unix seconds); None for one that is not."""
-    return seconds((job.get("status") or {}).get("completionTime"))
 
 
 def time_limit(mpijob: Object) -> float | None:

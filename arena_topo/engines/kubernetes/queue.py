@@ -27,10 +27,15 @@ from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued, writt
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, joined
 from arena_topo.engines.kubernetes.watching import Cache
-from arena_topo.engines.kubernetes.writing import Writer, deletion, part, unless_overtaken
+from arena_topo.engines.kubernetes.writing import (
+    Writer,
+    deletion,
+    missing,
+    part,
+    unless_overtaken,
+)
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
-from arena_topo.manifests.annotations import config_maps
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
 from arena_topo.notes import Alert
 from arena_topo.topology import Cluster, published
@@ -397,14 +402,7 @@ class Queue(Writer):
 
     def missing(self, stored: Mapping[str, Any]) -> tuple[str, ...]:
         """The ConfigMaps that the pods of a job mount, and that are not there."""
-        space = part(stored["metadata"]["namespace"])
-        found = []
-        for name in config_maps(dict(stored)):
-            try:
-                self._api.get(f"/api/v1/namespaces/{space}/configmaps/{part(name)}")
-            except NotFound:
-                found.append(name)
-        return tuple(found)
+        return missing(self._api, stored)
 
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""

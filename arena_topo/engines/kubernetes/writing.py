@@ -21,6 +21,7 @@ from arena_topo.errors import (
     UsageError,
 )
 from arena_topo.manifests import Manifest, Plan
+from arena_topo.manifests.annotations import config_maps
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion, version_of
 from arena_topo.names import is_subdomain
@@ -361,6 +362,17 @@ def part(name: str) -> str:
             hint="names consist of lower case letters, digits, '-' and '.'",
         )
     return name
+
+
+def missing(api: Connection, mpijob: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ConfigMaps that the pods of a job mount, and that are not there."""
+    space, found = part(mpijob["metadata"]["namespace"]), []
+    for name in config_maps(dict(mpijob)):
+        try:
+            api.get(f"/api/v1/namespaces/{space}/configmaps/{part(name)}")
+        except NotFound:
+            found.append(name)
+    return tuple(found)
 
 
 def arenas(name: str) -> str:
