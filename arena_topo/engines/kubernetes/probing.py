@@ -253,10 +253,11 @@ def _pod_groups(api: Connection) -> str:
 
 def _patches(api: Connection, namespace: str, notes: list[str]) -> bool | None:
     """Whether the caller may list and patch the pods of a namespace."""
+    found = None
     with _forbidden() as denied:
-        return all(allowed(api, one, "pods", namespace=namespace) for one in ("list", "patch"))
+        found = all(allowed(api, one, "pods", namespace=namespace) for one in ("list", "patch"))
     notes += [f"whether you may patch pods could not be asked: {one}" for one in denied]
-    return None
+    return found
 
 
 def allowed(
@@ -319,10 +320,11 @@ def _class(one: Object) -> _Class:
 
 
 def _quotas(api: Connection, namespace: str, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
+    found: list[Object] = []
     with _forbidden() as denied:
-        return tuple(api.collect(f"/api/v1/namespaces/{part(namespace)}/resourcequotas"))
+        found = api.collect(f"/api/v1/namespaces/{part(namespace)}/resourcequotas")
     notes += [f"{one}: whether a quota covers claims of GPUs is not known" for one in denied]
-    return ()
+    return tuple(found)
 
 
 @contextlib.contextmanager

@@ -344,10 +344,9 @@ def unless_overtaken(*others: type[ArenaError]) -> Iterator[None]:
     """
     try:
         yield
-    except (NotFound, *others):
-        pass
-    except ClusterError as error:
-        if error.status != CONFLICT:
+    except ArenaError as error:
+        changed = isinstance(error, ClusterError) and error.status == CONFLICT
+        if not changed and not isinstance(error, (NotFound, *others)):
             raise
 
 
