@@ -245,29 +245,6 @@ def test_somebody_who_never_lets_go_is_named_as_another_agent(world):
     assert caught.value.hint == "does another agent run for this node?"
 
 
-def test_for_acks_readers_only_what_they_know_is_written(world):
-    node = world.api.find("Node", "node-1")
-    node["status"] = {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "4"}}
-    world.hold(a_pod("train", "GPU-aa"))
-    running = world.agent(ack=True)
-    running.once()
-    found = world.api.find("ConfigMap", NAME, "kube-system")
-    assert set(found["data"]) == {"nodeName", "devices", "linkType"}
-    assert len(world.writes()) == 2
-    asked = len(world.api.requests)
-    world.hold(a_pod("other", "GPU-bb"))
-    running.once()
-    assert [line.split()[0] for line in world.api.requests[asked:]] == ["PUT"]
-    world.gpus("GPU-aa", "GPU-bb", "", "GPU-dd", code=6)
-    running.once()
-    found = world.api.find("ConfigMap", NAME, "kube-system")
-    assert json.loads(found["data"]["devices"])["2"] == "Unhealthy"
-    world.gpus(*FOUR)
-    running.once()
-    found = world.api.find("ConfigMap", NAME, "kube-system")
-    assert json.loads(found["data"]["devices"])["2"] == "Healthy"
-
-
 # ---------------------------------------------------------------- who holds what
 
 

@@ -61,9 +61,8 @@ _SLICES_EVERY = 300.0
 class Agent:
     """Looks at this machine and keeps the ConfigMap of its node.
 
-    `say` hears one line for each change, and one for each new trouble. With `ack` the links and the
-    health are also written in ACK's format, where `publish` writes them. UsageError if no node can
-    be called so.
+    `say` hears one line for each change, and one for each new trouble. UsageError if no node can be
+    called so.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Agent:
         *,
         say: Callable[[str], None],
         socket: str = SOCKET,
-        ack: bool = False,
         watch: Watch | None = None,
     ) -> None:
         if not is_subdomain(node):
@@ -81,7 +79,7 @@ class Agent:
                 f"{node!r} is not a name that a node can have",
                 hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",
             )
-        self._reports, self._say, self._ack = reports, say, ack
+        self._reports, self._say = reports, say
         self._watch = Watch() if watch is None else watch
         self._troubles = _Troubles(say)
         self._eyes = _Eyes(node, self._watch)
@@ -91,7 +89,6 @@ class Agent:
         self._told: Report | None = None
         self._why: Mapping[int, str] = {}
         self._written: tuple[Report, float] | None = None
-        self._acked: tuple[object, ...] | None = None
 
     def once(self) -> None:
         """One look, and what has to be written after it; ArenaError for what failed."""
@@ -216,10 +213,6 @@ class Agent:
             self._reports.write(report, at)
             self._set_clock()
             self._written = report, now
-        known = (report.machine, report.healthy)
-        if self._ack and self._acked != known:
-            self._reports.publish(report)
-            self._acked = known
 
 
 class _Troubles:

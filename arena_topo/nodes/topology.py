@@ -227,15 +227,6 @@ def topology_publish(
             completes="files",
         ),
     ] = "",
-    ack: Annotated[
-        bool,
-        Flag(
-            help="With --watch, also write what arena's own top node reads, into kube-system.",
-            name="--ack",
-            panel=_AGENT,
-            needs=("--watch or --once",),
-        ),
-    ] = False,
 ) -> None:
     """Publish in the cluster how the GPUs of a node are linked, for all to read."""
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
@@ -244,7 +235,7 @@ def topology_publish(
     if target and node and target != node:
         raise UsageError(f"which node is it, {target} or {node}?", hint="name it once")
     if watch or once:
-        _keep(target or node, everywhere, None if once else interval, pod_resources, ack=ack)
+        _keep(target or node, everywhere, None if once else interval, pod_resources)
         return
     known = target or node
     if bus_bandwidth and known and not (source or preset):
@@ -268,9 +259,7 @@ def topology_publish(
     say(said if dry_run is None else f"{said} (server dry run: nothing was written)")
 
 
-def _keep(
-    node: str, everywhere: Globals, interval: float | None, socket: str, *, ack: bool
-) -> None:
+def _keep(node: str, everywhere: Globals, interval: float | None, socket: str) -> None:
     """Be the agent of a node, until SIGTERM; without an interval for one look."""
     # The first process of a container dies of no signal that it does not ask for.
     signal.signal(signal.SIGTERM, _end)
@@ -292,7 +281,7 @@ def _keep(
             hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",
         )
     agent = Agent(
-        open_reports(everywhere.options(), name), name, say=remark, socket=socket or SOCKET, ack=ack
+        open_reports(everywhere.options(), name), name, say=remark, socket=socket or SOCKET
     )
     if interval is None:
         agent.once()

@@ -172,18 +172,9 @@ def sendable(found: Access) -> Access:
     """
     for name, text in found.sent:
         if any(one < " " or one == "\x7f" or one > "\xff" for one in text):
-            raise UsageError(
-                f"{found.files or IN_CLUSTER}: {name} has characters that no request can carry",
-                why=_SAID_BY.get(name),
-            )
+            where = found.files or IN_CLUSTER
+            raise UsageError(f"{where}: {name} has characters that no request can carry")
     return found
-
-
-_SAID_BY = {
-    "authorization": "it is made of the user's token, or of name and password",
-    "impersonate-user": "it is the name of --as, or the user's `as`",
-    "impersonate-group": "it is one of --as-group, or of the user's `as-groups`",
-}
 
 
 # ---------------------------------------------------------------- files
@@ -493,15 +484,8 @@ def _in_pod() -> Access:
         server, _ = parted(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
         token = (SERVICE_ACCOUNT / "token").read_text(encoding="utf-8").strip()
         namespace = space.read_text(encoding="utf-8").strip() if _present(space) else None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{IN_CLUSTER} cannot be used", why="it is no text") from error
-    except ValueError:
-        raise UsageError(
-            f"{IN_CLUSTER} cannot be used",
-            why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT make no address",
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{IN_CLUSTER} cannot be used", why=error.strerror) from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{IN_CLUSTER} cannot be used", why=str(error)) from error
     return Access(
         server=server,
         namespace=namespace,

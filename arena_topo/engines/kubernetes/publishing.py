@@ -69,10 +69,6 @@ class Reports:
                 return [one for one in found if isinstance(one, SliceRecord)]
         return []
 
-    def publish(self, report: Report) -> None:
-        """Write links and health in ACK's format too; errors as of `publish`."""
-        publish(self._api, report.machine, dry_run=False, healthy=report.healthy)
-
     def read(self) -> Object | None:
         """What is written there now; None if nothing is."""
         self._stored = _fetched(self._api, f"{self._path}/{self._name}")
@@ -138,19 +134,16 @@ def _over(stored: Object, new: Object) -> Object:
     return {**new, "metadata": {**metadata, **joined}, "data": {**kept, **new["data"]}}
 
 
-def publish(
-    api: Connection, machine: Machine, *, dry_run: bool, healthy: GPUSet | None = None
-) -> Publication:
+def publish(api: Connection, machine: Machine, *, dry_run: bool) -> Publication:
     """Create or replace the ConfigMap of the node that the machine is named after.
 
-    `healthy` are the GPUs that are, where somebody has looked. NotFound if there is no such node;
-    ArenaError if it has another number of GPUs, or shares them.
+    NotFound if there is no such node; ArenaError if it has another number of GPUs, or shares them.
     """
     _check(api, machine)
     query = {"dryRun": "All"} if dry_run else {}
     for _ in _attempts(f"the topology of node {machine.name}"):
         with unless_overtaken(AlreadyExists):
-            return _write(api, machine, query, healthy)
+            return _write(api, machine, query)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -163,9 +156,7 @@ def _attempts(what: str) -> Iterator[int]:
     )
 
 
-def _write(
-    api: Connection, machine: Machine, query: dict[str, str], healthy: GPUSet | None
-) -> Publication:
+def _write(api: Connection, machine: Machine, query: dict[str, str]) -> Publication:
     own = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
     # What the node's agent keeps is believed first, so bandwidths belong there.
     found = (
@@ -173,12 +164,10 @@ def _write(
     )
     found = found or _existing(api, machine.name)
     if found is None:
-        manifest = published.config_map(machine, machine.everything if healthy is None else healthy)
+        manifest = published.config_map(machine, machine.everything)
         api.post(_PATH, manifest, **query)
         return Publication(manifest=manifest, outcome="created")
     manifest = documents.updated(found, machine, machine.everything)
-    if healthy is not None:
-        manifest["data"]["devices"] = published.config_map(machine, healthy)["data"]["devices"]
     if manifest == found:
         return Publication(manifest=manifest, outcome="unchanged")
     space = manifest["metadata"].get("namespace", published.NAMESPACE)
