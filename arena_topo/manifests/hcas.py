@@ -46,9 +46,27 @@ def chosen_hcas(
     """The NICs nearest to the GPUs of a job that asks for them, the same on each of its nodes."""
     if not job.nccl_hca:
         return HCAs()
+    hosts = len(placement.assignments if binding.separate else placement.nodes)
+    known = all(one.gpus for one in placement.assignments)
+    given = [one.name for one in job.device if is_rdma(one.name)] + ["rdma/hca"] * job.rdma
+    own = next((name for name in given if not name.startswith(_SHARED)), "")
+    for wrong, why in (
+        (named_by_job(job), "the job sets it itself"),
+        (hosts == 1, "all GPUs are in one host, which needs no NIC"),
+        (
+            binding.guarantee is not Guarantee.GPUS or not known,
+            f"the workers may get other GPUs than planned (guarantee {binding.guarantee})",
+        ),
+        (
+            not given and not job.host_network,
+            "the pods are given no NIC: add --rdma, --device rdma/NAME=1 or --hostNetwork",
+        ),
+        (own, f"which of its NICs a node gives to each pod as {own} is not known before"),
+    ):
+        if wrong:
+            return HCAs(why=why)
+    machines = {one.name: one.machine for one in cluster.nodes} if cluster is not None else {}
     try:
-        _check(job, placement, binding)
-        machines = {one.name: one.machine for one in cluster.nodes} if cluster is not None else {}
         found = {_names(name, machines.get(name), placement) for name in placement.nodes}
     except ValueError as error:
         return HCAs(why=str(error))
@@ -58,31 +76,6 @@ def chosen_hcas(
             " workers share one template"
         )
     return HCAs(names=found.pop())
-
-
-def _check(job: MPIJob, placement: Placement, binding: Binding) -> None:
-    """ValueError says why no names are said, whatever the machines have."""
-    if named_by_job(job):
-        raise ValueError("the job sets it itself")
-    hosts = len(placement.assignments if binding.separate else placement.nodes)
-    if hosts == 1:
-        raise ValueError("all GPUs are in one host, which needs no NIC")
-    known = all(one.gpus for one in placement.assignments)
-    if binding.guarantee is not Guarantee.GPUS or not known:
-        raise ValueError(
-            f"the workers may get other GPUs than planned (guarantee {binding.guarantee})"
-        )
-    given = ["rdma/hca"] if job.rdma else []
-    given += [one.name for one in job.device if is_rdma(one.name)]
-    if not given and not job.host_network:
-        raise ValueError(
-            "the pods are given no NIC: add --rdma, --device rdma/NAME=1 or --hostNetwork"
-        )
-    for name in given:
-        if not name.startswith(_SHARED):
-            raise ValueError(
-                f"which of its NICs a node gives to each pod as {name} is not known before"
-            )
 
 
 def _names(node: NodeName, machine: Machine | None, placement: Placement) -> tuple[str, ...]:
