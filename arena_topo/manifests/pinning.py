@@ -146,9 +146,10 @@ def _pinned(
         # "=" asks for whole names: mlx5_1 is the beginning of mlx5_10 (NCCL, NCCL_IB_HCA).
         notes[HCAS] = f"={','.join(hcas)}"
         variables.append(HCA_VARIABLE)
-    if variables:
+    for name in variables:
         # Of two variables of one name the last counts (Kubernetes), so the job's own may stay.
-        container["env"] = [*env, *map(_variable, variables)]
+        at = next((at for at, one in enumerate(env) if str(one["name"]) > name), len(env))
+        env = container["env"] = [*env[:at], _variable(name), *env[at:]]
     tolerated = [
         {"key": TAINT, "operator": "Exists", "effect": effect} for effect in sorted(set(effects))
     ]
