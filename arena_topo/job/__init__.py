@@ -279,7 +279,7 @@ _TOLERATION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """What taint the pods bear; empty key with `Exists` bears all.
+    """A taint that the pods tolerate; an empty key with `Exists` tolerates all.
 
     `--toleration all`, or `--toleration KEY=VALUE:EFFECT,OPERATOR`, of which KEY is enough: arena's
     guide shows that form (docs/training/mpijob/toleration.md), though its code drops it (v0.15.5).
@@ -313,7 +313,7 @@ class Toleration:
         return f"{self.key}={self.value}:{self.effect},{self.operator}"
 
     def tolerates(self, key: str, value: str, effect: str) -> bool:
-        """Whether a taint is borne, by the rules of the Kubernetes scheduler."""
+        """Whether a taint is tolerated, by the rules of the Kubernetes scheduler."""
         if self.effect and self.effect != effect:
             return False
         if self.key and self.key != key:
