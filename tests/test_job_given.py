@@ -23,7 +23,7 @@ from arena_topo import (
     Quantity,
     Toleration,
 )
-from arena_topo.job import kinds
+from arena_topo.flag import kinds_of
 
 BASE = {"name": "demo", "image": "registry.example/train:1", "command": "train"}
 BASE |= {"gputopology": True, "gang": True}
@@ -119,9 +119,9 @@ def test_no_value_whatever_is_taken_for_another_or_ends_in_an_error_of_python(fi
 
 
 def test_every_field_knows_its_kind():
-    assert list(kinds(MPIJob)) == [one.name for one in fields(MPIJob)]
-    assert kinds(MPIJob)["policy"] == (PlacementPolicy, False, True)
-    assert kinds(MPIJob)["env"] == (EnvVar, True, False)
+    assert list(kinds_of(MPIJob)) == [one.name for one in fields(MPIJob)]
+    assert kinds_of(MPIJob)["policy"] == (PlacementPolicy, False, True)
+    assert kinds_of(MPIJob)["env"] == (EnvVar, True, False)
 
 
 @pytest.mark.parametrize(
