@@ -160,7 +160,7 @@ def ways(node: Node, workers: int, request: Request) -> list[list[Pods]]:
             [next(splits(chosen, request.gpus))] if request.joined else splits(chosen, request.gpus)
         )
         found += [[(node, one) for one in group] for group in groups]
-    return [found] if node.hidden else [[one] for one in found]
+    return [found] if node.unattributed else [[one] for one in found]
 
 
 def best(request: Request, on: Cluster, most: int = 100_000) -> Key | None:
@@ -204,7 +204,7 @@ def answered(request: Request, on: Cluster, answer: Placement) -> Key:
         held.setdefault(one.node, []).append(one.gpus)
     for name, groups in held.items():
         assert len(groups) <= room(request, nodes[name])
-        if not nodes[name].hidden:
+        if not nodes[name].unattributed:
             taken = [gpu for group in groups for gpu in group]
             assert len(set(taken)) == len(taken) == len(groups) * request.gpus
             assert not gpu_set(taken) & ~nodes[name].free

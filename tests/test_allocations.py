@@ -32,7 +32,7 @@ FORMAT = {"arena-topo.io/format": "v1"}
 def test_allocated_devices_are_in_use_whoever_has_them():
     found = only(bare(), resource_slice(), claim("c", "gpu-0", "gpu-3"), claim("d", "gpu-5"))
     assert members(found.free) == (1, 2, 4, 6, 7)
-    assert found.hidden == 0
+    assert found.unattributed == 0
     assert found.foreign
 
 
@@ -91,7 +91,7 @@ def test_devices_of_other_drivers_and_pools_are_others():
 
 def test_two_claims_that_share_a_device_hide_no_other():
     found = only(bare(), resource_slice(), claim("c", "gpu-0"), claim("d", "gpu-0"))
-    assert (members(found.free), found.hidden) == (tuple(range(1, 8)), 0)
+    assert (members(found.free), found.unattributed) == (tuple(range(1, 8)), 0)
 
 
 def claiming(name: str, of: str | None, **more: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def claiming(name: str, of: str | None, **more: Any) -> dict[str, Any]:
 
 def test_a_pod_is_not_counted_beside_its_claim():
     found = only(bare(), resource_slice(), claiming("w", "c"), claim("c", "gpu-0", "gpu-1"))
-    assert (members(found.free), found.hidden) == ((2, 3, 4, 5, 6, 7), 0)
+    assert (members(found.free), found.unattributed) == ((2, 3, 4, 5, 6, 7), 0)
 
 
 def test_a_pod_is_not_counted_beside_the_claim_that_the_scheduler_made_of_its_limits():
@@ -117,9 +117,9 @@ def test_a_pod_is_not_counted_beside_the_claim_that_the_scheduler_made_of_its_li
         status={"extendedResourceClaimStatus": {"resourceClaimName": "w-extended"}},
     )
     found = only(bare(), resource_slice(), extended, claim("w-extended", "gpu-0", "gpu-1"))
-    assert (members(found.free), found.hidden) == ((2, 3, 4, 5, 6, 7), 0)
+    assert (members(found.free), found.unattributed) == ((2, 3, 4, 5, 6, 7), 0)
     unread = only(bare(), resource_slice(), extended)
-    assert (unread.free_count, unread.hidden) == (6, 2)
+    assert (unread.free_count, unread.unattributed) == (6, 2)
 
 
 def test_a_pod_whose_claim_could_not_be_read_may_have_any_gpu():
@@ -151,17 +151,17 @@ def test_a_record_counts_until_the_claim_of_its_worker_is_allocated():
     planned = job("j", "node-a/0,1;node-a/2,3", gpus=0, annotations=asking(workers=2, gpus=2))
     waiting = [claim("j-worker-0"), claim("j-worker-1")]
     found = only(bare(), resource_slice(), planned, *waiting)
-    assert (members(found.free), found.hidden) == ((4, 5, 6, 7), 0)
+    assert (members(found.free), found.unattributed) == ((4, 5, 6, 7), 0)
     bound = [claim("j-worker-0", "gpu-0", "gpu-1"), claim("j-worker-1")]
     found = only(bare(), resource_slice(), planned, *bound)
-    assert (members(found.free), found.hidden) == ((4, 5, 6, 7), 0)
+    assert (members(found.free), found.unattributed) == ((4, 5, 6, 7), 0)
 
 
 def test_what_a_worker_was_given_counts_and_not_what_was_planned_for_it():
     planned = job("j", "node-a/0,1", gpus=0, annotations=asking(workers=1, gpus=2))
     given = claim("made-of-a-template", "gpu-4", "gpu-5", users=["j-worker-0"])
     found = only(bare(), resource_slice(), planned, given)
-    assert (members(found.free), found.hidden) == ((0, 1, 2, 3, 6, 7), 0)
+    assert (members(found.free), found.unattributed) == ((0, 1, 2, 3, 6, 7), 0)
 
 
 def test_a_claim_of_other_devices_leaves_the_record_as_it_is():

@@ -152,7 +152,7 @@ class TestBoth:
         assert loads(scheduler(Request(workers=8, gpus=1), world)) == {"a": 4, "b": 4}
 
     def test_where_nobody_knows_which_gpus_are_free_the_worst_may_be_taken(self, scheduler):
-        world = cluster(node("a", V100, 0b10011, hidden=1))
+        world = cluster(node("a", V100, 0b10011, unattributed=1))
         assert scheduler(Request(workers=2, gpus=1), world).bandwidth.regime is Regime.PCIE
 
     def test_one_gpu_has_no_bandwidth(self, scheduler):

@@ -235,7 +235,7 @@ def test_each_worker_gets_its_gpus_where_it_takes_its_node_or_nobody_else_uses_i
     assert found(PAIR, ours) == ("gpus", True)
     assert found(PAIR, others) == ("node", False)
     assert found(PAIR, replace(ours, foreign=True)) == ("node", False)
-    assert found(PAIR, replace(ours, hidden=2)) == ("node", False)
+    assert found(PAIR, replace(ours, unattributed=2)) == ("node", False)
     # One worker takes all of its node, the other's node is ours alone.
     whole = replace(others, machine=a_node("a", 4).machine, allocatable=gpu_set((0, 3)))
     assert found(APART, whole, a_node("b", dedicated=True)) == ("gpus", True)
@@ -248,7 +248,7 @@ def test_one_template_does_not_inject_into_a_node_whose_gpus_somebody_has_unsaid
     kept = {"dedicated": True}
     same = a_placement(("a", (0, 3)), ("b", (0, 3)))
     assert bound(same, a_node("a", **kept), a_node("b", **kept)).inject
-    opaque = bound(same, a_node("a", **kept), a_node("b", hidden=2, **kept))
+    opaque = bound(same, a_node("a", **kept), a_node("b", unattributed=2, **kept))
     assert (opaque.guarantee, opaque.inject) == (Guarantee.NODE, False)
 
 
@@ -264,7 +264,7 @@ def test_the_kubelet_is_not_left_to_pick_where_jobs_hold_gpus_that_it_does_not_k
     # Where we say which GPUs each worker gets, there is nothing to pick.
     assert bound(PAIR, busy, by=POLICIES).inject
     # Nor where the others got theirs from the kubelet, or everybody does.
-    assert bound(PAIR, replace(busy, hidden=2)).guarantee is Guarantee.NODE
+    assert bound(PAIR, replace(busy, unattributed=2)).guarantee is Guarantee.NODE
     assert bound(PAIR, replace(busy, dedicated=False)).guarantee is Guarantee.NODE
 
 

@@ -67,7 +67,7 @@ def gpus_of(text):
             "pcie-8",
             {"chosen": gpu_set((4, 5)), "free": gpu_set((0, 2, 3, 4, 5, 6))},
         ),
-        ("drawing-bridges.txt", "pcie-8-a100", {"free": gpu_set((0, 1)), "hidden": 1}),
+        ("drawing-bridges.txt", "pcie-8-a100", {"free": gpu_set((0, 1)), "unattributed": 1}),
         ("drawing-switch.txt", "dgx-2", {"chosen": gpu_set(range(12)), "width": 80}),
         ("drawing-four.txt", "hgx-a100-4", {"unicode": False, "free": gpu_set((1, 3))}),
     ],
@@ -235,7 +235,7 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
     world = cluster(
         node("a", V100, 0b1111),
         node("b", V100, 0b11, unavailable="cordoned"),
-        node("c", HGX, hidden=3),
+        node("c", HGX, unattributed=3),
         node("d", HGX, shared="MIG"),
         node("e", machine("cpu", "none", ())),
         node("f", V100, 0b111, allocatable=gpu_set(range(7))),
@@ -285,14 +285,14 @@ def test_without_pairs_a_mesh_is_boxes_and_what_its_words_mean():
 
 
 def test_an_opaque_machine_says_how_many_of_the_doubtful_are_free_as_its_network_does():
-    opaque = node("a", V100, 0b1111111, hidden=2)
-    assert "; 5 of 7 free, 1 in use\n" in drawn(V100, free=opaque.free, hidden=2)
+    opaque = node("a", V100, 0b1111111, unattributed=2)
+    assert "; 5 of 7 free, 1 in use\n" in drawn(V100, free=opaque.free, unattributed=2)
     assert "  5 of 7 free  " in network.text(cluster(opaque))
 
 
 def test_what_is_said_of_doubtful_gpus_keeps_to_a_narrow_screen_below_the_names():
     product = replace(HGX, knowledge=Knowledge.ASSUMED, name="gpu-node-17")
-    text = drawn(product, chosen=gpu_set((0,)), free=gpu_set(range(7)), hidden=2, width=60)
+    text = drawn(product, chosen=gpu_set((0,)), free=gpu_set(range(7)), unattributed=2, width=60)
     assert max(map(len, text.splitlines()[1:])) <= 60
     assert "2 of the GPUs marked free? are in use or unhealthy; not known which" in " ".join(
         text.split()
@@ -300,7 +300,7 @@ def test_what_is_said_of_doubtful_gpus_keeps_to_a_narrow_screen_below_the_names(
 
 
 def test_nodes_in_which_different_numbers_of_gpus_are_hidden_are_not_alike():
-    world = cluster(node("a", V100, hidden=1), node("b", V100, hidden=2))
+    world = cluster(node("a", V100, unattributed=1), node("b", V100, unattributed=2))
     assert [line.split()[2] for line in network.text(world).splitlines()[1:3]] == ["7", "6"]
 
 
@@ -350,7 +350,7 @@ def test_one_gpu_is_not_many():
 
 
 def test_no_gpu_is_called_free_on_a_machine_that_takes_no_jobs():
-    text = drawn(V100, free=gpu_set(range(6)), hidden=2, away="unused")
+    text = drawn(V100, free=gpu_set(range(6)), unattributed=2, away="unused")
     assert "; 6 unused, 2 in use\n" in text
     assert "free" not in text
 

@@ -201,7 +201,7 @@ def test_who_ends_before_the_head_could_start_is_in_nobodys_way(
 
 
 def test_gpus_that_are_only_counted_are_kept_by_number() -> None:
-    opaque = cluster(node("node-0", V100, hidden=4, cpu=64.0, memory=1 << 40))
+    opaque = cluster(node("node-0", V100, unattributed=4, cpu=64.0, memory=1 << 40))
     job = MPIJob(name="j", command="x", image="y", workers=1, gpus=2, gputopology=True)
     placement = fit(job, opaque)
     assert placement is not None
@@ -209,7 +209,7 @@ def test_gpus_that_are_only_counted_are_kept_by_number() -> None:
         placement, assignments=tuple(replace(one, gpus=()) for one in placement.assignments)
     )
     left = fairness.without(opaque, unknown, job).nodes[0]
-    assert (left.hidden, left.free_count) == (6, 2)
+    assert (left.unattributed, left.free_count) == (6, 2)
 
 
 def test_cpu_and_memory_are_kept_as_well() -> None:

@@ -72,7 +72,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
                 f"n{index}",
                 of,
                 free,
-                hidden=hidden,
+                unattributed=hidden,
                 allocatable=draw(st.sampled_from([None, GPUSet(well)])),
                 unavailable=draw(st.sampled_from([None, None, None, "cordoned", "NotReady"])),
                 domains=(spine, leaf),
@@ -107,9 +107,9 @@ def consistent(free: GPUSet, hidden: int) -> list[GPUSet]:
 def sure(one: Node, size: int, speed: float) -> int:
     """The sets that are certain; of an opaque node none where it matters which GPUs are free."""
     of = gpu_sets(one.machine.configuration)
-    if one.hidden and size > 1 and not of.uniform:
+    if one.unattributed and size > 1 and not of.uniform:
         return 0
-    return min(packed(of, free, size, speed) for free in consistent(one.free, one.hidden))
+    return min(packed(of, free, size, speed) for free in consistent(one.free, one.unattributed))
 
 
 def gangs(of: Cluster, gang: Gang) -> int:
@@ -204,7 +204,7 @@ def test_every_node_is_told_of_once_and_as_it_is(world: Cluster):
                 told.append(name)
                 one = by_name[name]
                 assert (alike.gpus, alike.free) == (len(one.machine.gpus), one.free_count)
-                assert (alike.opaque, alike.unavailable) == (one.hidden > 0, one.unavailable)
+                assert (alike.opaque, alike.unavailable) == (one.unattributed > 0, one.unavailable)
                 assert alike.stranded == stranded(one)
                 for sets in alike.sets:
                     assert_sets(sets, one)
@@ -235,14 +235,14 @@ def assert_sets(sets: fragmentation.Sets, one: Node) -> None:
     assert sets.most == packed(of, whole, sets.size, full)
     assert sets.whole == sure(one, sets.size, full)
     assert 0 <= sets.broken <= sets.most - sets.whole
-    if not one.hidden:
+    if not one.unattributed:
         used = packed(of, GPUSet(whole & ~one.free), sets.size, full)
         assert sets.broken == max(0, sets.most - sets.whole - used)
 
 
 def stranded(one: Node) -> int:
     of = gpu_sets(one.machine.configuration)
-    if one.hidden and not of.uniform:
+    if one.unattributed and not of.uniform:
         return 0
     gpus = range(len(one.machine.gpus))
 
@@ -251,7 +251,7 @@ def stranded(one: Node) -> int:
 
     return max(
         sum(fastest(gpu, members(free)) < fastest(gpu, gpus) for gpu in members(free))
-        for free in consistent(one.free, one.hidden)
+        for free in consistent(one.free, one.unattributed)
     )
 
 
@@ -260,7 +260,7 @@ def test_a_gpu_that_becomes_free_never_makes_it_worse(world: Cluster, data: st.D
     at = data.draw(st.integers(0, len(world.nodes) - 1))
     one = world.nodes[at]
     busy = members(GPUSet(one.machine.everything & ~one.free))
-    if not busy or one.hidden:
+    if not busy or one.unattributed:
         return
     more = replace(one, free=GPUSet(one.free | 1 << data.draw(st.sampled_from(busy))))
     better = replace(world, nodes=(*world.nodes[:at], more, *world.nodes[at + 1 :]))
@@ -433,7 +433,7 @@ def test_each_node_where_no_job_can_start_says_its_own_reason():
 
 def test_a_gang_that_fits_on_gpus_that_are_only_counted_does_not_lack_anything():
     # Any two of GPUs 4 to 7 of a DGX-1 are joined; three of them are free, nobody says which.
-    counted = node("a", presets.machine("dgx-1-p100", "a"), gpu_set(range(4, 8)), hidden=1)
+    counted = node("a", presets.machine("dgx-1-p100", "a"), gpu_set(range(4, 8)), unattributed=1)
     (kind,) = look(cluster(counted)).kinds
     assert [(one.size, one.whole, one.best) for one in kind.gangs[:2]][1] == (
         2,
@@ -446,7 +446,7 @@ def test_a_gang_that_fits_on_gpus_that_are_only_counted_does_not_lack_anything()
 
 def test_what_nobody_names_is_counted_at_its_worst():
     known = only(node("n", V100, 0b00001111))
-    doubtful = only(node("n", V100, 0b11111111, hidden=4))
+    doubtful = only(node("n", V100, 0b11111111, unattributed=4))
     assert gang(known, 4).whole == 1
     assert (gang(doubtful, 4).whole, gang(doubtful, 4).counted) == (0, 1)
     assert alike(doubtful, "n").opaque

@@ -88,7 +88,7 @@ def test_equal_matrices_of_different_gpu_models_are_different_machines():
 def test_a_pod_that_names_its_devices_makes_exactly_those_busy():
     found = only(node(), pod("w", gpus=2, annotations=group("0,3")))
     assert members(found.free) == (1, 2, 4, 5, 6, 7)
-    assert (found.hidden, found.opaque) == (0, False)
+    assert found.unattributed == 0
 
 
 def test_only_pods_that_carry_our_format_are_not_foreign():
@@ -112,7 +112,7 @@ def test_acks_allocation_is_read_in_every_known_shape(text: str):
     annotations = {"gputopology.alibabacloud.com/allocation": text}
     found = only(node(), pod("w", gpus=2, annotations=annotations))
     assert members(found.free) == (0, 3, 4, 5, 6, 7)
-    assert found.hidden == 0
+    assert found.unattributed == 0
 
 
 def test_container_indexes_in_acks_allocation_are_no_devices():
@@ -123,7 +123,7 @@ def test_container_indexes_in_acks_allocation_are_no_devices():
 
 def test_a_pod_without_device_ids_is_counted_and_makes_its_node_opaque_and_foreign():
     found = only(node(), pod("w", gpus=3))
-    assert (found.free_count, found.hidden, found.opaque, found.foreign) == (5, 3, True, True)
+    assert (found.free_count, found.unattributed, found.foreign) == (5, 3, True)
 
 
 def test_devices_that_are_only_planned_are_hidden_not_known():
@@ -133,25 +133,25 @@ def test_devices_that_are_only_planned_are_hidden_not_known():
         "arena-topo.io/format": "v1",
     }
     found = only(node(), pod("w", gpus=2, annotations=annotations))
-    assert (count(found.free), found.hidden, found.foreign) == (8, 2, False)
+    assert (count(found.free), found.unattributed, found.foreign) == (8, 2, False)
 
 
 def test_devices_guaranteed_by_the_plan_are_known():
     annotations = {**group("0,3"), "arena-topo.io/guarantee": "gpus"}
     found = only(node(), pod("w", gpus=2, annotations=annotations))
-    assert (count(found.free), found.hidden) == (6, 0)
+    assert (count(found.free), found.unattributed) == (6, 0)
 
 
 def test_devices_that_make_no_sense_count_as_hidden_and_are_noted():
     cluster = seen(node(), pod("w", gpus=2, annotations=group("zero")))
-    assert (cluster.nodes[0].free_count, cluster.nodes[0].hidden) == (6, 2)
+    assert (cluster.nodes[0].free_count, cluster.nodes[0].unattributed) == (6, 2)
     assert "pod default/w: annotation topology.kubernetes.io/gpu-group" in cluster.notes[0]
 
 
 def test_a_device_that_the_node_does_not_have_is_hidden_somewhere_else():
     cluster = seen(node(gpus=4), pod("w", gpus=2, annotations=group("1,9")))
     assert members(cluster.nodes[0].free) == (0, 2, 3)
-    assert cluster.nodes[0].hidden == 1
+    assert cluster.nodes[0].unattributed == 1
     assert "says it has GPU 9 of node node-a, which has 4; it counts as one" in cluster.notes[0]
 
 
@@ -159,12 +159,12 @@ def test_two_pods_that_claim_one_device_hide_another():
     found = only(
         node(), pod("v", annotations=group("0")), pod("w", gpus=2, annotations=group("0,1"))
     )
-    assert (count(found.free), found.hidden) == (6, 1)
+    assert (count(found.free), found.unattributed) == (6, 1)
 
 
 def test_a_pod_with_fewer_ids_than_gpus_hides_the_difference():
     found = only(node(), pod("w", gpus=4, annotations=group("0,1")))
-    assert (count(found.free), found.hidden) == (6, 2)
+    assert (count(found.free), found.unattributed) == (6, 2)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -184,7 +184,7 @@ def test_pods_without_a_node_hold_nothing():
 
 def test_a_full_node_leaves_nothing_in_doubt():
     found = only(node(), pod("v", gpus=4, annotations=group("0,1,2,3")), pod("w", gpus=4))
-    assert (found.free, found.hidden, found.opaque) == (0, 0, False)
+    assert (found.free, found.unattributed) == (0, 0)
 
 
 def test_gpus_of_either_resource_count_and_acks_is_asked_for_first():
@@ -239,7 +239,7 @@ def test_recorded_placements_whose_devices_the_kubelet_picks_are_hidden():
         job("a", "node-a/0,3;node-a/1,2", template={"arena-topo.io/guarantee": "node"}),
     ):
         found = only(node(), record)
-        assert (count(found.free), found.hidden) == (8, 4)
+        assert (count(found.free), found.unattributed) == (8, 4)
 
 
 def test_a_record_that_makes_no_sense_is_a_note():
@@ -252,12 +252,12 @@ def test_unhealthy_devices_are_neither_free_nor_allocatable():
     found = only(node(gpus=7), config_map(healthy=gpu_set([0, 1, 2, 4, 5, 6, 7])))
     assert members(found.free) == (0, 1, 2, 4, 5, 6, 7)
     assert found.free == found.allocatable
-    assert found.hidden == 0
+    assert found.unattributed == 0
 
 
 def test_fewer_allocatable_gpus_than_known_ones_hide_the_difference():
     found = only(node(gpus=6), config_map())
-    assert (count(found.free), found.hidden, found.free_count) == (8, 2, 6)
+    assert (count(found.free), found.unattributed, found.free_count) == (8, 2, 6)
 
 
 def test_a_gpu_that_fell_off_the_bus_is_remembered_by_the_label():

@@ -315,7 +315,11 @@ def test_what_is_only_assumed_or_not_known_is_said():
 
 def test_gpus_in_use_free_doubtful_and_broken_look_different():
     text = picture(
-        V100, free=gpu_set((0, 1)), hidden=1, broken=gpu_set((7,)), notes=("of them one is used",)
+        V100,
+        free=gpu_set((0, 1)),
+        unattributed=1,
+        broken=gpu_set((7,)),
+        notes=("of them one is used",),
     )
     said = words(text)
     assert [said.count(one) for one in ("free?", "in use", "broken")] == [2, 5, 1]
@@ -513,7 +517,7 @@ def test_a_network_too_large_for_a_page_is_drawn_less_deep_and_says_so():
 def test_nodes_that_take_no_jobs_and_unknown_gpus_are_marked():
     text = network.svg(
         cluster(
-            node("a", V100, free=0b1111, hidden=2),
+            node("a", V100, free=0b1111, unattributed=2),
             node("b", V100, unavailable="cordoned"),
             node("c", V100, network=1.25),
         )

@@ -117,7 +117,7 @@ WORLDS = {
         *(node(f"hgx-{at}", HGX, domains=(f"r{at // 2}",)) for at in range(4)),
         tiers=(Tier(name="leaf", bandwidth=50.0),),
     ),
-    "opaque": cluster(node("dgx-0", V100, 0b111111, hidden=1), node("hgx-0", HGX)),
+    "opaque": cluster(node("dgx-0", V100, 0b111111, unattributed=1), node("hgx-0", HGX)),
 }
 
 

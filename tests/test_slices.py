@@ -48,7 +48,7 @@ def test_a_published_node_is_the_machine_that_its_product_and_count_make_it():
     assert (found.driver, found.resource) == (DRIVER, DRIVER)
     assert members(found.free) == tuple(range(8))
     assert found.allocatable == found.machine.everything
-    assert (found.hidden, found.shared, found.foreign) == (0, None, False)
+    assert (found.unattributed, found.shared, found.foreign) == (0, None, False)
 
 
 def test_every_version_of_the_api_says_the_same():

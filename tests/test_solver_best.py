@@ -93,7 +93,7 @@ def worlds(rng: random.Random) -> Cluster:
         domains = tuple(f"{name}{rng.randint(0, 1)}" for name in names)
         if depth == 2:
             domains = (domains[0], domains[0] + domains[1])
-        nodes.append(node(f"n{at}", of, free, hidden=hidden, domains=domains))
+        nodes.append(node(f"n{at}", of, free, unattributed=hidden, domains=domains))
     tiers = tuple(
         Tier(name=name, bandwidth=rate) for name, rate in zip(names, rates[1:], strict=True)
     )
@@ -214,7 +214,7 @@ def exchanges(seed: int) -> None:
     if answer.bandwidth is not None:
         assert answer.bandwidth.point == pytest.approx(found.bandwidth), seed
     nodes = {one.name: one for one in on.nodes}
-    if any(nodes[one.node].hidden for one in answer.assignments):
+    if any(nodes[one.node].unattributed for one in answer.assignments):
         return
     ours = brute.answered(request, on, answer)
     pods = [(nodes[one.node], gpu_set(one.gpus)) for one in answer.assignments]
@@ -235,7 +235,7 @@ def exchanges(seed: int) -> None:
             size = len(many) * request.gpus
             fits = taken[other.name] == 0 and room(request, other) >= len(many)
             alike = request.mix_models or other.machine.model == nodes[name].machine.model
-            if fits and alike and not other.hidden and len(free) >= size:
+            if fits and alike and not other.unattributed and len(free) >= size:
                 changed = [*pods]
                 for place, at in enumerate(many):
                     some = free[place * request.gpus : (place + 1) * request.gpus]

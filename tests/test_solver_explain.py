@@ -273,7 +273,7 @@ def small_world(rnd):
         allocatable = GPUSet(of.everything & ~ill | free) if ill else None
         down = rnd.choice(["cordoned", "NotReady"]) if rnd.random() < 0.1 else None
         more = {"allocatable": allocatable, "unavailable": down, "domains": domains}
-        nodes.append(node(f"n{at}", of, free, hidden=hidden, **more))
+        nodes.append(node(f"n{at}", of, free, unattributed=hidden, **more))
     return cluster(*nodes, tiers=tiers, beyond=6.0)
 
 
@@ -306,7 +306,7 @@ def released(world, more):
     units = [(at, gpu) for at, one in enumerate(world.nodes) for gpu in held(one)]
     for known in range(more + 1):
         for chosen in itertools.combinations(units, known):
-            hidden = [range(min(one.hidden, more - known) + 1) for one in world.nodes]
+            hidden = [range(min(one.unattributed, more - known) + 1) for one in world.nodes]
             for secrets in itertools.product(*hidden):
                 if sum(secrets) == more - known:
                     yield freed(world, chosen, secrets)
@@ -316,7 +316,8 @@ def freed(world, chosen, secrets):
     nodes = []
     for at, (one, secret) in enumerate(zip(world.nodes, secrets, strict=True)):
         gpus = gpu_set(gpu for place, gpu in chosen if place == at)
-        nodes.append(replace(one, free=GPUSet(one.free | gpus), hidden=one.hidden - secret))
+        left = one.unattributed - secret
+        nodes.append(replace(one, free=GPUSet(one.free | gpus), unattributed=left))
     return replace(world, nodes=tuple(nodes))
 
 
@@ -345,14 +346,14 @@ def with_said(text, world):
     for one in world.nodes:
         named, many = read(text).get(one.name, ([], 0))
         if named is None and many is None:
-            ways.append([(tuple(held(one)), one.hidden)])
+            ways.append([(tuple(held(one)), one.unattributed)])
         elif named is None:
             ways.append(
                 [
                     (some, many - len(some))
                     for known in range(many + 1)
                     for some in itertools.combinations(held(one), known)
-                    if many - known <= one.hidden
+                    if many - known <= one.unattributed
                 ]
             )
         else:
@@ -436,13 +437,15 @@ def check_release(request, world, text):
         everything = freed(
             world,
             [(at, gpu) for at, one in enumerate(world.nodes) for gpu in held(one)],
-            [one.hidden for one in world.nodes],
+            [one.unattributed for one in world.nodes],
         )
         assert value(request, everything) is None
         return
     assert any(value(request, then) is not None for then in with_said(text, world)), text
     many = sum(
-        len(held(one)) + one.hidden if found == (None, None) else len(found[0] or ()) or found[1]
+        len(held(one)) + one.unattributed
+        if found == (None, None)
+        else len(found[0] or ()) or found[1]
         for one in world.nodes
         if (found := read(text).get(one.name)) is not None
     )
@@ -486,7 +489,8 @@ def check_counted(seed):
         of = rnd.choice([V100, HGX, PCIE, HGX])
         free = GPUSet(rnd.getrandbits(8) | rnd.getrandbits(8))
         domains = (rnd.choice("st"), rnd.choice("ab"))
-        more = {"hidden": 1 if free and rnd.random() < 0.1 else 0, "cpu": rnd.choice([8.0, 64.0])}
+        unattributed = 1 if free and rnd.random() < 0.1 else 0
+        more = {"unattributed": unattributed, "cpu": rnd.choice([8.0, 64.0])}
         nodes.append(node(f"n{at}", of, free, domains=domains, all_cpu=64.0, **more))
     world = cluster(*nodes, tiers=TIERS, beyond=rnd.choice([3.0, 6.0]))
     index = Index(world)

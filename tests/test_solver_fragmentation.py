@@ -330,8 +330,8 @@ def test_adaptive_looks_only_at_machines_that_the_job_may_use():
 
 
 def test_hidden_gpus_are_in_use_and_nodes_out_of_service_do_not_count():
-    assert not spreads(SMALL, half_used(0, hidden=8))
-    assert spreads(SMALL, half_used(0, hidden=7))
+    assert not spreads(SMALL, half_used(0, unattributed=8))
+    assert spreads(SMALL, half_used(0, unattributed=7))
     # Of the eight GPUs that are left none is in use.
     assert spreads(SMALL, half_used(8, unavailable="cordoned"))
     idle = node("c", PCIE, unavailable="cordoned")

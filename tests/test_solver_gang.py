@@ -186,14 +186,14 @@ def test_cpu_and_memory_bound_the_workers_of_a_node():
 
 
 def test_an_opaque_node_is_counted_but_its_devices_are_not_named():
-    opaque = cluster(node("a", V100, hidden=4))
+    opaque = cluster(node("a", V100, unattributed=4))
     answer = place(FOUR, opaque)
     assert answer.bandwidth.point < 15
     assert [one.gpus for one in answer.assignments] == [()] * 4
 
 
 def test_an_opaque_node_behind_a_switch_loses_nothing():
-    answer = place(FOUR, cluster(node("a", HGX, hidden=4)))
+    answer = place(FOUR, cluster(node("a", HGX, unattributed=4)))
     assert answer.bandwidth == place(FOUR, cluster(node("a", HGX))).bandwidth
 
 

@@ -82,7 +82,7 @@ def small(dice: random.Random, most: int = 5) -> tuple[Request, Cluster]:
                 f"n{at}",
                 of,
                 free,
-                hidden=dice.randint(0, free.bit_count()) if dice.random() < 0.12 else 0,
+                unattributed=dice.randint(0, free.bit_count()) if dice.random() < 0.12 else 0,
                 cpu=dice.choice((None, None, None, 1.0, 2.0)),
                 unavailable="cordoned" if dice.random() < 0.06 else None,
                 resource=PUBLISHED if dice.random() < 0.05 else ORDINARY,
@@ -134,8 +134,8 @@ def free_one_more(dice: random.Random) -> None:
     at = dice.randrange(len(on.nodes))
     one = on.nodes[at]
     freed = (
-        replace(one, hidden=one.hidden - 1)
-        if one.hidden
+        replace(one, unattributed=one.unattributed - 1)
+        if one.unattributed
         else replace(one, free=GPUSet(one.free | 1 << dice.randrange(len(one.machine.gpus))))
     )
     after = value(request, replace(on, nodes=(*on.nodes[:at], freed, *on.nodes[at + 1 :])))

@@ -104,7 +104,7 @@ def test_an_annotation_that_asks_for_nonsense_is_a_note(said: dict[str, Any]):
 
 def test_a_job_that_has_not_started_says_itself_what_is_guaranteed():
     found = only(node(), job("a", "node-a/0,1", annotations=forecast_of("node")))
-    assert (count(found.free), found.hidden) == (8, 2)
+    assert (count(found.free), found.unattributed) == (8, 2)
 
 
 # Workers that will be on their node as soon as a scheduler looks at them.
@@ -131,7 +131,7 @@ def promised(
 def test_a_worker_that_no_scheduler_has_seen_yet_has_the_gpus_of_its_place():
     """Its job may be gone, or suspended, and the operator slow to delete it."""
     found = only(node(), promised(requests={"cpu": "2"}))
-    assert (members(found.free), found.hidden, found.cpu) == ((2, 3, 4, 5, 6, 7), 0, 30.0)
+    assert (members(found.free), found.unattributed, found.cpu) == ((2, 3, 4, 5, 6, 7), 0, 30.0)
     assert not found.foreign
     ending = promised(metadata={"deletionTimestamp": "2026-11-21T12:00:00Z"})
     assert members(only(node(), ending).free) == (2, 3, 4, 5, 6, 7)
@@ -140,9 +140,9 @@ def test_a_worker_that_no_scheduler_has_seen_yet_has_the_gpus_of_its_place():
 def test_a_worker_that_is_only_promised_its_node_has_as_many_gpus_as_it_asks_for():
     notes = {"arena-topo.io/guarantee": "node"}
     found = only(node(), promised(annotations=notes))
-    assert (count(found.free), found.hidden) == (8, 2)
+    assert (count(found.free), found.unattributed) == (8, 2)
     planned = only(node(), promised(annotations={**notes, **group("0,1")}))
-    assert (count(planned.free), planned.hidden) == (8, 2)
+    assert (count(planned.free), planned.unattributed) == (8, 2)
 
 
 OTHERS = {"matchExpressions": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
@@ -231,7 +231,7 @@ def test_what_its_own_queue_has_suspended_holds_nothing(
 def test_a_record_of_a_node_is_that_of_the_worker_that_is_promised_the_node():
     notes = {"arena-topo.io/guarantee": "node"}
     placed = job("a", "node-a/0,1", template=notes)
-    assert only(node(), placed, promised(annotations=notes)).hidden == 2
+    assert only(node(), placed, promised(annotations=notes)).unattributed == 2
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def looked(*, on: str = "node-a", **given: tuple[int, ...]) -> dict[str, Any]:
 def test_what_the_kubelet_gave_to_a_foreign_pod_is_in_use():
     foreign = pod("w", gpus=2, status={"startTime": LATER})
     found = only(node(), foreign, looked(w=(1, 6)))
-    assert (members(found.free), found.hidden) == ((0, 2, 3, 4, 5, 7), 0)
+    assert (members(found.free), found.unattributed) == ((0, 2, 3, 4, 5, 7), 0)
     assert found.foreign
 
 
@@ -309,12 +309,12 @@ def test_what_a_foreign_pod_says_itself_counts_less_than_the_kubelets_word():
 def test_what_was_seen_before_a_pod_started_is_of_another_pod(status: dict[str, str]):
     foreign = pod("w", gpus=2, status=status)
     found = only(node(), foreign, looked(w=(1, 6)))
-    assert (count(found.free), found.hidden) == (8, 2)
+    assert (count(found.free), found.unattributed) == (8, 2)
 
 
 def test_a_pod_that_holds_more_than_the_kubelet_was_seen_to_give_hides_the_rest():
     found = only(node(), pod("w", gpus=3, status={"startTime": LATER}), looked(w=(1, 6)))
-    assert (count(found.free), found.hidden) == (6, 1)
+    assert (count(found.free), found.unattributed) == (6, 1)
 
 
 def test_a_pod_of_ours_has_the_gpus_it_was_promised():
@@ -331,9 +331,10 @@ def test_a_pod_of_ours_that_was_promised_its_node_has_what_the_kubelet_gave():
     }
     mine = pod("w", gpus=2, annotations=ours, status={"startTime": LATER})
     found = only(node(), mine, looked(w=(1, 6)))
-    assert (members(found.free), found.opaque, found.foreign) == ((0, 2, 3, 4, 5, 7), False, False)
+    assert (members(found.free), found.unattributed) == ((0, 2, 3, 4, 5, 7), 0)
+    assert not found.foreign
     late = pod("w", gpus=2, annotations=ours, status={"startTime": EARLIER})
-    assert only(node(), late, looked(w=(1, 6))).hidden == 2
+    assert only(node(), late, looked(w=(1, 6))).unattributed == 2
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_nodes_of_one_nvlink_domain_are_one_host_whatever_their_pods():
 
 
 def test_an_opaque_node_is_worth_its_slowest_gpus():
-    found = placed(cluster(node("a", V100, hidden=4)), 4, 1)
+    found = placed(cluster(node("a", V100, unattributed=4)), 4, 1)
     assert [one.gpus for one in found.assignments] == [()] * 4
     slowest = min(
         inside(Host.of(V100, GPUSet(bits))).point for bits in range(256) if bits.bit_count() == 4

@@ -87,7 +87,7 @@ def nodes(draw: st.DrawFn, index: int, levels: int) -> Node:
         name=NodeName(f"node-{index}"),
         machine=replace(machine, name=f"node-{index}"),
         free=GPUSet(free),
-        hidden=draw(st.integers(0, max(0, free.bit_count()))),
+        unattributed=draw(st.integers(0, max(0, free.bit_count()))),
         allocatable=draw(st.none() | st.integers(0, machine.everything).map(GPUSet)),
         cpu=draw(st.none() | st.floats(0, 256)),
         memory=draw(st.none() | st.integers(0, 1 << 41)),
@@ -256,6 +256,16 @@ def test_nodes_that_differ_in_uuids_are_written_as_one_kind():
 def test_nodes_of_one_kind_share_their_matrix_when_read():
     found = taken(many(3))
     assert found.nodes[0].machine.links is found.nodes[2].machine.links
+
+
+def test_unattributed_gpus_have_the_name_in_a_view_that_the_version_before_reads():
+    world = many(1)
+    doubtful = replace(world, nodes=(replace(world.nodes[0], unattributed=2),))
+    found = view.encode(doubtful, observed_at=NOW)
+    (node,) = document(found)["nodes"]
+    assert node["hidden"] == 2
+    assert "unattributed" not in node
+    assert view.decode(found, now=NOW).nodes[0].unattributed == 2
 
 
 def written(**more: Any) -> dict[str, Any]:

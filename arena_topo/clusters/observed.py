@@ -497,12 +497,12 @@ def _node(one: NodeRecord, known: NodeGPUs, joined: network.Network, notes: list
         usable = min(usable, offered if shared else _possible(offered))
     limits = one.allocatable or {}
     cpu, memory = limits.get("cpu"), limits.get("memory")
-    free, hidden = _undoubted(known.healthy, count(known.healthy) - usable)
+    free, unattributed = _undoubted(known.healthy, count(known.healthy) - usable)
     return Node(
         name=name,
         machine=known.machine,
         free=free,
-        hidden=hidden,
+        unattributed=unattributed,
         allocatable=known.healthy if usable else GPUSet(0),
         cpu=None if cpu is None else _left(cpu),
         memory=None if memory is None else int(_left(memory)),
@@ -527,27 +527,27 @@ def _node(one: NodeRecord, known: NodeGPUs, joined: network.Network, notes: list
 
 def _with_use(node: Node, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> Node:
     """A node with what is in use of it."""
-    free, hidden = _free(node.name, known, use, notes)
-    usable = count(node.free) - node.hidden
-    free, hidden = _undoubted(free, hidden + count(known.healthy) - usable)
+    free, unattributed = _free(node.name, known, use, notes)
+    usable = count(node.free) - node.unattributed
+    free, unattributed = _undoubted(free, unattributed + count(known.healthy) - usable)
     return replace(
         node,
         free=free,
-        hidden=hidden,
+        unattributed=unattributed,
         cpu=None if node.all_cpu is None else _left(node.all_cpu, use.cpu),
         memory=None if node.all_memory is None else int(_left(node.all_memory, use.memory)),
         foreign=use.foreign,
     )
 
 
-def _undoubted(free: GPUSet, hidden: int) -> tuple[GPUSet, int]:
+def _undoubted(free: GPUSet, unattributed: int) -> tuple[GPUSet, int]:
     """The same, but where every GPU is in use, whoever has which, nothing is left in doubt."""
-    return (GPUSet(0), 0) if hidden >= count(free) else (free, hidden)
+    return (GPUSet(0), 0) if unattributed >= count(free) else (free, unattributed)
 
 
 def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
     """The GPUs nobody is known to have, and how many of them somebody has all the same."""
-    free, busy, hidden = known.healthy, GPUSet(0), use.hidden
+    free, busy, unattributed = known.healthy, GPUSet(0), use.unattributed
     for who, gpus in use.known:
         there = GPUSet(gpus & known.machine.everything)
         if there != gpus:
@@ -556,9 +556,9 @@ def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple
                 f" which has {len(known.machine.gpus)}; it counts as one that nobody names",
             )
         # Two that name one GPU cannot both be right: one of them has another that nobody names.
-        hidden += count(GPUSet(gpus ^ there)) + count(GPUSet(there & busy))
+        unattributed += count(GPUSet(gpus ^ there)) + count(GPUSet(there & busy))
         busy = GPUSet(busy | there)
-    return GPUSet(free & ~busy), hidden
+    return GPUSet(free & ~busy), unattributed
 
 
 def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:

@@ -164,11 +164,11 @@ class Holder(NamedTuple):
 class NodeUsage:
     """What pods and recorded placements take of one node, while it is being added up.
 
-    `hidden` counts GPUs of which nobody knows which they are.
+    `unattributed` counts GPUs of which nobody knows which they are.
     """
 
     known: list[tuple[Holder, GPUSet]] = field(default_factory=list)
-    hidden: int = 0
+    unattributed: int = 0
     cpu: float = 0.0
     memory: float = 0.0
     foreign: bool = False
@@ -219,7 +219,7 @@ def uses_of(
                 held = gpu_set(gpus[: job.each])
                 uses[node].known.append((Holder("MPIJob", *job.key), held))
             else:
-                uses[node].hidden += job.each
+                uses[node].unattributed += job.each
     return uses
 
 
@@ -250,14 +250,14 @@ def _add_gpus(
         lost = next((one for one in pod.claims if not _is_read(pod, one, sources)), None)
         if lost is not None:
             # They may be of any GPU.
-            use.hidden += _ALL
+            use.unattributed += _ALL
             name = f"ResourceClaim {lost}" if lost else "a ResourceClaim"
             notes.append(
                 f"{pod} has devices by {name}, which could not be read; every GPU of node {node}"
                 " counts as in use"
             )
     if pod.gpus is None:
-        use.hidden += _ALL
+        use.unattributed += _ALL
         return
     # The scheduler may have made a claim of what the pod asks for, and that counts.
     if not pod.gpus or (pod.extended is not None and _is_read(pod, pod.extended, sources)):
@@ -271,7 +271,7 @@ def _add_gpus(
         given = GPUSet(0) if planned else _named(pod, node, pod.gpus, notes)
     if given:
         use.known.append((Holder("pod", *pod.key), given))
-    use.hidden += max(0, pod.gpus - count(given))
+    use.unattributed += max(0, pod.gpus - count(given))
 
 
 def _is_read(pod: PodRecord, claim: str, sources: AllocationSources) -> bool:

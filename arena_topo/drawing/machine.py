@@ -66,15 +66,15 @@ ASCII = Pen(
 class State:
     """A machine and what its GPUs are now.
 
-    `free` are the GPUs not known to be in use, None where the state is not known; `hidden` of them
-    are in use all the same. `broken` ones are not healthy. `away` is the word for free ones on a
-    machine that takes no jobs.
+    `free` are the GPUs not known to be in use, None where the state is not known;
+    `unattributed` of them are in use all the same. `broken` ones are not healthy. `away` is the
+    word for free ones on a machine that takes no jobs.
     """
 
     machine: Machine
     chosen: GPUSet = NONE
     free: GPUSet | None = None
-    hidden: int = 0
+    unattributed: int = 0
     broken: GPUSet = NONE
     away: str = ""
 
@@ -88,7 +88,7 @@ class State:
             machine=machine,
             chosen=chosen,
             free=node.free,
-            hidden=node.hidden,
+            unattributed=node.unattributed,
             broken=GPUSet(machine.everything & ~healthy),
             away=away,
         )
@@ -106,7 +106,7 @@ class State:
         if self.free is None:
             return ""
         if self.free >> gpu & 1:
-            return self.away or (DOUBT if self.hidden else FREE)
+            return self.away or (DOUBT if self.unattributed else FREE)
         return USED
 
     @property
@@ -118,7 +118,7 @@ class State:
         order = dict.fromkeys((CHOSEN, FREE, DOUBT, self.away, USED, BROKEN))
         said = {word: f"{counted[word]} {word}" for word in order if counted[word]}
         if DOUBT in said:
-            said[DOUBT] = f"{max(0, counted[DOUBT] - self.hidden)} of {counted[DOUBT]} free"
+            said[DOUBT] = f"{max(0, counted[DOUBT] - self.unattributed)} of {counted[DOUBT]} free"
         if said:
             text += f"; {', '.join(said.values())}"
         return text + {
@@ -129,10 +129,11 @@ class State:
     @property
     def doubt(self) -> str:
         """A sentence on GPUs of which it is not known whether they are free; empty without any."""
-        if not self.hidden or self.away:
+        if not self.unattributed or self.away:
             return ""
-        are = "is" if self.hidden == 1 else "are"
-        return f"{self.hidden} of the GPUs marked free? {are} in use or unhealthy; not known which"
+        are = "is" if self.unattributed == 1 else "are"
+        doubt = f"{are} in use or unhealthy; not known which"
+        return f"{self.unattributed} of the GPUs marked free? {doubt}"
 
 
 def draw(state: State, *, pairs: bool = True, unicode: bool = True, width: int = 100) -> str:

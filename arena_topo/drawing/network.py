@@ -173,7 +173,7 @@ def _parts(
 def _row(node: Node) -> _Row:
     """What a drawing says of a node, its name left out."""
     takes = node.unavailable is None and node.shared is None
-    free = (_DOUBT if node.hidden else _FREE) if takes else _AWAY
+    free = (_DOUBT if node.unattributed else _FREE) if takes else _AWAY
     healthy = node.machine.everything if node.allocatable is None else node.allocatable
     gpus = range(len(node.machine.gpus))
     signs = tuple(

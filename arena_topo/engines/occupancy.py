@@ -189,7 +189,7 @@ class NodeStatus:
             return "using"
         if self.planned >> gpu & 1:
             return "planned"
-        return "unknown" if self.node.hidden and self.node.free >> gpu & 1 else "idle"
+        return "unknown" if self.node.unattributed and self.node.free >> gpu & 1 else "idle"
 
     def healthy(self, gpu: int) -> bool:
         """Whether a GPU works, as far as anybody says."""

@@ -190,7 +190,7 @@ def without(cluster: Cluster, placement: Placement, job: MPIJob) -> Cluster:
             replace(
                 node,
                 free=GPUSet(node.free & ~known.get(node.name, 0)),
-                hidden=node.hidden + unknown[node.name],
+                unattributed=node.unattributed + unknown[node.name],
                 cpu=None if node.cpu is None else max(0.0, node.cpu - cpu * workers[node.name]),
                 memory=None
                 if node.memory is None

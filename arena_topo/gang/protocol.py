@@ -550,7 +550,7 @@ def _outdated(decision: Decision, cluster: Cluster) -> bool:
     chosen = set(decision.placement.nodes)
     return any(
         node.name in chosen
-        and node.opaque
+        and node.unattributed
         and (node.name in named or node.free_count < before.get(node.name, 0))
         for node in cluster.nodes
     )
@@ -575,7 +575,7 @@ def _lets_have(node: Node, gpus: GPUSet, binding: Binding) -> bool:
         return False
     # Devices are chosen by us only where nobody's unknown devices can be among them, and by the
     # kubelet only where we have chosen none.
-    if binding.inject and gpus and node.opaque:
+    if binding.inject and gpus and node.unattributed:
         return False
     return not (leaves_choice(binding) and double_booked(node))
 

@@ -138,7 +138,7 @@ def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side |
     nodes, rank = {}, 0
     for name, workers in found.loads.items():
         node, size = known[name], workers * proposal.request.gpus
-        if node.opaque:
+        if node.unattributed:
             nodes[name] = Taken(kubelet=size)
         else:
             gpus = gpu_set(members(node.free)[:size])

@@ -292,7 +292,7 @@ def leaves_choice(binding: Binding) -> bool:
 
 def _is_dedicated(node: Node) -> bool:
     """Whether containers of this node may be shown GPUs of our choice."""
-    return node.dedicated and not node.foreign and not node.opaque and not node.driver
+    return node.dedicated and not node.foreign and not node.unattributed and not node.driver
 
 
 def _is_ours(node: Node | None) -> bool:

@@ -38,7 +38,7 @@ def value(cluster: Cluster) -> dict[str, Any]:
                 "model": node.machine.model,
                 "gpus": len(node.machine.gpus),
                 "free": _free_count(node),
-                "opaque": node.hidden,
+                "opaque": node.unattributed,
                 "unavailable": node.unavailable or node.shared,
                 "networkGBps": number(node.network) if math.isfinite(node.network) else None,
             }
@@ -61,7 +61,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
     free: list[int] | None = [*members(node.free)]
     if node.unavailable or node.shared:
         free = []
-    elif node.opaque:
+    elif node.unattributed:
         free = None
     return {
         **machine_value(machine),
@@ -69,7 +69,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
         "free": free,
         "freeCount": _free_count(node),
         "inUse": [*members(GPUSet(healthy & ~node.free))],
-        "opaque": node.hidden,
+        "opaque": node.unattributed,
         "unhealthy": [*members(GPUSet(machine.everything & ~healthy))],
         "unavailable": node.unavailable or node.shared,
         "notes": list(cluster.notes),

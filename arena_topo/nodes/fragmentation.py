@@ -236,7 +236,7 @@ def _alike(nodes: Sequence[Node]) -> Iterator[Alike]:
     known: dict[tuple[object, ...], Alike] = {}
     for node in nodes:
         sets = sets_of(node.machine)
-        key = (sets, node.free, node.hidden, node.unavailable)
+        key = (sets, node.free, node.unattributed, node.unavailable)
         if key not in known:
             known[key] = _described(sets, node)
         found[known[key]].append(node.name)
@@ -252,7 +252,7 @@ def _described(sets: GPUSets, node: Node) -> Alike:
             break
         full = sets.best(every, size)
         most, whole = sets.disjoint(every, size, full), _disjoint(node, size, full)
-        if node.opaque and sets.uniform:
+        if node.unattributed and sets.uniform:
             used = (sets.size - node.free_count) // size
         else:
             used = sets.disjoint(GPUSet(every & ~node.free), size, full)
@@ -263,7 +263,7 @@ def _described(sets: GPUSets, node: Node) -> Alike:
         free=node.free_count,
         sets=tuple(found),
         stranded=_stranded(sets, node),
-        opaque=node.opaque,
+        opaque=node.unattributed > 0,
         unavailable=node.unavailable,
     )
 
@@ -271,7 +271,7 @@ def _described(sets: GPUSets, node: Node) -> Alike:
 def _disjoint(node: Node, size: int, speed: float) -> int:
     """How many disjoint sets of `size` free GPUs of a node certainly have so many GB/s."""
     sets = sets_of(node.machine)
-    if not node.opaque:
+    if not node.unattributed:
         return sets.disjoint(node.free, size, speed)
     # Where it matters which GPUs are free, no set is certain to be.
     by_count = sets.uniform or size < PAIR
@@ -282,7 +282,7 @@ def _stranded(sets: GPUSets, node: Node) -> int:
     """Free GPUs without a free neighbour as fast as their best; 0 where it is not known."""
     if sets.uniform:
         return int(node.free_count == 1 < sets.size)
-    if node.opaque:
+    if node.unattributed:
         return 0
     inside = members(node.free)
 

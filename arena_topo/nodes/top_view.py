@@ -304,9 +304,9 @@ def _gpus(one: NodeStatus) -> list[str]:
         for gpu in one.node.machine.gpus:
             healthy = layout.truth(one.healthy(gpu.index))
             lines.append(f"  GPU{gpu.index}\t{one.state(gpu.index)}\t{healthy}")
-        if one.node.opaque:
+        if one.node.unattributed:
             doubt = "of the unknown ones are in use; which ones is not reported."
-            lines.append(f"  {one.node.hidden} {doubt}")
+            lines.append(f"  {one.node.unattributed} {doubt}")
         return lines
     if not _memory(one)[1]:
         header = ("RESOURCE", "TOTAL", "ALLOCATED")
@@ -403,7 +403,7 @@ def nodes_value(
     for one in statuses:
         value = _node_value(one, (samples or {}).get(one.name, {}))
         if one.mode is not Mode.NORMAL:
-            hidden = min(one.node.hidden, count(one.node.free))
+            hidden = min(one.node.unattributed, count(one.node.free))
             ours = {"resource": one.node.resource, "hiddenGPUs": hidden, "emulated": emulated}
             value.update(ours)
         found[_KEYS[one.mode]].append(value)

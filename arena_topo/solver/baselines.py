@@ -115,7 +115,7 @@ def _outcome(
 
 def _by_index(node: Node, workers: int, gpus: int) -> list[tuple[int, ...]]:
     """The first free GPUs for so many workers; none where it is not known which are free."""
-    if node.opaque:
+    if node.unattributed:
         return [()] * workers
     chosen = members(node.free)[: workers * gpus]
     return [chosen[start : start + gpus] for start in range(0, len(chosen), gpus)]

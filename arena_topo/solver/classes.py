@@ -167,7 +167,7 @@ class Index:
             key = (
                 self.loads(node.machine),
                 node.free,
-                node.hidden,
+                node.unattributed,
                 node.resource,
                 node.unavailable is None,
                 node.shared is None,
@@ -284,7 +284,7 @@ class Index:
             loads=loads,
             cost=packing_cost(sets) if near is None else spreading_cost(sets, near),
             free=node.free,
-            unattributed=node.hidden,
+            unattributed=node.unattributed,
             kind=("" if mixed else node.machine.model or "", node.resource),
             capacity=capacity,
             network=node.network,

@@ -163,18 +163,18 @@ class Freeing:
         """The fewest GPUs whose release gives a load its bandwidth; None for one of any."""
         size, floor = load * self.request.gpus, self.request.min_bandwidth
         any_more = max(0, size - node.free_count)
-        if 0 < any_more < node.hidden:
-            least = self.index.node_class(replace(node, hidden=node.hidden - any_more))
+        if 0 < any_more < node.unattributed:
+            least = self.index.node_class(replace(node, unattributed=node.unattributed - any_more))
             if least.best(load, terms) >= floor:
                 return (None,) * any_more
-        whole = self.index.node_class(replace(node, free=_healthy(node), hidden=0))
+        whole = self.index.node_class(replace(node, free=_healthy(node), unattributed=0))
         if whole.best(load, terms) < floor:
             return None
         if whole.loads.by_count(whole.terms(terms)):
             return (None,) * any_more
         fast = self._fast_sets(whole, size, whole.terms(terms))
         chosen = min(fast, key=lambda one: (count(GPUSet(one & ~node.free)), members(one)))
-        return (*members(GPUSet(chosen & ~node.free)), *(None,) * node.hidden)
+        return (*members(GPUSet(chosen & ~node.free)), *(None,) * node.unattributed)
 
     def _fast_sets(self, one: NodeClass, size: int, terms: Terms) -> list[GPUSet]:
         """The sets of a size that have the bandwidth; of large machines some of them."""

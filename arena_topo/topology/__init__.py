@@ -240,9 +240,9 @@ TAINT = "arena-topo.io/topology"
 class Node:
     """What may be used of one machine now.
 
-    `free` holds the GPUs that are healthy and not known to be in use. `hidden` says how many of
-    those are in use all the same, by pods that do not say which devices they have; a node with
-    hidden GPUs is opaque: counted, but never treated as known to be free.
+    `free` holds the GPUs that are healthy and not known to be in use. `unattributed` says how many
+    of those are in use all the same, by pods that do not say which devices they have: a node with
+    unattributed GPUs is counted, but never treated as known to be free.
     `allocatable` holds the healthy GPUs, whoever uses them. `cpu` (cores) and `memory` (bytes)
     are what is left of `all_cpu` and `all_memory`; None means not known, and not limited.
     `unavailable` says why no pod can start now (cordoned, not ready), `shared` why its GPUs can
@@ -259,7 +259,7 @@ class Node:
     name: NodeName
     machine: Machine
     free: GPUSet
-    hidden: int = 0
+    unattributed: int = 0
     allocatable: GPUSet | None = None
     cpu: float | None = None
     memory: int | None = None
@@ -278,14 +278,9 @@ class Node:
     rdma: str = ""
 
     @property
-    def opaque(self) -> bool:
-        """Whether some GPUs are in use without anybody saying which."""
-        return self.hidden > 0
-
-    @property
     def free_count(self) -> int:
         """How many GPUs are free."""
-        return max(0, count(self.free) - self.hidden)
+        return max(0, count(self.free) - self.unattributed)
 
     @property
     def healthy(self) -> GPUSet:
@@ -297,7 +292,7 @@ class Node:
         return replace(
             self,
             free=self.machine.everything,
-            hidden=0,
+            unattributed=0,
             cpu=self.all_cpu,
             memory=self.all_memory,
             unavailable=None,
