@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import clusters
+import program
 import pytest
 from fake_api import FakeApi
 from fake_operator import FakeOperator
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from arena_topo import cli
 from arena_topo.cli import opening
 from arena_topo.cli import settings as settings_files
+from arena_topo.engines.local import engine as local_engine
 
 TLS = Path(__file__).parent / "tls"
 
@@ -40,6 +42,9 @@ opening._GLANCE = 60.0
 
 # A process of a user runs one line, and this one thousands: the parser is made once for them all.
 cli.tree = functools.cache(cli.tree)
+
+# Most tests need a job of this machine, and not that its supervisor is loaded anew for it.
+local_engine.subprocess = program.Supervisors()
 
 SLOWEST = (
     *("test_solver_best", "test_documents", "test_signals", "test_surroundings", "test_wait"),

@@ -9,6 +9,7 @@ starts it from nothing, as `python -m arena_topo`.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import importlib
 import io
@@ -22,11 +23,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pexpect
 
 from arena_topo import __main__, cli
+from arena_topo.engines.local import supervisor
 
 LINE = [sys.executable, "-m", "arena_topo"]
 """How the program is started from nothing."""
@@ -90,8 +93,15 @@ def becoming(
 ) -> Callable[[], NoReturn]:
     """Have a fork run the program with these words: for `preexec_fn` of Popen and of pexpect."""
     _load(words)
-    words, env = list(words), dict(env)
+    return _becoming(__main__, words, dict(env), first)
 
+
+def _becoming(
+    module: Any,
+    words: Sequence[str],
+    env: dict[str, str],
+    first: Callable[[], object] | None = None,
+) -> Callable[[], NoReturn]:
     def become() -> NoReturn:
         code = 1
         try:
@@ -100,14 +110,48 @@ def becoming(
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             if first is not None:
                 first()
-            sys.argv = [str(__main__.__file__), *words]
-            code = _ended(__main__.main)
+            sys.argv = [str(module.__file__), *words]
+            code = _ended(module.main)
         except BaseException:  # noqa: BLE001  nothing goes back to the tests from here
             traceback.print_exc()
         finally:
             os._exit(code)
 
     return become
+
+
+class Supervisors:
+    """`subprocess` for the local engine: its supervisors are forks of whoever submits the job.
+
+    Others find them by their environment, which the kernel shows as it was at the start of a
+    process: so a fork writes what they look for over what is shown of this one.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def Popen(  # noqa: N802  as subprocess names it
+        self, line: Sequence[str], *, env: Mapping[str, str], **more: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a supervisor; the last word of its line is the folder of its job."""
+        sought = ("ARENA_TOPO_", "XDG_STATE_HOME", "HOME")
+        shown = "".join(f"{key}={env[key]}\0" for key in env if key.startswith(sought)).encode()
+        start, end = _place_of_environment()
+        if end - start < len(shown):
+            return subprocess.Popen(line, env=env, **more)
+
+        def show() -> None:
+            ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+        with _threads_are_no_matter():
+            become = _becoming(supervisor, line[-1:], dict(env), show)
+            return subprocess.Popen(line, preexec_fn=become, **more)  # noqa: PLW1509
+
+
+def _place_of_environment() -> tuple[int, int]:
+    """Where the first environment of this process is: fields 50 and 51 of proc_pid_stat(5)."""
+    fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return int(fields[47]), int(fields[48])
 
 
 @contextmanager
