@@ -98,7 +98,7 @@ def nothing_runs(state: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while left := running(state):
         assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def running(state: str) -> list[str]:
@@ -156,7 +156,7 @@ def until(engine: LocalBackend, name: str, reached) -> JobStatus:
         if reached(status):
             return status
         assert time.monotonic() < deadline, status
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def ended(engine: LocalBackend, name: str) -> JobStatus:
@@ -183,7 +183,7 @@ def eventually(reached) -> None:
     deadline = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def gpus(status: JobStatus) -> list[tuple[str, tuple[int, ...]]]:

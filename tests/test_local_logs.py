@@ -85,10 +85,10 @@ def place(tmp_path: Path, name: str = "demo") -> Path:
 
 
 def test_no_line_is_lost_however_fast_they_come(engine):
-    submit(engine, job("demo", "seq 1 300000"))
+    submit(engine, job("demo", "seq 1 100000"))
     reader = followed(engine, started(engine, "demo"))
-    assert reader.texts == [b"%d" % number for number in range(1, 300_001)]
-    assert log(engine, "demo") == "".join(f"{number}\n" for number in range(1, 300_001))
+    assert reader.texts == [b"%d" % number for number in range(1, 100_001)]
+    assert log(engine, "demo") == "".join(f"{number}\n" for number in range(1, 100_001))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_a_writer_killed_in_the_middle_of_a_line_leaves_what_it_wrote(engine):
 
 
 def test_a_job_whose_supervisor_is_stopped_waits_and_loses_nothing(engine):
-    submit(engine, job("demo", "echo one; seq 1 200000; touch said"))
+    submit(engine, job("demo", "echo one; seq 1 80000; touch said"))
     with engine.follow(started(engine, "demo"), FOLLOW, launchers) as following:
         reader = Reader(following)
         reader.until(lambda: reader.lines)
@@ -350,7 +350,7 @@ def test_a_job_whose_supervisor_is_stopped_waits_and_loses_nothing(engine):
         time.sleep(0.1)
         os.kill(keeper.pid, signal.SIGCONT)
         reader.until_done()
-    assert reader.texts == [b"one", *(b"%d" % number for number in range(1, 200_001))]
+    assert reader.texts == [b"one", *(b"%d" % number for number in range(1, 80_001))]
 
 
 def test_a_log_whose_supervisor_was_killed_has_what_was_read_by_then(engine):
@@ -403,9 +403,9 @@ def held(place: Path) -> int:
     return sum(one.stat().st_size for one in place.glob("*.log"))
 
 
-def test_a_job_that_says_200_megabytes_keeps_a_bounded_part_with_the_last_lines(tmp_path, engine):
+def test_a_job_that_says_60_megabytes_keeps_a_bounded_part_with_the_last_lines(tmp_path, engine):
     engine._environment = {**os.environ, logs.LIMIT_VARIABLE: "8Mi"}
-    submit(engine, job("demo", "seq -f '%0.0f some words that make the line longer' 5000000"))
+    submit(engine, job("demo", "seq -f '%0.0f some words that make the line longer' 1500000"))
     ended(engine, "demo")
     assert 6 << 20 <= held(place(tmp_path)) <= (8 << 20) + (1 << 17)
     remark, first, *rest = log(engine, "demo").splitlines()
@@ -413,7 +413,7 @@ def test_a_job_that_says_200_megabytes_keeps_a_bounded_part_with_the_last_lines(
     assert remark == f"arena-topo: {oldest:,} bytes of this log were given up"
     number = int(first.partition(" ")[0])
     assert first == f"{number} some words that make the line longer"
-    assert [int(one.partition(" ")[0]) for one in rest] == list(range(number + 1, 5_000_001))
+    assert [int(one.partition(" ")[0]) for one in rest] == list(range(number + 1, 1_500_001))
     assert len(rest) > 80_000
     assert log(engine, "demo", tail=2).splitlines() == rest[-2:]
     assert log(engine, "demo", tail=50_000).splitlines() == rest[-50_000:]

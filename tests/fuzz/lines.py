@@ -78,7 +78,7 @@ class Lines(Target):
 
     name = "lines"
     share = 50
-    few = 250
+    few = 120
 
     @contextmanager
     def opened(self, sandbox: Sandbox) -> Iterator[None]:

@@ -122,7 +122,7 @@ class LocalJobs(_Engine):
 
     name = "local"
     share = 12
-    few = 60
+    few = 30
     about_it = (
         *(("list",), ("list", "-o", "json"), ("get", "X"), ("get", "X", "-o", "json")),
         *(("get", "X", "--events"), ("logs", "X"), ("logs", "X", "--timestamps"), ("why", "X")),
@@ -200,7 +200,7 @@ class KeptLogs(_Engine):
 
     name = "kept"
     share = 10
-    few = 60
+    few = 30
     jobs = ("done", "gone")
     lines = (
         *(("logs", "gone"), ("logs", "gone", "--timestamps"), ("logs", "gone", "--tail", "1")),

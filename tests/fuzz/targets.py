@@ -32,7 +32,7 @@ class Target:
     name: ClassVar[str]
     share: ClassVar[float]
     """About how many of 1,000 inputs are of this target: cheap ones get more."""
-    few: ClassVar[int] = 120
+    few: ClassVar[int] = 60
     """Inputs of the short form."""
     log: ClassVar[bool] = False
     """Whether it shows logs, which may have carriage returns."""
@@ -214,7 +214,7 @@ class Fabrics(Target):
 
     name = "fabric"
     share = 25
-    few = 100
+    few = 50
     pages = texts("fabrics/*.yaml")
     nodes = texts("dumps/racks.yaml")[0]
 
@@ -249,7 +249,7 @@ class Dumps(Target):
 
     name = "state"
     share = 30
-    few = 100
+    few = 50
 
     @contextmanager
     def opened(self, sandbox: Sandbox) -> Iterator[None]:
@@ -406,7 +406,7 @@ class JobFiles(Target):
 
     name = "job"
     share = 22
-    few = 100
+    few = 50
     state = texts("dumps/two-dgx-1.json")[0]
 
     def __init__(self) -> None:
@@ -460,7 +460,7 @@ class Settings(Target):
 
     name = "settings"
     share = 25
-    few = 100
+    few = 50
     samples = (
         b"""namespace = "team-a"
 request-timeout = "10s"
@@ -559,7 +559,7 @@ class Kubeconfigs(Target):
 
     name = "kubeconfig"
     share = 40
-    few = 100
+    few = 50
     sample = mutators.Sample.of(
         {
             "apiVersion": "v1",
