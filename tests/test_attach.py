@@ -222,7 +222,7 @@ def test_how_much_is_told_goes_by_loglevel_and_quiet(place: Place):
 
 
 def test_ctrl_c_in_a_pipe_ends_it_and_says_that_the_command_may_go_on(place: Place):
-    with place.start("--", "sh", "-c", "echo in; sleep 600") as inside:
+    with place.start("--", "sh", "-c", "echo in; exec sleep 600") as inside:
         assert inside.stdout.readline() == b"in\n"
         inside.send_signal(signal.SIGINT)
         assert inside.wait(WAIT) == 130
@@ -242,7 +242,7 @@ def test_a_timeout_is_for_the_command_as_well(place: Place):
 
 
 def test_a_connection_that_breaks_is_an_error(place: Place):
-    with place.start("--", "sh", "-c", "echo in; sleep 600") as inside:
+    with place.start("--", "sh", "-c", "echo in; exec sleep 600") as inside:
         assert inside.stdout.readline() == b"in\n"
         place.api.execs.cut()
         assert inside.wait(WAIT) == 1
