@@ -82,7 +82,7 @@ class FakeCluster(World):
 
     @contextmanager
     def running(self) -> Iterator[FakeCluster]:
-        """Live in a thread: as soon as something changes, and every 20 ms."""
+        """Live in a thread: as soon as something changes, and every 50 ms."""
         self._stop.clear()
         thread = threading.Thread(target=self._live, daemon=True)
         thread.start()
@@ -99,7 +99,7 @@ class FakeCluster(World):
             changed = self.step()
             with self.api.lock:
                 if not changed:
-                    self.api.lock.wait(0.02)
+                    self.api.lock.wait(0.05)
 
     # What a world is made of.
 

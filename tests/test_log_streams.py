@@ -40,7 +40,7 @@ WORKER = "demo-worker-0"
 def opened(api: FakeApi, folder: Path, **user: Any) -> KubernetesBackend:
     config = kubeconfig(folder / "config", api.url, user=user or {"username": "alice"})
     backend = kubernetes.open_backend(Options(kubeconfig=config))
-    backend.look_every = 0.02
+    backend.look_every = 0.1
     return backend
 
 
@@ -552,7 +552,7 @@ def test_logs_come_over_tls_as_well(tmp_path: Path, through: str, monkeypatch: p
             tmp_path / "config", api.url, user={"username": "alice"}, cluster=cluster
         )
         backend = kubernetes.open_backend(Options(kubeconfig=config))
-        backend.look_every = 0.02
+        backend.look_every = 0.1
         operator = FakeOperator(api)
         job = running(backend, operator, workers=2)
         api.write(LAUNCHER, b"x" * 200_000 + b"\n" + b"short\n" * 2000 + b"end\n", at=stamp(1))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -248,37 +248,54 @@ def test_relabelling_the_gpus_of_all_nodes_keeps_the_worth_of_a_gang(dice):
 # The bound of linear programming
 
 
-def fractional_rings(lanes: Sequence[Sequence[int]], gpus: Sequence[int]) -> float:
-    """The most rings through all these GPUs when rings may be used in part, by GLOP."""
-    from ortools.linear_solver.python import model_builder  # noqa: PLC0415 - heavy
-
+def fractional_rings(lanes: Sequence[Sequence[int]], gpus: Sequence[int]) -> Fraction:
+    """The most rings through all these GPUs when rings may be used in part."""
     rings = [
-        [tuple(sorted(pair)) for pair in itertools.pairwise((gpus[0], *order, gpus[0]))]
+        {tuple(sorted(pair)) for pair in itertools.pairwise((gpus[0], *order, gpus[0]))}
         for order in itertools.permutations(gpus[1:])
         if order[0] < order[-1]
         and lanes[gpus[0]][order[0]]
         and lanes[gpus[0]][order[-1]]
         and all(lanes[one][other] for one, other in itertools.pairwise(order))
     ]
-    if not rings:
-        return 0.0
-    model = model_builder.Model()
-    used = [model.new_num_var(0, math.inf, "") for _ in rings]
-    for one, other in itertools.combinations(gpus, 2):
-        sharing = [
-            use
-            for use, ring in zip(used, rings, strict=True)
-            if tuple(sorted((one, other))) in ring
-        ]
-        if sharing:
-            model.add(sum(sharing) <= lanes[one][other])
-    model.maximize(sum(used))
-    solver = model_builder.Solver("GLOP")
-    assert solver.solve(model) == model_builder.SolveStatus.OPTIMAL
-    return round(solver.objective_value, 9)
+    pairs = sorted(set().union(*rings))
+    rows = [[int(pair in ring) for ring in rings] for pair in pairs]
+    return largest_sum(rows, [lanes[one][other] for one, other in pairs])
 
 
-def rings(of: Machine, gpus: Sequence[int]) -> tuple[int, float]:
+def largest_sum(rows: list[list[int]], limits: list[int]) -> Fraction:
+    """The largest sum of numbers from 0 on, of which no row's sum exceeds its limit.
+
+    The simplex method with Bland's rule, which never goes in circles, on whole numbers over one
+    denominator (Cormen et al., Introduction to Algorithms, chapter 29; Edmonds 1994).
+    """
+    size = len(rows)
+    table = [
+        [*row, *(int(at == own) for own in range(size)), limit]
+        for at, (row, limit) in enumerate(zip(rows, limits, strict=True))
+    ]
+    table.append([*([-1] * len(rows[0] if rows else [])), *([0] * (size + 1))])
+    basis = [len(table[-1]) - 1 - size + at for at in range(size)]
+    denominator = 1
+    while (enters := next((at for at, cost in enumerate(table[-1][:-1]) if cost < 0), -1)) >= 0:
+        _, _, leaves = min(
+            (Fraction(table[at][-1], table[at][enters]), basis[at], at)
+            for at in range(size)
+            if table[at][enters] > 0
+        )
+        basis[leaves], pivot = enters, table[leaves][enters]
+        for at, row in enumerate(table):
+            if at != leaves:
+                factor = row[enters]
+                table[at] = [
+                    (pivot * one - factor * other) // denominator
+                    for one, other in zip(row, table[leaves], strict=True)
+                ]
+        denominator = pivot
+    return Fraction(table[-1][-1], denominator)
+
+
+def rings(of: Machine, gpus: Sequence[int]) -> tuple[int, Fraction]:
     """The rings packed through these GPUs, and the most that any packing has."""
     lanes = packing.lanes(of.links)
     return packing.most_rings(lanes, gpu_set(gpus)), fractional_rings(lanes, gpus)

@@ -67,7 +67,7 @@ class KubernetesWorld:
         self.api = api
         self.backend = backend
         # The server is on this machine and has nothing else to do.
-        backend.look_every = 0.02
+        backend.look_every = 0.1
         self.operator = FakeOperator(api)
         for index in range(2):
             name = f"node-{index}"

@@ -92,7 +92,7 @@ class Reads(_Answers):
 
     name = "reads"
     share = 2
-    few = 25
+    few = 12
     lines = (
         *(("list",), ("list", "-o", "json"), ("get", "b"), ("get", "b", "-o", "json", "--events")),
         *(("why", "b"), ("top", "node", "-d"), ("top", "job", "-A"), ("logs", "b"), ("check",)),
@@ -109,7 +109,7 @@ class Writes(_Answers):
 
     name = "writes"
     share = 0.5
-    few = 8
+    few = 4
     lines = (
         ("submit", "mpi", "--name=n", *GANG, "x"),
         ("submit", "mpi", "--name=n", "--gpus=1", "--workers=1", "--image=x/y:1", "sleep 1"),
