@@ -87,6 +87,12 @@ def tab(*words, **more):
     return done.stdout
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """TAB waits for names: on a busy machine they may take more than its one second."""
+    monkeypatch.setattr(names, "LIMIT", 60.0)
+
+
 def forgotten(api, name):
     """Delete a job as somebody else does, whose cache is another."""
     api.remove("mpijobs", "default", name)
@@ -311,8 +317,8 @@ def test_who_has_no_home_is_offered_nothing_and_told_nothing(home, cluster, monk
 # ---------------------------------------------------------------- names that are asked for
 
 
-def test_where_nothing_is_known_tab_asks_for_names_of_every_kind(cluster, operator, monkeypatch):
-    monkeypatch.setattr(names, "LIMIT", 60.0)  # a busy machine takes more than a second
+@pytest.mark.usefixtures("patient")
+def test_where_nothing_is_known_tab_asks_for_names_of_every_kind(cluster, operator):
     submitted("bert", "gpt")
     operator.start("bert")
     cluster.add(
@@ -344,6 +350,7 @@ def counted(cluster):
     return count
 
 
+@pytest.mark.usefixtures("patient")
 def test_names_are_asked_for_again_only_when_they_are_old(counted):
     submitted("bert")
     did("list")
@@ -360,6 +367,7 @@ def test_names_are_asked_for_again_only_when_they_are_old(counted):
     assert not counted()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_time_to_come_is_no_time(counted):
     submitted("bert")
     did("list")
@@ -396,6 +404,7 @@ def test_a_cluster_that_is_gone_leaves_the_names_that_are_known(cluster):
         assert tab("get", "") == "words keep\nbert\t4 GPUs\n"
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_kubeconfig_that_was_written_anew_is_read_again(cluster):
     submitted("bert")
     submitted("gpt", flags=["-n", "team-a"])
