@@ -156,8 +156,12 @@ TWO_MESHES = machine(
 @pytest.mark.parametrize("of", [tree(16), PAIRS], ids=lambda of: of.name)
 def test_sixteen_gpus_have_the_best_of_all_their_sets(of: Machine):
     found = sets_of(of)
-    for free in (of.everything, GPUSet(0x7FFF & ~0x4102), GPUSet(0x0FFC)):
-        for size in (2, 3, 4):
+    for free, sizes in (
+        (of.everything, (2, 3)),
+        (GPUSet(0x7FFF & ~0x4102), (2,)),
+        (GPUSet(0x0FFC), (2, 3, 4)),
+    ):
+        for size in sizes:
             values = {inside(Host.of(of, chosen)).point for chosen in every(free, size)}
             assert found.best(free, size) == max(values)
             assert found.certain(free, size)

@@ -132,8 +132,9 @@ def wire_of(lines: list[tuple[str, bytes]]) -> int:
     return sum(len(f"{len(line) + 31:x}\r\n") + len(line) + 33 for _, line in lines)
 
 
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_stream_that_breaks_at_any_byte_goes_on_where_it_was(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch, step: int
 ):
     monkeypatch.setattr(followed, "_SHORTEST", 0.001)
     monkeypatch.setattr(followed, "_LONGEST", 0.001)
@@ -141,7 +142,7 @@ def test_a_stream_that_breaks_at_any_byte_goes_on_where_it_was(
     log = api.logs["default", LAUNCHER]
     at, _ = log.lines[1]
     log.lines.insert(2, (at, b"two again\n"))
-    for place in range(wire_of(log.lines)):
+    for place in range(0, wire_of(log.lines), step):
         log.breaks_at = [place]
         with backend.follow(job, FOLLOW, is_chief) as following:
             reader = Reader(following)

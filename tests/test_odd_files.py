@@ -181,7 +181,9 @@ JOB = "name: x\nimage: i\ncommand: train\ngputopology: true\ngpus: 1\nworkers: 2
     "more",
     [
         "env:\n" + "".join(f"  A{at}: b\n" for at in range(20_000)),
-        "toleration:\n" + "- k=v:NoSchedule,Equal\n" * 20_000,
+        pytest.param(
+            "toleration:\n" + "- k=v:NoSchedule,Equal\n" * 20_000, marks=pytest.mark.exhaustive
+        ),
     ],
     ids=["env", "toleration"],
 )

@@ -123,7 +123,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=list(WORLDS))
 @pytest.mark.parametrize("shape", list(PodShape))
-@pytest.mark.parametrize(("workers", "gpus"), [(1, 4), (4, 1), (2, 4), (2, 2), (6, 1)])
+@pytest.mark.parametrize(("workers", "gpus"), [(1, 4), (2, 4), (6, 1)])
 def test_the_answer_given_back_with_on_has_the_same_number_and_proof(world, shape, workers, gpus):
     gang_of = {"workers": workers, "gpus": gpus, "pod_shape": shape}
     best = screen_of.value(proposed(world, **gang_of))
