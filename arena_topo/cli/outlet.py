@@ -70,11 +70,7 @@ class Outlet:
         """BrokenPipeError as soon as whoever reads has gone, though there is nothing to write."""
         if self._file is None:
             return
-        gone = select.poll()
-        # What nobody asks for is told all the same: POLLERR and POLLHUP (poll(2)).
-        gone.register(self._file, 0)
-        if gone.poll(0):
-            raise BrokenPipeError("nobody reads standard output")
+        heed(self._file)
 
     def break_line(self) -> None:
         """On a terminal end the line that is not whole yet, and its colour.
@@ -84,6 +80,15 @@ class Outlet:
         if self.within_line and self._moves:
             self.write(_RESET * self._coloured + b"\n" * self._shares)
             self._coloured = False
+
+
+def heed(file: int, seconds: float = 0.0) -> None:
+    """Wait so long; BrokenPipeError as soon as whoever reads a file has gone."""
+    gone = select.poll()
+    # What nobody asks for is told all the same: POLLERR and POLLHUP (poll(2)).
+    gone.register(file, 0)
+    if gone.poll(seconds * 1000):
+        raise BrokenPipeError("nobody reads standard output")
 
 
 def free_to_speak() -> bool:

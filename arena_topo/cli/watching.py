@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import TypeVar
 
 from arena_topo.cli.live import live
 from arena_topo.cli.options import show, warn
+from arena_topo.cli.outlet import heed
 from arena_topo.cli.terminal import moves
 from arena_topo.errors import TimedOut
 from arena_topo.escaping import one_line
@@ -83,11 +83,7 @@ def read_meanwhile(seconds: float) -> None:
     except (AttributeError, OSError, ValueError):  # closed, or no file at all
         time.sleep(seconds)
         return
-    gone = select.poll()
-    # What nobody asks for is told all the same: POLLERR and POLLHUP (poll(2)).
-    gone.register(out, 0)
-    if gone.poll(seconds * 1000):
-        raise BrokenPipeError("nobody reads standard output")
+    heed(out, seconds)
 
 
 class Deadline:

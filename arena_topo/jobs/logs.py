@@ -7,16 +7,13 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Self
 
-from arena_topo import layout
 from arena_topo.cli import stopping
 from arena_topo.cli.arguments import Kind, Name, Output, TypeFlag, option, output
 from arena_topo.cli.detaching import advise, detaching
-from arena_topo.cli.live import live
 from arena_topo.cli.opening import alike, engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, say, spread, warn
 from arena_topo.cli.outlet import Outlet, free_to_speak
@@ -32,7 +29,7 @@ from arena_topo.joblogs.follow import Asked, NoSuchJob, Waiting
 from arena_topo.joblogs.notices import Note
 from arena_topo.joblogs.ranks import Entry
 from arena_topo.joblogs.view import Raw, Records, Text
-from arena_topo.jobs.staying import lives, turn
+from arena_topo.jobs.staying import WaitLine, lives
 
 MANY = "Many pods at once"
 SEARCH = "Searching"
@@ -388,66 +385,56 @@ class _Shown:
                 say(f"note: {one_line(one.text)}")
 
 
-class _Waits:
-    """What is waited for: a line in its place on a terminal, elsewhere one for each change."""
+class _Waits(WaitLine):
+    """What is waited for: on a terminal between the lines, elsewhere a line for each change."""
 
     def __init__(self, name: str, namespace: str) -> None:
-        self._name, self._namespace = name, namespace
-        self._what = self._said = ""
-        self._blind: str | None = None
-        self._begun = self._hidden = 0.0
+        super().__init__(name, "")
+        self._namespace = namespace
+        self._said, self._hidden = "", 0.0
         self._idle = True
         """Whether `see` tells of nothing that is waited for."""
-        self._stack: ExitStack | None = None
 
     def see(self, waiting: Waiting | None) -> None:
         """That is waited for now; None: for nothing."""
         self._idle = waiting is None
         if waiting is None:
-            self._what = ""
+            self.what = ""
             self.hide()
             return
         what, commands = one_line(waiting.what), []
-        self._blind = waiting.blind
+        blind = waiting.blind
+        self.doubt = "" if blind is None else f"; not seen just now: {one_line(blind)}"
         if waiting.start is not None:
-            what += f"; {starting(waiting.start, self._name, self._namespace)}"
+            what += f"; {starting(waiting.start, self.name, self._namespace)}"
             verbs = ("resume", "delete")
-            commands += [command(verb, self._name, namespace=self._namespace) for verb in verbs]
-        if what == self._what:
+            commands += [command(verb, self.name, namespace=self._namespace) for verb in verbs]
+        if what == self.what:
             return
-        self._begun = self._begun if self._what else time.monotonic()
-        self._what = what
+        self._begin(what)
         if not lives() and what != self._said:
             self._said = what
-            advise(f"{self._name} {what}", *commands)
+            advise(f"{self.name} {what}", *commands)
 
     def now(self, what: str) -> None:
         """That is waited for, where nothing else is; only a terminal shows it."""
         if self._idle and lives():
-            self._begun = self._begun if self._what else time.monotonic()
-            self._what, self._blind = what, None
+            self.doubt = ""
+            self._begin(what)
+
+    def _begin(self, what: str) -> None:
+        self.begun = self.begun if self.what else time.monotonic()
+        self.what = what
 
     def show(self) -> None:
         """Let a terminal show it, unless lines came just now."""
-        if not self._what or self._stack or not lives():
-            return
-        if time.monotonic() - self._hidden > _QUIET:
-            self._stack = ExitStack()
-            self._stack.enter_context(live(sys.stderr, self._screen))
+        if self.what and time.monotonic() - self._hidden > _QUIET:
+            super().show()
 
     def hide(self) -> None:
         """Take it off the terminal: something else is to be written."""
-        if self._stack is not None:
-            stack, self._stack = self._stack, None
-            stack.close()
+        super().hide()
         self._hidden = time.monotonic()
-
-    def _screen(self, columns: int) -> str:
-        since = layout.duration(time.monotonic() - self._begun)
-        text = f"{self._name} {self._what}, {since}"
-        if self._blind is not None:
-            text += f"; not seen just now: {one_line(self._blind)}"
-        return f"{turn()} {layout.fold(text, columns - 2)}"
 
 
 # ---------------------------------------------------------------- how

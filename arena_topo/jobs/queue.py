@@ -133,7 +133,7 @@ def _started(
 
     stays = Staying(name, "is to start")
     with detaching(backend, name, namespace, there=lambda: stays.heard), stays:
-        stays.begin()
+        stays.show()
         outcome = start(stays)
     submission.check(outcome, name, namespace)
     show(done)

@@ -27,44 +27,62 @@ if TYPE_CHECKING:
     from arena_topo.gang.submission import Submitted
 
 
-class Staying:
-    """Who stays until a job has its GPUs and its workers have come together.
-
-    What is waited for is shown on a terminal until the end of the block.
-    """
+class WaitLine:
+    """What is waited for: a line in its place on a terminal, while it is shown."""
 
     def __init__(self, name: str, what: str) -> None:
-        """Begin with what the job is at first."""
-        self._name, self._what, self._stack = name, what, ExitStack()
-        self._lives, self._begun = False, time.monotonic()
-        self.heard = False
-        """Whether anything was told of it."""
+        """Begin with what the job is at first; nothing is shown yet."""
+        self.name, self.what, self.doubt = name, what, ""
+        self.begun = time.monotonic()
+        self._stack: ExitStack | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether it is on the terminal now."""
+        return self._stack is not None
+
+    def show(self) -> None:
+        """Let a terminal show it from now on."""
+        if self._stack is None and lives():
+            self._stack = ExitStack()
+            self._stack.enter_context(live(sys.stderr, self._screen))
+
+    def hide(self) -> None:
+        """Take it off the terminal."""
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            stack.close()
+
+    def _screen(self, columns: int) -> str:
+        since = layout.duration(time.monotonic() - self.begun)
+        text = f"{self.name} {self.what}, {since}{self.doubt}"
+        return f"{turn()} {layout.fold(text, columns - 2)}"
+
+
+class Staying(WaitLine):
+    """Who stays until a job has its GPUs and its workers have come together.
+
+    What is waited for is shown on a terminal until the end of the block. `heard` says whether
+    anything was told of the job.
+    """
+
+    heard = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_wrong: object) -> None:
-        self._stack.close()
-
-    def begin(self) -> None:
-        """The job is there: from now on a terminal shows that it is waited for."""
-        if not self._lives and lives():
-            self._lives = True
-            self._stack.enter_context(live(sys.stderr, self._screen))
+        self.hide()
 
     def tell(self, text: str) -> None:
         """Something happened to it."""
-        self._what, self.heard = "waits", True
+        self.what, self.heard = "waits", True
         say(one_line(text))
 
     def see(self, text: str) -> None:
         """What there is still to wait for."""
         self.heard = True
-        self._what = f"is starting: {one_line(text)}" if text else "is starting"
-
-    def _screen(self, columns: int) -> str:
-        since = layout.duration(time.monotonic() - self._begun)
-        return f"{turn()} {layout.fold(f'{self._name} {self._what}, {since}', columns - 2)}"
+        self.what = f"is starting: {one_line(text)}" if text else "is starting"
 
 
 def summarise(done: Submitted, *, waits: bool) -> None:

@@ -255,7 +255,7 @@ class _Order:
                 else:
                     _announce(job.name, lambda: text)
             remembering.created(self.backend, self.namespace, job)
-            stays.begin()
+            stays.show()
 
         with Staying(job.name, "is created") as stays:
             return submission.submit(
