@@ -162,15 +162,19 @@ def number(value: float | None) -> int | float | None:
 # ---------------------------------------------------------------- errors
 
 
-def complaint(error: ArenaError) -> str:
-    """What went wrong, why, and what to try, one line each; first what is odd in the cluster."""
-    lines = [f"error: {_sentence(error.message)}"]
+def complaint(error: ArenaError, width: int | None = None) -> str:
+    """What went wrong, why, and what to try; first what is odd in the cluster.
+
+    Each is a line, folded at `width` columns; what to try stays whole, to be copied.
+    """
+    lines = [fold(f"error: {_sentence(error.message)}", width)]
     if error.notes:
         from arena_topo.notes import shortened  # noqa: PLC0415 - only where there are some
 
-        lines = [*(f"note: {one_line(note)}" for note in shortened(error.notes)), *lines]
+        notes = (f"note: {one_line(note)}" for note in shortened(error.notes))
+        lines = [*(fold(note, width) for note in notes), *lines]
     if error.why:
-        lines.append(f"  why:  {_sentence(error.why)}")
+        lines.append(fold(f"  why:  {_sentence(error.why)}", width, indent=" " * 8))
     if error.hint:
         lines.append(f"  try:  {_sentence(error.hint)}")
     return "\n".join(lines)

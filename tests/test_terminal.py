@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from arena_topo import layout
 from arena_topo.admin import view
 from arena_topo.admin.checks import Finding, Outcome, Report
 from arena_topo.cli import live, terminal
 from arena_topo.engines import Instance, JobStatus, Phase
+from arena_topo.errors import ArenaError
 from arena_topo.jobs import progress
 
 SCREENS = Path(__file__).parent / "screens"
@@ -219,23 +221,27 @@ def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):
             termios.tcsetwinsize(stream, (rows, columns))
             assert terminal.wrapped(stream) == columns
             assert terminal.window(stream) == (columns, rows)
-        said = (
-            "error: one two three four five\n  why:  one two three four five\n  try:  a b c d e f g"
-        )
+        said = "note: one two three four five"
         monkeypatch.setenv("COLUMNS", "20")
-        assert terminal.laid_out(said, stream) == (
-            "error: one two three\n"
-            "  four five\n"
-            "  why:  one two\n"
-            "    three four five\n"
-            "  try:  a b c d e f g"
-        )
+        assert terminal.laid_out(said, stream) == "note: one two three\n  four five"
         assert terminal.window(stream) == (200, 60)
         termios.tcsetwinsize(stream, (0, 0))
         assert terminal.window(stream) == (80, 24)
     assert terminal.laid_out(said, Stream(tty=False)) == said
     assert terminal.wrapped(Stream(tty=False)) is None
     assert terminal.wrapped(None) is None
+
+
+def test_of_an_error_the_reason_is_folded_below_itself_and_what_to_try_stays_whole():
+    error = ArenaError("one two three four", why="one two three four five", hint="a b c d e f g")
+    assert layout.complaint(error, 20) == (
+        "error: one two three\n"
+        "  four\n"
+        "  why:  one two\n"
+        "        three four\n"
+        "        five\n"
+        "  try:  a b c d e f g"
+    )
 
 
 ODD = ["²", "-5", "0", "1e2", "eighty", "", "9" * 30, "65536", "٤٠"]

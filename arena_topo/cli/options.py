@@ -102,7 +102,7 @@ def complain(error: ArenaError) -> None:
     """Tell the person what went wrong, why, and what to try."""
     from arena_topo import layout  # noqa: PLC0415 - only for what goes wrong
 
-    say(layout.complaint(error), LogLevel.ERROR)
+    say(layout.complaint(error, wrapped(sys.stderr)), LogLevel.ERROR, whole=True)
 
 
 def remark(text: str) -> None:

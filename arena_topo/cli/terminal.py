@@ -75,14 +75,13 @@ def _toned(word: str) -> str:
 
 
 def laid_out(text: str, stream: TextIO | None) -> str:
-    """A message wrapped at the terminal; a command to try stays whole, to be copied."""
+    """A text in which lines wider than its terminal go on below."""
     wide = wrapped(stream)
     if wide is None or max(map(len, text.split("\n"))) <= wide:
         return text
     from arena_topo.layout import folded  # noqa: PLC0415 - only for long lines
 
-    said, start, hint = text.partition("\n  try:  ")
-    return folded(said, wide) + start + hint
+    return folded(text, wide)
 
 
 def cropped(text: str) -> str:

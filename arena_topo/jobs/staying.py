@@ -16,7 +16,7 @@ from arena_topo import layout
 from arena_topo.cli.detaching import detaching
 from arena_topo.cli.live import live, turning
 from arena_topo.cli.options import LogLevel, hears, say, tell, warn
-from arena_topo.cli.terminal import draws, moves
+from arena_topo.cli.terminal import draws, moves, wrapped
 from arena_topo.cli.watching import Sight
 from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.escaping import one_line
@@ -101,9 +101,9 @@ def summarise(done: Submitted, *, waits: bool) -> None:
     elif not waits and not placed and (trouble := view.trouble(status)) is not None:
         say(trouble)
     if done.nearest is not None:
-        say(f"  try:  {done.nearest}")
+        say(layout.fold(f"  try:  {done.nearest}", wrapped(sys.stderr), indent=" " * 8))
     if done.starter is not None:
-        say(f"  {done.starter}")
+        say(layout.fold(f"  {done.starter}", wrapped(sys.stderr)))
 
 
 def _placement(
