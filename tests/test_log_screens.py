@@ -251,15 +251,15 @@ def test_who_leaves_is_told_how_to_come_back(machine):
 
 
 def test_what_a_terminal_echoes_of_ctrl_c_takes_no_room_of_the_words_after_it(machine):
-    machine.submit("echo hello; sleep 600", name="l1")
-    shown = machine.follow("-i", "l1-launcher", name="l1", columns=80)
+    machine.submit("echo hello; sleep 600", name="leaves")
+    shown = machine.follow("-i", "leaves-launcher", name="leaves", columns=80)
     shown.until("hello")
     shown.during(0.5)
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[1:] == [
-        "The job l1 goes on. Come back: arena-topo logs -f l1 -n default;",
-        "  end it: arena-topo delete l1 -n default",
+        "The job leaves goes on. Come back: arena-topo logs -f leaves -n default; end it:",
+        "  arena-topo delete leaves -n default",
     ]
 
 
