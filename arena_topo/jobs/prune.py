@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated, Self, TextIO
+from dataclasses import dataclass
+from typing import Self, TextIO
 
 import typer
 
@@ -14,17 +15,16 @@ from arena_topo import layout
 from arena_topo.argv import truth
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import (
-    PANEL,
     ActionOutputFlag,
     EverywhereFlag,
     Output,
     names_only,
+    option,
 )
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, complain, say, show, spread
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.errors import ArenaError, NotFound, UsageError
-from arena_topo.flag import Flag
 from arena_topo.job import Duration
 from arena_topo.jobs import filtering, view
 from arena_topo.numbers import whole
@@ -51,40 +51,36 @@ class Age(Duration):
         return cls(span + (whole(days) or 0) * 86400)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which jobs are deleted, and whether somebody is asked."""
+
+    since: Age | None = option(
+        None,
+        "Delete jobs that were created at least so long ago, such as 12h or 7d.",
+        "DURATION",
+        short="-s",
+    )
+    all_namespaces: EverywhereFlag = False
+    dry_run: bool = option(False, "Only show what would be deleted.")
+    yes: bool = option(False, "Do not ask for confirmation; needed without a terminal.", short="-y")
+    output_format: ActionOutputFlag = Output.WIDE
+
+
 @spread
-def prune(
-    everywhere: Globals,
-    *,
-    since: Annotated[
-        Age | None,
-        Flag(
-            help="Delete jobs that were created at least so long ago, such as 12h or 7d.",
-            short="-s",
-            panel=PANEL,
-            metavar="DURATION",
-        ),
-    ] = None,
-    all_namespaces: EverywhereFlag = False,
-    dry_run: Annotated[bool, Flag(help="Only show what would be deleted.", panel=PANEL)] = False,
-    yes: Annotated[
-        bool,
-        Flag(
-            help="Do not ask for confirmation; needed without a terminal.", short="-y", panel=PANEL
-        ),
-    ] = False,
-    output_format: ActionOutputFlag = Output.WIDE,
-) -> None:
+def prune(wanted: Wanted, everywhere: Globals) -> None:
     """Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever their age.
 
     The age of a job counts from its creation, as the AGE that kubectl shows.
     """
+    since, dry_run = wanted.since, wanted.dry_run
     if since is None:
         raise UsageError(
             "--since is needed",
             why="it says how old the jobs are that are deleted",
             hint=f"{PROGRAM} prune --since 24h --dry-run",
         )
-    asks = not (yes or dry_run or _said_yes())
+    asks = not (wanted.yes or dry_run or _said_yes())
     if asks and not (_terminal(sys.stdin) and _terminal(sys.stderr)):
         raise UsageError(
             "prune deletes only with --yes where nobody can be asked",
@@ -92,15 +88,15 @@ def prune(
             hint=f"look first, with --dry-run; then add --yes, or set {_YES}=true",
         )
     backend = engine(everywhere)
-    namespace = None if all_namespaces else namespace_of(everywhere, backend)
+    namespace = None if wanted.all_namespaces else namespace_of(everywhere, backend)
     now = time.time()
-    names = names_only(output_format, everywhere)
+    names = names_only(wanted.output_format, everywhere)
     doomed = stale(backend, namespace, since=since, now=now)
     if not doomed:
         if not names:
             show("No jobs to delete.\n")
         return
-    if asks and not _agreed(doomed, now, namespaces=all_namespaces):
+    if asks and not _agreed(doomed, now, namespaces=wanted.all_namespaces):
         say("Nothing was deleted.")
         raise typer.Exit(1)
     code = 0
@@ -116,7 +112,7 @@ def prune(
             complain(ArenaError(what, why=error.why, hint=error.hint))
             code = 1
         else:
-            line = _line(one, now, dry_run=dry_run, namespaces=all_namespaces)
+            line = _line(one, now, dry_run=dry_run, namespaces=wanted.all_namespaces)
             show(f"{view.RESOURCE}/{one.name}\n" if names else line)
     if code:
         raise typer.Exit(code)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from arena_topo.cli import remembering, stopping
 from arena_topo.cli.arguments import (
     DOCUMENTS,
-    PANEL,
     DryRun,
     FabricFlag,
     FileFlag,
@@ -40,7 +39,6 @@ from arena_topo.cli.options import (
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.engines import Backend, JobStatus, opening
 from arena_topo.errors import AlreadyExists, UsageError
-from arena_topo.flag import Flag
 from arena_topo.gang import submitting
 from arena_topo.gang.submitting import Exists, There
 from arena_topo.job import SKETCH, MPIJob
@@ -335,63 +333,51 @@ def _sketched(command: Callable[..., None]) -> Callable[..., None]:
     return sketched
 
 
-_Top = Annotated[
-    int,
-    Flag(
-        help="List the best N placements: each is the best without the nodes of those above it, or,"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of a plan, and how it is shown."""
+
+    on: str = option(
+        "",
+        "Evaluate this placement instead of the best: the node and the GPUs of each worker. GPUs"
+        " may be in use.",
+        "NODE/GPU,GPU;...",
+    )
+    top: int = option(
+        1,
+        "List the best N placements: each is the best without the nodes of those above it, or,"
         " where these leave too few GPUs, without one node more.",
-        panel=PANEL,
         at_least=1,
         excludes=("--output svg", "--on"),
-    ),
-]
+    )
+    count_only: bool = option(
+        False,
+        "Only count how many such gangs fit; choose no GPUs.",
+        excludes=(
+            *("--output svg", "--on", "--top"),
+            *("--min-bandwidth", "--max-nodes", "--topology-required"),
+        ),
+    )
+    plain: bool = option(False, "Draw with ASCII characters only.", name="--ascii")
+    output_format: PictureOutputFlag = Output.WIDE
 
 
 @_named
 @_sketched
 @spread
-def plan_mpi(
-    job: MPIJob,
-    offline: Offline,
-    everywhere: Globals,
-    *,
-    on: Annotated[
-        str,
-        Flag(
-            help="Evaluate this placement instead of the best: the node and the GPUs of each"
-            " worker. GPUs may be in use.",
-            panel=PANEL,
-            metavar="NODE/GPU,GPU;...",
-        ),
-    ] = "",
-    top: _Top = 1,
-    count_only: Annotated[
-        bool,
-        Flag(
-            help="Only count how many such gangs fit; choose no GPUs.",
-            panel=PANEL,
-            excludes=(
-                *("--output svg", "--on", "--top"),
-                *("--min-bandwidth", "--max-nodes", "--topology-required"),
-            ),
-        ),
-    ] = False,
-    plain: Annotated[
-        bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
-    ] = False,
-    output_format: PictureOutputFlag = Output.WIDE,
-) -> None:
+def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals) -> None:
     """Show where the workers of an MPI job would go and how good that is; create nothing."""
     from arena_topo.gang import comparison  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.jobs import plan_view as plans  # noqa: PLC0415 - reads the solver
 
+    form = asked.output_format
     cluster, backend, namespace = _world(job, offline, everywhere)
-    if count_only and (job.gputopology or job.gpus):
+    if asked.count_only and (job.gputopology or job.gpus):
         counts = comparison.count_only(job, backend, cluster)
-        if output_format is Output.WIDE:
+        if form is Output.WIDE:
             show(plans.counted(counts, job))
         else:
-            show(document(plans.counted_value(counts, job, namespace=namespace), output_format))
+            show(document(plans.counted_value(counts, job, namespace=namespace), form))
         if counts.refused is not None:
             raise counts.refused
         return
@@ -401,19 +387,19 @@ def plan_mpi(
         namespace=namespace,
         api=offline.api_version,
         cluster=cluster,
-        on=on,
-        top=top,
+        on=asked.on,
+        top=asked.top,
     )
     if proposal.plan is not None:
         tell(proposal.notes)
-    if output_format is Output.SVG:
+    if form is Output.SVG:
         from arena_topo.jobs.plan_picture import drawn  # noqa: PLC0415 - only pictures
 
         show(drawn(proposal))
-    elif output_format is not Output.WIDE:
-        show(document(plans.value(proposal), output_format))
+    elif form is not Output.WIDE:
+        show(document(plans.value(proposal), form))
     elif proposal.plan is not None and proposal.plan.placement is not None:
-        display(plans.text(proposal, unicode=draws(plain=plain), width=columns()))
+        display(plans.text(proposal, unicode=draws(plain=asked.plain), width=columns()))
     if proposal.refused is not None:
         raise proposal.refused
     if proposal.verdict is None:

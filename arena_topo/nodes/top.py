@@ -11,12 +11,11 @@ import typer
 
 from arena_topo import layout
 from arena_topo.cli import remembering
-from arena_topo.cli.arguments import NODES, PANEL, FabricFlag, Output, OutputFlag
+from arena_topo.cli.arguments import NODES, FabricFlag, Output, OutputFlag, option
 from arena_topo.cli.opening import engine, network
 from arena_topo.cli.options import Globals, display, say, show, spread, tell
 from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.drawing import tables
-from arena_topo.flag import Flag
 
 if TYPE_CHECKING:
     from arena_topo.nodes.overview import Overview
@@ -40,41 +39,28 @@ class _Mode:
 class Nodes:
     """What of nodes is shown, and where it comes from."""
 
-    details: Annotated[
-        bool,
-        Flag(help="Show each node with its pods, GPUs and links.", short="-d", panel=PANEL),
-    ] = False
-    gpu_mode: Annotated[
-        _Mode | None,
-        Flag(
-            help="Only nodes with this GPU mode: n(none), e(exclusive), t(topology) or s(share).",
-            short="-m",
-            panel=PANEL,
-            metavar="MODE",
-        ),
-    ] = None
-    metric: Annotated[
-        bool,
-        Flag(help="With --details, show what GPUs do now, where Prometheus knows it.", panel=PANEL),
-    ] = False
-    frag: Annotated[
-        bool,
-        Flag(
-            help="Show how fragmented the free GPUs are: which gangs still fit.",
-            panel=PANEL,
-            excludes=("--details", "--metric", "--gpu-mode"),
-        ),
-    ] = False
-    state: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="Look at this dump of kubectl get -o json; repeat for more.",
-            panel=PANEL,
-            excludes=("--refresh", "--metric"),
-            metavar="FILE",
-            completes="files",
-        ),
-    ] = ()
+    details: bool = option(False, "Show each node with its pods, GPUs and links.", short="-d")
+    gpu_mode: _Mode | None = option(
+        None,
+        "Only nodes with this GPU mode: n(none), e(exclusive), t(topology) or s(share).",
+        "MODE",
+        short="-m",
+    )
+    metric: bool = option(
+        False, "With --details, show what GPUs do now, where Prometheus knows it."
+    )
+    frag: bool = option(
+        False,
+        "Show how fragmented the free GPUs are: which gangs still fit.",
+        excludes=("--details", "--metric", "--gpu-mode"),
+    )
+    state: tuple[str, ...] = option(
+        (),
+        "Look at this dump of kubectl get -o json; repeat for more.",
+        "FILE",
+        excludes=("--refresh", "--metric"),
+        completes="files",
+    )
     fabric: FabricFlag = ""
 
 
