@@ -114,7 +114,7 @@ def _storage(item: Mapping[str, str]) -> Pairs:
 
 
 def _toleration(item: Mapping[str, str]) -> Pairs:
-    """One taint to bear, in the form of --toleration."""
+    """One toleration, in the form of --toleration."""
     operator = item.get("operator") or "Equal"
     if item.get("key"):
         text = f"{item['key']}={item.get('value', '')}:{item.get('effect', '')},{operator}"
