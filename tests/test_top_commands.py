@@ -267,7 +267,8 @@ def test_who_may_not_look_is_told_what_is_missing(
     api.deny("list nodes")
     code, out, err = run(capfd, *configured, "top", "node")
     assert (code, out) == (4, "")
-    assert 'ClusterRole: {apiGroups: [""], resources: ["nodes"], verbs: ["list"]}; or for' in err
+    rule = '{apiGroups: [""], resources: ["nodes", "pods"], verbs: ["list"]}'
+    assert f"ask for this rule in a ClusterRole: {rule}; or for the controller" in err
 
 
 def test_who_may_not_look_sees_what_the_controller_has_seen(

@@ -311,6 +311,8 @@ def _device_ids(text: str) -> frozenset[int]:
     if len(found) == 1 and isinstance(found[0], dict) and "allocatedGPUs" in found[0]:
         by_container = found[0]["allocatedGPUs"]
         found = list(by_container.values()) if isinstance(by_container, dict) else [by_container]
+        if not all(isinstance(ids, list) for ids in found):
+            raise wrong
     ids = [one for part in found for one in (part if isinstance(part, list) else [part])]
     if not all(re.fullmatch(r"\d{1,3}", str(one)) for one in ids):
         raise wrong
