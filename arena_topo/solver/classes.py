@@ -285,7 +285,7 @@ class Index:
             cost=packing_cost(sets) if near is None else spreading_cost(sets, near),
             free=node.free,
             unattributed=node.unattributed,
-            kind=("" if mixed else node.machine.model or "", node.resource),
+            kind=kind_of(node, mixed=mixed),
             capacity=capacity,
             network=node.network,
             domain=nvlink_domain(self.cluster, node) is not None,
@@ -370,7 +370,7 @@ class Pool:
         """The GPU models that are known."""
         return frozenset(node.machine.model for node in self.nodes if node.machine.model)
 
-    def sums(self, values: Sequence[int], level: int) -> list[int]:
+    def sums(self, values: Sequence[float], level: int) -> list[float]:
         """For each domain of a level the sum over its nodes of what their groups have."""
         return summed(self.leaves, values, self.index.levels[level])
 
@@ -452,9 +452,11 @@ class Candidates:
                         yield leaf, at, node
 
 
-def summed(leaves: Sequence[Leaf], values: Sequence[int], domains: Sequence[Domain]) -> list[int]:
+def summed(
+    leaves: Sequence[Leaf], values: Sequence[float], domains: Sequence[Domain]
+) -> list[float]:
     """For each domain the sum over its nodes of what their groups or classes have."""
-    sums = [0, *accumulate(sum(map(values.__getitem__, numbers)) for numbers, _ in leaves)]
+    sums = [0.0, *accumulate(sum(map(values.__getitem__, numbers)) for numbers, _ in leaves)]
     return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
 
 
@@ -469,6 +471,11 @@ def _idle_kind(index: Index, node: Node) -> tuple[object, ...]:
 
 def _takeable(node: Node) -> int:
     return node.free_count if node.unavailable is None and node.shared is None else 0
+
+
+def kind_of(node: Node, *, mixed: bool) -> Kind:
+    """What one gang may combine: nodes of one GPU model and resource, or of any model."""
+    return "" if mixed else node.machine.model or "", node.resource
 
 
 def room(request: Request, node: Node, *, free: int | None = None) -> int:

@@ -1,8 +1,8 @@
 """Why a gang has no place, and the smallest change that would give it one.
 
-Each limit of a request is a row of a table: what loosens it, the gentlest first. Rows are tried by
-counting (`gang.Search.fits`), and a number named is the largest or smallest that fits. What others
-could free instead is a knapsack (`freeing`). No change is tried by placing the gang.
+Each limit of a request is a row of a table: what relaxes it, the gentlest change first. Changes are
+tried by counting (`gang.Search.fits`), and a number named is the largest or smallest that fits.
+What others could free instead is a knapsack (`freeing`). No change is tried by placing the gang.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from arena_topo.solver.request import (
     Request,
     Unplaceable,
     Verdict,
+    distances,
     once_empty,
 )
 from arena_topo.topology import Node
@@ -43,14 +44,14 @@ _T = TypeVar("_T")
 
 
 class _Limit(NamedTuple):
-    """A limit of a request: its changes, the gentlest first, and what gives it up altogether.
+    """A limit of a request: what gives it up, and gentler changes, the gentlest first.
 
     With `ordered` changes, where one fits all after it do. `reason` names the limit where it keeps
-    nodes that have room for some workers from taking all. `gone` is None for what is no limit.
+    nodes that have room for some workers from taking all.
     """
 
-    gone: Change | None
-    changes: Callable[[], Sequence[Change]]
+    gone: Change
+    changes: Callable[[], Sequence[Change]] | None = None
     reason: Reason | None = None
     ordered: bool = True
 
@@ -69,6 +70,7 @@ def explain(
     `others` are changes of the job that lie outside the request; they are tried with the rest.
     `each` is how many workers of the job one worker of the request stands for (fused pods); sizes
     are named as the job has them. `fusible` says whether fused pods would be a way out at all.
+    `notes` are oddities of the cluster that may be behind it.
     """
     workers, gpus = request.workers * each, request.gpus // each
     wanted = f"{counted(workers, 'worker')} x {counted(gpus, 'GPU')}"
@@ -93,10 +95,7 @@ def explain(
 
 
 class _Changes:
-    """The changes that would give a request its place, the gentlest first.
-
-    What `never` fits is asked of the idle cluster.
-    """
+    """The changes that would give a request its place; what `never` fits is asked once idle."""
 
     def __init__(
         self,
@@ -118,6 +117,9 @@ class _Changes:
         # Where not all sets are looked at, one may yet be fast enough.
         self.never = search.certain and not search.fits()
         self.pool = self.idle if self.never else self.now
+        self.largest = max(node.free_count for node in self.pool.nodes)
+        # A single GPU has no bandwidth, which is no help to who asks for some.
+        self.least = 2 if request.min_bandwidth else 1
 
     def refusals(self) -> Iterator[Refusal]:
         """Why nodes take no worker, or not enough of them, counted by reason."""
@@ -137,7 +139,7 @@ class _Changes:
     @cached_property
     def _scarce(self) -> Reason:
         """The limit without which nodes with room for some workers would take all."""
-        asked = [(one.reason, one.gone) for one in self._limits() if one.reason and one.gone]
+        asked = [(one.reason, one.gone) for one in self._limits() if one.reason]
         for reason, gone in asked:
             if self.fits(gone):
                 return reason
@@ -175,16 +177,19 @@ class _Changes:
             pool = self.index.pool(request, idle=pool.idle)
         return Search(request, pool)
 
+    # Single changes
+
     def _single(self) -> Iterator[Change]:
-        """Single changes that would do it."""
+        """Single changes that would do it, the gentlest first."""
         for limit in self._limits():
-            changes = limit.changes()
+            changes = limit.changes() if limit.changes else [limit.gone]
             if limit.ordered:
                 found = _first(changes, self.fits)
             else:
                 found = next(filter(self.fits, changes), None)
             if found is not None:
                 yield found
+        yield from itertools.islice(filter(self.fits, self._fused()), 1)
         workers = self.most_workers(self.request)
         if workers:
             yield f"with --workers {workers * self.each}", {"workers": workers}
@@ -193,89 +198,56 @@ class _Changes:
             yield f"with --gpus {gpus // self.each}", {"gpus": gpus}
 
     def _limits(self) -> Iterator[_Limit]:
-        """The limits of the request, those first that are the gentlest to loosen."""
+        """The limits of the request, those first that are the gentlest to relax."""
         request = self.request
         if request.min_bandwidth:
             gone: Change = ("without --min-bandwidth", {"min_bandwidth": 0.0})
-            yield _Limit(gone, lambda: self._rates(gone), Reason.BANDWIDTH)
+            yield _Limit(gone, self._rates, Reason.BANDWIDTH)
         if not request.mix_models:
-            mixed: Change = ("with --mix-models", {"mix_models": True})
-            yield _Limit(mixed, lambda: [mixed])
+            yield _Limit(("with --mix-models", {"mix_models": True}))
         if request.model:
-            own = request.model.casefold()
-            wanted = [
-                (f"with --gpu-model {model}", {"model": model})
-                for model in sorted(self.pool.models)
-                if model.casefold() != own
-            ]
-            gone_model: Change = ("without --gpu-model", {"model": None})
-            yield _Limit(gone_model, lambda: wanted, ordered=False)
-        instead: list[Change] = [
-            (one.words, {"excluded": one.excluded}) for one in self.others if not one.later
-        ]
+            yield _Limit(("without --gpu-model", {"model": None}), self._models, ordered=False)
+        instead = [(one.words, {"excluded": one.excluded}) for one in self.others if not one.later]
         if instead:
             # The last gives up all that keeps the job from nodes.
             yield _Limit(instead[-1], lambda: instead, ordered=False)
         if request.max_nodes is not None:
-            gone_nodes: Change = ("without --max-nodes", {"max_nodes": None})
-            yield _Limit(gone_nodes, self._wider, Reason.MAX_NODES)
-        if self.fusible and (request.per_node or (request.min_bandwidth and not request.joined)):
-            yield _Limit(None, self._fused, ordered=False)
+            gone = ("without --max-nodes", {"max_nodes": None})
+            yield _Limit(gone, self._wider, Reason.MAX_NODES)
         if request.per_node is not None:
-            shared: Change = ("without --hostNetwork", {"per_node": None})
-            yield _Limit(shared, lambda: [shared], Reason.PER_NODE)
+            yield _Limit(("without --hostNetwork", {"per_node": None}), reason=Reason.PER_NODE)
         if request.required is not None:
-            tiers = (tier.name for tier in reversed(self.index.cluster.tiers))
-            levels = ["node", *tiers, "beyond"]
-            outward = [
-                (f"with --topology-required {level}", {"required": level})
-                for level in levels[levels.index(request.required) + 1 :]
-            ]
-            gone_level: Change = ("without --topology-required", {"required": None})
-            yield _Limit(gone_level, lambda: outward, Reason.LEVEL)
+            gone = ("without --topology-required", {"required": None})
+            yield _Limit(gone, self._farther, Reason.LEVEL)
         for flag, none in (("cpu", 0.0), ("memory", 0)):
             if getattr(request, flag):
-                gone_flag: Change = (f"without --{flag}", {flag: none})
-                yield _Limit(gone_flag, partial(self._less, flag, gone_flag))
+                gone = (f"without --{flag}", {flag: none})
+                yield _Limit(gone, partial(self._less, flag, gone))
 
-    def _rates(self, gone: Change) -> Sequence[Change]:
+    def _rates(self) -> Sequence[Change]:
         """Less bandwidth, the most first; rounded down, as what is asked for must be there."""
-        if not self.fits(gone):
-            return ()
-        least = self.request.min_bandwidth
-        every = self._search(self._with(gone)).rates()
-        found = sorted((one for one in every if one < least), reverse=True)
-        rates = [rate for one in found if (rate := math.floor(round(one * 100, 6)) / 100)]
+        every = self._search(replace(self.request, min_bandwidth=0.0)).rates()
+        less = sorted((one for one in every if one < self.request.min_bandwidth), reverse=True)
+        rates = [rate for one in less if (rate := math.floor(round(one * 100, 6)) / 100)]
         return [(f"with --min-bandwidth {rate:g}", {"min_bandwidth": rate}) for rate in rates]
 
+    def _models(self) -> Sequence[Change]:
+        """Other GPU models."""
+        own = (self.request.model or "").casefold()
+        models = (one for one in sorted(self.pool.models) if one.casefold() != own)
+        return [(f"with --gpu-model {model}", {"model": model}) for model in models]
+
     def _wider(self) -> Sequence[Change]:
-        """More nodes: the fewest that will do."""
-        least = (self.request.max_nodes or 0) + 1
-        many = range(least, self.request.workers + 1)
-        most = _first(many, lambda most: self.fits(("", {"max_nodes": most})))
-        return [] if most is None else [(f"with --max-nodes {most}", {"max_nodes": most})]
+        """More nodes, the fewest first."""
+        most = min(self.request.workers, len(self.index.cluster.nodes))
+        many = range((self.request.max_nodes or 0) + 1, most + 1)
+        return [(f"with --max-nodes {most}", {"max_nodes": most}) for most in many]
 
-    def _fused(self) -> Sequence[Change]:
-        """Fewer, larger workers."""
-        request = self.request
-        return [
-            (
-                "with --pod-shape fused",
-                {
-                    "workers": request.workers // each,
-                    "gpus": request.gpus * each,
-                    "cpu": request.cpu * each,
-                    "memory": request.memory * each,
-                },
-            )
-            for each in range(2, min(request.workers, self._largest // request.gpus) + 1)
-            if request.workers % each == 0
-        ]
-
-    @cached_property
-    def _largest(self) -> int:
-        """However much is asked for, no node has more GPUs free."""
-        return max((node.free_count for node in self.pool.nodes), default=0)
+    def _farther(self) -> Sequence[Change]:
+        """Levels further out, the nearest first."""
+        words = list(distances(self.index.cluster))
+        outward = words[words.index(self.request.required or "") + 1 :]
+        return [(f"with --topology-required {level}", {"required": level}) for level in outward]
 
     def _less(self, flag: str, gone: Change) -> Sequence[Change]:
         """Less CPU or memory for each worker: the shares of nodes, the most first; then none."""
@@ -295,6 +267,18 @@ class _Changes:
         ]
         return [*changes, gone]
 
+    # Sizes
+
+    def _fused(self) -> Iterator[Change]:
+        """Fewer, larger workers, where that may be a way out."""
+        request = self.request
+        if self.fusible and (request.per_node or (request.min_bandwidth and not request.joined)):
+            for each in range(2, min(request.workers, self.largest // request.gpus) + 1):
+                if request.workers % each == 0:
+                    size = {"workers": request.workers // each, "gpus": request.gpus * each}
+                    needs = {"cpu": request.cpu * each, "memory": request.memory * each}
+                    yield "with --pod-shape fused", {**size, **needs}
+
     def most_workers(self, request: Request) -> int:
         """The largest smaller gang that fits; 0 if there is none.
 
@@ -302,12 +286,10 @@ class _Changes:
         could take on the terms of the larger is passed over. Where some loads are impossible, a
         size between two that fit need not fit itself.
         """
-        # A single GPU has no bandwidth, which is no help to who asks for some.
-        least = 2 if request.min_bandwidth and request.gpus == 1 else 1
         free = self._search(replace(request, min_bandwidth=0.0))
         workers = min(request.workers - 1, free.most_workers())
         for _ in range(TRIES):
-            if workers < least:
+            if workers < 1 or workers * request.gpus < self.least:
                 break
             search = self._search(replace(request, workers=workers))
             if search.fits():
@@ -318,10 +300,8 @@ class _Changes:
 
     def _most_gpus(self, workers: int, *given_up: Change) -> int:
         """The most GPUs of a worker, fewer than asked for, that will do; 0 if none."""
-        # A single GPU has no bandwidth, which is no help to who asks for some.
-        alone = self.request.min_bandwidth and self.request.workers * self.each == 1
-        least = 2 if alone else self.each
-        sizes = range(least, min(self.request.gpus - 1, self._largest) + 1, self.each)[::-1]
+        least = max(self.each, -(-self.least // workers))
+        sizes = range(least, min(self.request.gpus - 1, self.largest) + 1, self.each)[::-1]
 
         def fits(gpus: int) -> bool:
             return self.fits(*given_up, ("", {"gpus": gpus, "workers": workers}))
@@ -330,13 +310,21 @@ class _Changes:
             return _first(sizes, fits) or 0
         return next(filter(fits, sizes[:TRIES]), 0)
 
+    # Several changes at once
+
     def _together(self) -> Iterator[Change]:
         """What must be given up at once, where no single change would do; no less of it would."""
         request = self.request
-        kept = [limit.gone for limit in self._limits() if limit.gone]
-        gpus, workers = self._fitting(*kept)
-        # A single GPU has no bandwidth, which is no help to who asks for some.
-        if not workers or (request.min_bandwidth and workers * gpus == 1):
+        kept = [limit.gone for limit in self._limits()]
+        gpus = request.gpus
+        if not self.fits(*kept, ("", {"workers": 1})):
+            gpus = self._most_gpus(1, *kept)
+        if not gpus:
+            return
+        # Larger workers before more of them.
+        sized = self._with(*kept, ("", {"gpus": gpus}))
+        workers = sized.workers if self._search(sized).fits() else self.most_workers(sized)
+        if not workers or workers * gpus < self.least:
             return
         size: Change = ("", {"gpus": gpus, "workers": workers})
         for one in kept:
@@ -348,16 +336,6 @@ class _Changes:
         words = [f"with {' and '.join(sizes)}"] if sizes else []
         fields = {name: value for _, more in (*kept, size) for name, value in more.items()}
         yield " and ".join([*words, *(one for one, _ in kept)]), fields
-
-    def _fitting(self, *given_up: Change) -> tuple[int, int]:
-        """The GPUs and workers nearest to those asked for that fit: larger workers before more."""
-        gpus = self.request.gpus
-        if not self.fits(*given_up, ("", {"workers": 1})):
-            gpus = self._most_gpus(1, *given_up)
-        if not gpus:
-            return 0, 0
-        sized = self._with(*given_up, ("", {"gpus": gpus}))
-        return gpus, sized.workers if self._search(sized).fits() else self.most_workers(sized)
 
     def _later(self) -> str | None:
         """What others could do about the nodes that the job may not use, in words."""

@@ -1,22 +1,21 @@
 """What others would have to free so that a gang fits: the fewest GPUs, else the fewest nodes.
 
-Each node has a table: what must be freed on it for how many workers. The least for the whole gang
-is a knapsack. Where each worker more costs no less than the one before, taking the cheapest steps
-is the least, which a bound by fractions of steps proves; otherwise dynamic programming finds it for
-small gangs. Where neither holds, or a machine has too many sets to look at, "for example" says so.
+It is a knapsack: each node has a table of what must be freed on it for how many workers, and the
+gang takes the cheapest loads. Where each further worker of a node costs no less than the one
+before, the cheapest steps are the least; a bound by fractions of steps proves it. Other small gangs
+are solved by dynamic programming. Where neither proves the least, the answer is an example.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from arena_topo.solver.classes import Domain, Kind, NodeClass, Pool, room
+from arena_topo.solver.classes import Domain, Kind, NodeClass, Pool, kind_of, room
 from arena_topo.solver.gang import Way, outermost
 from arena_topo.solver.gpu_sets import SMALL, choices
 from arena_topo.solver.loads import Hosts, Terms
@@ -27,40 +26,38 @@ MOST_NAMES = 3
 """Nodes named of those that would have to become free together."""
 
 DOMAINS = 16
-"""Domains that are searched, those first that need least by their bound."""
+"""Domains of the network for which the knapsack is solved, the most promising first."""
 
 WORK = 60_000
 """Steps of dynamic programming, some 30 ms."""
+
+NEVER = 1 << 60
+"""The cost of what cannot be had, above all others."""
 
 Table = Mapping[int, int]
 """For each number of workers that a node may take, what must be freed for it; 0 for nothing."""
 
 
 class Offer(NamedTuple):
-    """Alike nodes: their group, how many there are, and what must be freed of one of them."""
+    """Alike nodes: their group, how many there are, and what must be freed of each."""
 
     group: int
     many: int
     table: Table
 
 
-class _Pick(NamedTuple):
-    """So many nodes of a group take so many workers each, for which so much must be freed."""
-
-    group: int
-    load: int
-    cost: int
-    times: int
-
-
 class Release(NamedTuple):
-    """The least to free for a whole gang; `proven` unless there may be less."""
+    """The least to free for a whole gang; `proven` unless there may be less.
+
+    `loads` is how many nodes of which group take how many workers each.
+    """
 
     cost: int
     proven: bool
-    picks: tuple[_Pick, ...] = ()
+    loads: Mapping[tuple[int, int], int]
     way: Way | None = None
     domain: Domain | None = None
+    tables: Sequence[Table] = ()
 
 
 class Freeing:
@@ -70,8 +67,7 @@ class Freeing:
         self.request = request
         self.pool = pool
         self.index = pool.index
-        mixed = request.mix_models
-        self._classes = [self.index.node_class(node, mixed=mixed) for node in pool.nodes]
+        self._kinds = [kind_of(node, mixed=request.mix_models) for node in pool.nodes]
         self._certain = True
         self._fast: dict[tuple[object, ...], list[GPUSet]] = {}
 
@@ -84,76 +80,70 @@ class Freeing:
                 return f"{'when' if found.proven else 'for example when'} {words(found)}"
         return None
 
-    def _least(self, costs: Callable[[int, Way], Table]) -> Release | None:
+    def _least(self, costs: Callable[[Node, Way], Table]) -> Release | None:
         """The least to free, however far apart and in whichever domain; None if nothing will do."""
         best: Release | None = None
         proven = True
-        kinds = [one.kind for one in self._classes]
         for way in outermost(self.request, self.index):
-            every = [costs(group, way) for group in range(len(kinds))]
-            bounds = (
-                (bound, at, kind)
-                for kind in dict.fromkeys(kinds)
-                for bound, at in self._bounds(way, _of_kind(every, kinds, kind))
-            )
-            domains = self.index.levels[way.level]
-            for tried, (bound, at, kind) in enumerate(heapq.nsmallest(DOMAINS + 1, bounds)):
+            tables = [costs(node, way) for node in self.pool.nodes]
+            solved = 0
+            for bound, at, kind in self._domains(way, tables):
                 if best is not None and bound >= best.cost:
                     break
-                if tried == DOMAINS:
+                domain = self.index.levels[way.level][at]
+                offers = [
+                    Offer(group, many, tables[group])
+                    for group, many in self.pool.counts_in(domain).items()
+                    if tables[group] and self._kinds[group] == kind
+                ]
+                if best is not None and _bound(offers, way.demand.workers) >= best.cost:
+                    continue
+                if solved == DOMAINS:
                     proven = False
                     break
-                offers = [
-                    Offer(group, many, every[group])
-                    for group, many in self.pool.counts_in(domains[at]).items()
-                    if every[group] and kinds[group] == kind
-                ]
+                solved += 1
                 found = cheapest(offers, *way.demand)
-                if found is None:
-                    continue
-                proven = proven and found.proven
-                if best is None or found.cost < best.cost:
-                    best = found._replace(way=way, domain=domains[at])
+                if found is not None:
+                    proven = proven and found.proven
+                    if best is None or found.cost < best.cost:
+                        best = found._replace(way=way, domain=domain, tables=tables)
         if best is None:
             return None
         return best._replace(proven=(proven and self._certain) or best.cost == 1)
 
-    def _bounds(self, way: Way, tables: Sequence[Table]) -> Iterator[tuple[int, int]]:
-        """The domains that may hold a gang, each after the least that must be freed there.
+    def _domains(self, way: Way, tables: Sequence[Table]) -> list[tuple[int, int, Kind]]:
+        """The domains that may hold a gang, each with a bound of what must be freed there.
 
-        That is what fractions of nodes would cost. A further worker of a node costs no less than
-        the first.
+        It is Lagrange's: where each worker is paid the highest price that any node asks for one,
+        nodes cannot gain more than what they do not have to free.
         """
-        held = [max(table, default=0) for table in tables]
-        ready = [*map(_now, tables)]
-        prices = [next((step.price for step in _steps(table, 0)), 0.0) for table in tables]
-        # What each further worker of a node costs at least.
-        each = [
-            (price,) * (most - now) for price, most, now in zip(prices, held, ready, strict=True)
-        ]
-        domains, workers = self.index.levels[way.level], way.demand.workers
-        sums = zip(self.pool.sums(held, way.level), self.pool.sums(ready, way.level), strict=True)
-        some = [(at, workers - now) for at, (most, now) in enumerate(sums) if most >= workers]
-        for at, missing in some:
-            least = 0.0
-            if len(some) > 1 and missing > 0:
-                groups = self.pool.groups_in(domains[at])
-                costs = sorted(itertools.chain.from_iterable(map(each.__getitem__, groups)))
-                least = sum(costs[:missing])
-            yield max(1, math.ceil(least - 1e-9)), at
+        most = [max(table, default=0) for table in tables]
+        price = max((t[load] / load for t, load in zip(tables, most, strict=True) if t), default=0)
+        gains = [max((price * load - t[load] for load in t), default=0) for t in tables]
+        found: list[tuple[int, int, Kind]] = []
+        for kind in dict.fromkeys(self._kinds):
+            own = [one == kind for one in self._kinds]
+            held = self.pool.sums([one * of for one, of in zip(most, own, strict=True)], way.level)
+            free = self.pool.sums([one * of for one, of in zip(gains, own, strict=True)], way.level)
+            found += [
+                (max(1, math.ceil(price * way.demand.workers - gained - 1e-9)), at, kind)
+                for at, (workers, gained) in enumerate(zip(held, free, strict=True))
+                if workers >= way.demand.workers
+            ]
+        return sorted(found)
 
-    def _gpus(self, group: int, way: Way) -> Table:
+    def _gpus(self, node: Node, way: Way) -> Table:
         """How many GPUs of a node must become free, by load."""
-        node, one = self.pool.nodes[group], self._classes[group]
-        most = min(room(self.request, node, free=count(_healthy(node))), self.request.workers)
-        if not self.request.min_bandwidth:
-            gpus = self.request.gpus
-            return {load: max(0, load * gpus - node.free_count) for load in range(1, most + 1)}
-        most -= most == self.request.workers and way.terms.hosts is not Hosts.NODE
+        request = self.request
+        most = min(room(request, node, free=count(_healthy(node))), request.workers)
+        if not request.min_bandwidth:
+            free = node.free_count
+            return {load: max(0, load * request.gpus - free) for load in range(1, most + 1)}
+        most -= most == request.workers and way.terms.hosts is not Hosts.NODE
         table: dict[int, int] = {}
-        now = room(self.request, node)
+        now, one = room(request, node), self.index.node_class(node)
         for load in range(1, most + 1):
-            if load <= now and one.best(load, way.terms) >= self.request.min_bandwidth:
+            if load <= now and one.best(load, way.terms) >= request.min_bandwidth:
                 table[load] = 0
             elif (chosen := self._chosen(node, load, way.terms)) is not None:
                 table[load] = len(chosen)
@@ -189,9 +179,9 @@ class Freeing:
             self._fast[key] = [some for some in every if one.loads.got(some, terms) >= floor]
         return self._fast[key]
 
-    def _emptied(self, group: int, way: Way) -> Table:
+    def _emptied(self, node: Node, way: Way) -> Table:
         """Which loads a node takes once it has no other jobs and is well, by whether it must."""
-        node, most = self.pool.nodes[group], self.request.workers
+        most = self.request.workers
         most -= bool(self.request.min_bandwidth) and way.terms.hosts is not Hosts.NODE
         table: dict[int, int] = {}
         for cost, state in ((1, node.idle()), (0, node)):
@@ -203,60 +193,49 @@ class Freeing:
 
     # In words
 
-    def _named(self, found: Release) -> Iterator[tuple[Node, _Pick]]:
-        """The nodes of which something must become free, by cost and name."""
+    def _named(self, found: Release) -> Iterator[tuple[Node, int, int]]:
+        """The nodes of which something must become free, by cost and name; the load of each."""
+        assert found.domain is not None, "what was found is somewhere"
         nodes = self.pool.nodes
         picks = sorted(
-            (pick for pick in found.picks if pick.cost),
-            key=lambda pick: (-pick.cost, natural(nodes[pick.group].name)),
+            (-cost, natural(nodes[group].name), group, load, times)
+            for (group, load), times in found.loads.items()
+            if (cost := found.tables[group].get(load, 0))
         )
-        assert found.domain is not None, "what was found is somewhere"
-        passed: Counter[int] = Counter()
-        for pick in picks:
-            start = passed[pick.group]
-            passed[pick.group] += pick.times
-            some = self.pool.members(pick.group, found.domain)
-            for node in itertools.islice(some, start, start + pick.times):
-                yield node, pick
+        some = {group: self.pool.members(group, found.domain) for _, _, group, _, _ in picks}
+        for cost, _, group, load, times in picks:
+            for node in itertools.islice(some[group], times):
+                yield node, load, -cost
 
     def _released(self, found: Release) -> str:
         """How many more GPUs of which nodes are free; most of a node first."""
-        picks = [pick for pick in found.picks if pick.cost]
-        many = sum(pick.times for pick in picks)
-        shown = list(itertools.islice(self._named(found), MOST_NAMES))
-        nodes = self.pool.nodes
-        if many > 1 and all(pick.cost == _in_use(nodes[pick.group]) for pick in picks):
-            return f"all GPUs of {_names([node.name for node, _ in shown], many)} are free"
-        parts = [
-            self._some(node, pick, found, first=not at) for at, (node, pick) in enumerate(shown)
-        ]
-        if many > len(shown):
-            rest = found.cost - sum(pick.cost for _, pick in shown)
-            parts.append(f"{rest} of {counted(many - len(shown), 'more node')}")
-        return f"{_listed(parts)} {'is' if found.cost == 1 else 'are'} free"
+        named = list(self._named(found))
+        shown, more = named[:MOST_NAMES], named[MOST_NAMES:]
+        if len(named) > 1 and all(cost == _in_use(node) for node, _, cost in named):
+            return f"all GPUs of {_names([node.name for node, _, _ in named])} are free"
+        parts = [self._some(*one, found, first=not at) for at, one in enumerate(shown)]
+        if more:
+            rest = sum(cost for _, _, cost in more)
+            parts.append(f"{rest} of {counted(len(more), 'more node')}")
+        return f"{listed(parts)} {'is' if found.cost == 1 else 'are'} free"
 
-    def _some(self, node: Node, pick: _Pick, found: Release, *, first: bool) -> str:
+    def _some(self, node: Node, load: int, cost: int, found: Release, *, first: bool) -> str:
         """The GPUs of a node to free, by index where it matters which."""
         where = node.name if not first or node.name.startswith("node") else f"node {node.name}"
         chosen: tuple[int | None, ...] | None = None
         if self.request.min_bandwidth and found.way is not None:
-            chosen = self._chosen(node, pick.load, found.way.terms)
+            chosen = self._chosen(node, load, found.way.terms)
         named = [str(one) for one in chosen or () if one is not None]
-        if len(named) == pick.cost < _in_use(node):
-            return f"GPU{'s' * (len(named) > 1)} {_listed(named)} of {where}"
-        return f"{counted(pick.cost, 'more GPU') if first else pick.cost} of {where}"
+        if len(named) == cost < _in_use(node):
+            return f"GPU{'s' * (len(named) > 1)} {listed(named)} of {where}"
+        return f"{counted(cost, 'more GPU') if first else cost} of {where}"
 
     def _recovered(self, found: Release) -> str:
         """What must become of nodes: `a and b are free of other jobs and uncordoned`."""
-        nodes = [node for node, _ in self._named(found)]
-        names = sorted((node.name for node in nodes), key=natural)
-        states = _listed([*dict.fromkeys(itertools.chain.from_iterable(map(_recovery, nodes)))])
-        listed = _names(names[:MOST_NAMES], len(names))
-        return f"{listed} {'is' if len(names) == 1 else 'are'} {states}"
-
-
-def _of_kind(tables: Sequence[Table], kinds: Sequence[Kind], kind: Kind) -> list[Table]:
-    return [table if own == kind else {} for table, own in zip(tables, kinds, strict=True)]
+        nodes = [node for node, _, _ in self._named(found)]
+        states = listed([*dict.fromkeys(itertools.chain.from_iterable(map(_recovery, nodes)))])
+        names = _names(sorted((node.name for node in nodes), key=natural))
+        return f"{names} {'is' if len(nodes) == 1 else 'are'} {states}"
 
 
 def _in_use(node: Node) -> int:
@@ -277,11 +256,13 @@ def _healthy(node: Node) -> GPUSet:
     return GPUSet(node.healthy | node.free)
 
 
-def _names(shown: Sequence[str], many: int) -> str:
-    return _listed([*shown, f"{many - len(shown)} more"] if many > len(shown) else shown)
+def _names(names: Sequence[str]) -> str:
+    shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
+    return listed([*shown, f"{more} more"] if more > 0 else shown)
 
 
-def _listed(parts: Sequence[str]) -> str:
+def listed(parts: Sequence[str]) -> str:
+    """Some words as a list: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
@@ -294,9 +275,11 @@ def counted(number: int, word: str) -> str:
 
 
 class _Step(NamedTuple):
-    """A cheapest way to more workers on a node: cost of each, up to this load, from which load."""
+    """A cheapest way to more workers on a node: the price of each, from this load to that."""
 
     price: float
+    new: bool
+    """Whether the node takes no worker before: fewer nodes are named where steps are equal."""
     of: int
     start: int
     stop: int
@@ -305,101 +288,79 @@ class _Step(NamedTuple):
 def _steps(table: Table, of: int) -> Iterator[_Step]:
     """The lower convex hull of a table, from what a node takes now."""
     start, paid = _now(table), 0
-    loads = [load for load in table if load > start]
-    while loads:
+    while loads := [load for load in table if load > start]:
         price, stop = min(((table[load] - paid) / (load - start), -load) for load in loads)
-        yield _Step(price, of, start, -stop)
+        yield _Step(price, not start, of, start, -stop)
         start, paid = -stop, table[-stop]
-        loads = [load for load in loads if load > start]
 
 
 def _now(table: Table) -> int:
     return max((load for load in table if not table[load]), default=0)
 
 
+def _bound(every: Sequence[Offer], workers: int) -> int:
+    """The least that can be enough: what fractions of the cheapest steps would cost."""
+    missing = workers - sum(one.many * _now(one.table) for one in every)
+    steps = sorted(step for at, one in enumerate(every) for step in _steps(one.table, at))
+    least = 0.0
+    for step in steps:
+        if missing <= 0:
+            break
+        taken = min(missing, every[step.of].many * (step.stop - step.start))
+        least, missing = least + step.price * taken, missing - taken
+    return math.ceil(least - 1e-9)
+
+
 def cheapest(offers: Sequence[Offer], workers: int, most: int, least: int = 1) -> Release | None:
     """The least to free so that so many nodes, from `least` to `most`, take all workers."""
     found = _greedy(offers, workers)
-    if (
-        found is not None
-        and found.proven
-        and least <= sum(one.times for one in found.picks) <= most
-    ):
+    if found is not None and not least <= sum(found.loads.values()) <= most:
+        found = None
+    if found is not None and found.proven:
         return found
-    exact = _programmed(offers, workers, least, most)
-    if exact is not None or least > 1:
-        return exact
-    # Of the nodes that take most now, as many as may be used: enough, if not the least.
-    ordered = sorted(offers, key=lambda one: (-_now(one.table), -max(one.table)))
-    found = _greedy(_first_nodes(ordered, most), workers)
-    return None if found is None else found._replace(proven=False)
+    return _programmed(offers, workers, least, most) or found
 
 
-def _first_nodes(offers: Sequence[Offer], most: int) -> Iterator[Offer]:
-    """The first so many nodes."""
-    for one in offers:
-        if most > 0:
-            yield one._replace(many=min(most, one.many))
-            most -= one.many
-
-
-def _greedy(offers: Iterable[Offer], workers: int) -> Release | None:
-    """Take the cheapest steps of all nodes until all workers have a place.
-
-    That is the least where it is no more than the steps cost as fractions.
-    """
-    every = list(offers)
-    now = [_now(one.table) for one in every]
-    missing = workers - sum(one.many * load for one, load in zip(every, now, strict=True))
+def _greedy(every: Sequence[Offer], workers: int) -> Release | None:
+    """Take the cheapest steps of all nodes until all workers have a place, or those of one node."""
+    now = Counter({(at, _now(one.table)): one.many for at, one in enumerate(every)})
+    missing = workers - sum(load * many for (_, load), many in now.items())
     if missing < 0:
         # They have places, but not in these numbers.
         return None
-    wanted, least = missing, 0.0
-    taken = [[(load, one.many)] for one, load in zip(every, now, strict=True)]
-    steps = (step for at, one in enumerate(every) for step in _steps(one.table, at))
-    # Of steps of one price those of nodes that take workers already: fewer nodes to talk about.
-    for step in sorted(steps, key=lambda step: (step.price, not step.start, step.of)):
-        many, gain = every[step.of].many, step.stop - step.start
-        more = min(wanted, many * gain)
-        if not more:
-            continue
-        times, rest = divmod(more, gain)
-        least, wanted = least + step.price * more, wanted - more
-        taken[step.of] = [
-            *((step.stop, times), (step.start + rest, int(rest > 0))),
-            (step.start, many - times - int(rest > 0)),
-        ]
-    bound = math.ceil(least - 1e-9)
-    picks = _picks(every, taken)
-    possible = not wanted and all(pick.cost >= 0 for pick in picks)
-    cost = sum(pick.cost * pick.times for pick in picks) if possible else bound
-    for at, one in enumerate(every):
-        # A single node reads better than several.
-        if one.table.get(now[at] + missing, cost + 1) <= cost:
-            taken = [[(load, other.many)] for other, load in zip(every, now, strict=True)]
-            taken[at] = [(now[at], one.many - 1), (now[at] + missing, 1)]
-            cost = one.table[now[at] + missing]
-            return Release(cost, cost <= bound, _picks(every, taken))
-    return Release(cost, cost <= bound, picks) if possible else None
-
-
-def _picks(
-    offers: Sequence[Offer], taken: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[_Pick, ...]:
-    """The loads of the nodes, of cost -1 where a load is impossible."""
-    return tuple(
-        _Pick(one.group, load, one.table.get(load, -1), times)
-        for one, some in zip(offers, taken, strict=True)
-        for load, times in some
-        if load and times
-    )
+    loads, left = Counter(now), missing
+    for step in sorted(step for at, one in enumerate(every) for step in _steps(one.table, at)):
+        gain, many = step.stop - step.start, loads[step.of, step.start]
+        whole = min(many, left // gain)
+        part = left - whole * gain if whole < many else 0
+        loads[step.of, step.start] -= whole + bool(part)
+        loads[step.of, step.stop] += whole
+        loads[step.of, step.start + part] += bool(part)
+        left -= whole * gain + part
+    taken = [(every[at], load, many) for (at, load), many in loads.items() if load and many]
+    cost = NEVER
+    if not left and all(load in one.table for one, load, _ in taken):
+        cost = sum(one.table[load] * many for one, load, many in taken)
+    # Of equal costs a single node: a person has fewer jobs to wait for.
+    singles = ((every[at].table.get(load + missing, NEVER), at, load) for at, load in now)
+    least, at, load = min(singles, default=(NEVER, 0, 0))
+    if min(least, cost) == NEVER:
+        return None
+    if least <= cost:
+        cost, loads = least, now
+        loads[at, load] -= 1
+        loads[at, load + missing] += 1
+    by_group = {
+        (every[at].group, load): many for (at, load), many in loads.items() if load and many
+    }
+    return Release(cost, cost <= _bound(every, workers), by_group)
 
 
 def _programmed(offers: Sequence[Offer], workers: int, least: int, most: int) -> Release | None:
     """The least by dynamic programming over nodes; None where that takes too long or none does."""
     nodes = min(most, workers)
     # Beyond `least` it does not matter how many there are, but for the most.
-    counted = nodes if most < workers else min(least, nodes)
+    counts = nodes if most < workers else min(least, nodes)
     chosen: Counter[int] = Counter()
     for load in sorted({load for one in offers for load in one.table}):
         # Of as many nodes as may be used, the cheapest for a load, one is free for it.
@@ -408,30 +369,26 @@ def _programmed(offers: Sequence[Offer], workers: int, least: int, most: int) ->
         for at in sorted(asked, key=lambda at: offers[at].table[load]):
             chosen[at] = max(chosen[at], min(left, offers[at].many))
             left -= min(left, offers[at].many)
-            if not left:
-                break
-    work = sum(chosen[at] * len(offers[at].table) for at in chosen) * workers
-    if work * counted > WORK:
+    work = sum(many * len(offers[at].table) for at, many in chosen.items()) * workers
+    if work * counts > WORK:
         return None
-    reached: dict[tuple[int, int], tuple[int, tuple[Any, ...]]] = {(0, 0): (0, ())}
+    # Of equal costs the fewest nodes of which something must be freed.
+    reached: dict[tuple[int, int], tuple[int, int, tuple[Any, ...]]] = {(0, 0): (0, 0, ())}
     for at in chosen.elements():
-        for (used, held), (cost, chain) in list(reached.items()):
+        for (used, held), (cost, named, chain) in list(reached.items()):
             for load, more in offers[at].table.items():
-                state = (min(used + 1, counted) if most >= workers else used + 1, held + load)
+                state = (min(used + 1, counts) if most >= workers else used + 1, held + load)
                 if state[1] > workers or state[0] > nodes:
                     continue
-                if state not in reached or cost + more < reached[state][0]:
-                    reached[state] = (cost + more, ((at, load), chain))
+                price = (cost + more, named + bool(more))
+                if state not in reached or price < reached[state][:2]:
+                    reached[state] = (*price, ((offers[at].group, load), chain))
     ends = [reached[state] for state in reached if state[0] >= least and state[1] == workers]
     if not ends:
         return None
-    cost, chain = min(ends, key=lambda end: end[0])
+    cost, _, chain = min(ends, key=lambda end: end[:2])
     loads: Counter[tuple[int, int]] = Counter()
     while chain:
         loads[chain[0]] += 1
         chain = chain[1]
-    picks = [
-        _Pick(offers[at].group, load, offers[at].table[load], times)
-        for (at, load), times in loads.items()
-    ]
-    return Release(cost, True, tuple(picks))
+    return Release(cost, True, loads)
