@@ -9,7 +9,7 @@ fewest inside it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
@@ -25,9 +25,6 @@ from arena_topo.topology import Node
 TRIES = 5
 """Domains of a level in which nodes are chosen."""
 
-EXCHANGES = 2_000
-"""Exchanges of a domain for a smaller one that are tried."""
-
 NEVER = 1 << 200
 """The cost of what cannot be had, above all others."""
 
@@ -40,8 +37,8 @@ class NodeLoad(NamedTuple):
     workers: int
 
 
-class Score(NamedTuple):
-    """What a choice is worth; less is better, the first difference decides.
+class Choice(NamedTuple):
+    """The nodes of one domain that hold a gang; less is better, the first difference decides.
 
     `domains` counts the domains used at each tier, coarse to near. `touched` sums, near to coarse,
     the GPUs that were free in them: the smaller, the more stays whole elsewhere (best fit).
@@ -51,13 +48,7 @@ class Score(NamedTuple):
     domains: tuple[int, ...]
     cost: int
     touched: tuple[int, ...]
-
-
-class Choice(NamedTuple):
-    """The nodes of one domain that hold a gang, and what that is worth."""
-
-    score: Score
-    seats: tuple[NodeLoad, ...]
+    loads: tuple[NodeLoad, ...]
 
 
 class Demand(NamedTuple):
@@ -126,8 +117,8 @@ class DomainSearch:
             nodes = max(demand.least, bisect_left(held, demand.workers) + 1)
             if nodes <= min(len(held), demand.most if found is None else found - 1):
                 choice = self._chosen(domain.leaves, demand)
-                if choice is not None and (found is None or choice.score.nodes < found):
-                    found = choice.score.nodes
+                if choice is not None and (found is None or choice.nodes < found):
+                    found = choice.nodes
         return found
 
     @remembered
@@ -178,7 +169,7 @@ class DomainSearch:
             if choice is None and domain.children:
                 # Loads have gaps.
                 choice = self._chosen(domain.leaves, exact)
-            if choice is not None and (best is None or choice.score < best.score):
+            if choice is not None and (best is None or choice[:4] < best[:4]):
                 best = choice
         return best
 
@@ -186,51 +177,24 @@ class DomainSearch:
     def _promising(self, level: int, nodes: int, workers: int) -> list[int]:
         """The domains of which so many nodes hold the gang, those first that look best.
 
-        That is the fewest domains inside, at least, and then the cost of a simple choice: the
-        largest nodes filled, and all places that are left over given up by one of them.
+        That is the fewest domains inside, at least, then the cost of filling the largest nodes, of
+        which the last takes what is left, then the fewest free GPUs.
         """
         domains, held = self.index.levels[level], self._held(level)
         some = [at for at, one in enumerate(held) if _of_first(one, nodes) >= workers]
         if len(some) <= TRIES:
             return some
-        looks = {
-            at: (self._inside(domains[at], workers), self._simple(domains[at], nodes, workers), at)
-            for at in some
-        }
+
+        def looks(at: int) -> tuple[int, int, int]:
+            domain, filled = domains[at], self._ranks(domains[at].leaves)[:nodes]
+            inside = max(self.excess(domain.children, 0), default=workers)
+            last = self.prices[self._some[filled[-1]]]
+            left = workers - sum(map(self._capacity.__getitem__, filled[:-1]))
+            cost = sum(map(self._full.__getitem__, filled[:-1])) + last.get(left, NEVER)
+            return -(-workers // max(1, inside)), cost, domain.free
+
         # Where loads have gaps, those that look best may not hold the gang.
-        return nsmallest(TRIES if self._gapless else len(some), some, key=looks.__getitem__)
-
-    def _inside(self, domain: Domain, workers: int) -> int:
-        """How many domains inside one are needed at least."""
-        if not domain.children:
-            return 1
-        return -(-workers // max(1, *self.excess(domain.children, 0)))
-
-    def _simple(self, domain: Domain, nodes: int, workers: int) -> int:
-        """What it costs to fill the largest nodes, of which one gives up what is left over."""
-        ranks = self._ranks(domain.leaves)
-        filled = ranks[:nodes]
-        cost = sum(map(self._full.__getitem__, filled))
-        spare = sum(map(self._capacity.__getitem__, filled)) - workers
-        if not spare:
-            return cost
-        inside = min(map(self._giving(spare).__getitem__, filled))
-        instead = self._holding(self._capacity[filled[-1]] - spare)
-        outside = min(map(instead.__getitem__, ranks[nodes:]), default=NEVER)
-        return cost + min(inside, outside - self._full[filled[-1]])
-
-    @remembered
-    def _giving(self, spare: int) -> list[int]:
-        """By rank what it changes that a filled node holds so many workers less."""
-        return [
-            self.prices[at].get(most - spare, NEVER) - full
-            for at, most, full in zip(self._some, self._capacity, self._full, strict=True)
-        ]
-
-    @remembered
-    def _holding(self, load: int) -> list[int]:
-        """By rank the cost of a load."""
-        return [self.prices[at].get(load, NEVER) for at in self._some]
+        return nsmallest(TRIES if self._gapless else len(some), some, key=looks)
 
     def _nested(self, domain: Domain, demand: Demand) -> Sequence[int]:
         """The leaves of the fewest domains inside a domain that hold the gang, level by level."""
@@ -243,34 +207,27 @@ class DomainSearch:
         return sorted(leaf for one in pool for leaf in one.leaves)
 
     def _few(self, domains: Sequence[Domain], margin: int, demand: Demand) -> list[Domain]:
-        """The fewest of these domains that hold a gang on so many nodes, and then small ones.
+        """The fewest of these domains that hold a gang on so many nodes, the last a small one.
 
         The largest loads of n nodes add up to the least, over all t, of n t and what all loads have
         above t. So domains hold the gang that have enough above each t (as far as loads have no
         gaps); `margin` is the load of the last of the nodes, beyond which none matters. The largest
-        domains are taken, and each is then exchanged for the smallest that will do (best fit).
+        domains are taken, and the last is exchanged for the smallest that will do (best fit).
         """
         wanted = [demand.workers - load * demand.most for load in range(margin + 1)]
         parts = list(zip(*(self.excess(domains, load) for load in range(margin + 1)), strict=True))
         order = sorted(range(len(parts)), key=lambda at: (-parts[at][margin - 1], domains[at].free))
-        sums = [list(accumulate(parts[at][load] for at in order)) for load in range(margin + 1)]
-        many = 1 + max(bisect_left(held, most) for held, most in zip(sums, wanted, strict=True))
-        many = min(many, len(order))
-        spare = [held[many - 1] - most for held, most in zip(sums, wanted, strict=True)]
-        chosen, others = order[:many], sorted(order[many:], key=lambda at: domains[at].free)
-        tries = EXCHANGES // len(chosen)
-        for place, now in reversed(list(enumerate(chosen))):
-            for other in others[:tries]:
-                if domains[other].free >= domains[now].free:
-                    break
-                changes = zip(spare, parts[other], parts[now], strict=True)
-                left = [more + gained - lost for more, gained, lost in changes]
-                if min(left) >= 0:
-                    spare, chosen[place] = left, other
-                    others.remove(other)
-                    insort(others, now, key=lambda at: domains[at].free)
-                    break
-        return [domains[at] for at in chosen]
+        missing, many = wanted, 0
+        while max(missing) > 0 and many < len(order):
+            before = missing
+            missing = [more - has for more, has in zip(missing, parts[order[many]], strict=True)]
+            many += 1
+        last = min(
+            (at for at in order[many - 1 :] if all(map(int.__ge__, parts[at], before))),
+            key=lambda at: domains[at].free,
+            default=order[many - 1],
+        )
+        return [domains[at] for at in (*order[: many - 1], last)]
 
     def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
         """What the largest loads of the nodes of each domain have above a load."""
@@ -313,7 +270,7 @@ class DomainSearch:
             if not wanted:
                 break
         domains, touched = domains_of(self.index, used)
-        return Choice(Score(len(seats), domains, found.price, touched), tuple(seats))
+        return Choice(len(seats), domains, found.price, touched, tuple(seats))
 
 
 def search_of(

@@ -21,7 +21,6 @@ from arena_topo.solver.domains import (
     Demand,
     DomainSearch,
     NodeLoad,
-    Score,
     domains_of,
     search_of,
 )
@@ -359,14 +358,14 @@ class Search:
         used = {leaf: domains_of(self.index, (leaf,)) for leaf in seats}
         leaf = min(seats, key=lambda leaf: (used[leaf][1], natural(seats[leaf].node.name)))
         domains, touched = used[leaf]
-        choice = Choice(Score(1, domains, least_price, touched), (seats[leaf],))
+        choice = Choice(1, domains, least_price, touched, (seats[leaf],))
         return replace(self._found(None, choice, floor, UNLIMITED), bound=bandwidth)
 
     def _found(self, level: int | None, choice: Choice, floor: Floor, network: float) -> Found:
         distance = 0 if level is None else self.index.distance(level)
         words = distances(self.index.cluster)
         preferred = words[self.request.preferred] if self.request.preferred else distance
-        loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.seats)
+        loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.loads)
         classes = [(self.candidates.classes[at], workers) for at, workers in loads]
         bandwidth = min([network, *(one.reached(many, floor) for one, many in classes)])
         return Found(
@@ -375,11 +374,11 @@ class Search:
                 assumed=any(one.loads.assumed(floor.terms) for one, _ in classes),
                 band=-band(bandwidth),
                 distance=distance,
-                nodes=choice.score.nodes,
+                nodes=choice.nodes,
                 inside=-floor.inside,
-                domains=choice.score.domains,
-                cost=choice.score.cost,
-                touched=choice.score.touched,
+                domains=choice.domains,
+                cost=choice.cost,
+                touched=choice.touched,
             ),
             bandwidth=bandwidth,
             level=level,
@@ -393,7 +392,7 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
     """Spell a choice out: workers numbered along the network, GPUs along the rings."""
     shared: dict[tuple[int, int], Sequence[tuple[int, ...]]] = {}
     seats: list[Seat] = []
-    for node, at, workers in found.choice.seats:
+    for node, at, workers in found.choice.loads:
         groups = shared.get((at, workers))
         if groups is None:
             groups = shared[at, workers] = found.candidates.classes[at].pods(workers, found.floor)
