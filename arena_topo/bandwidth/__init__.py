@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -158,16 +158,14 @@ class Host:
 
     A pod is a host where each pod has its own hostname, a node where its pods share one. Hosts
     whose machines have one name are on one machine, and share its NICs.
-    `p2p` says whether GPUs reach each other over PCIe; None leaves it to the GPU model.
     """
 
     parts: tuple[tuple[Machine, GPUSet], ...]
-    p2p: bool | None = None
 
     @classmethod
-    def of(cls, machine: Machine, gpus: GPUSet, *, p2p: bool | None = None) -> Host:
+    def of(cls, machine: Machine, gpus: GPUSet) -> Host:
         """The host of GPUs of one machine."""
-        return cls(parts=((machine, gpus),), p2p=p2p)
+        return cls(parts=((machine, gpus),))
 
     @property
     def size(self) -> int:
@@ -181,74 +179,71 @@ def estimate(
     algorithm: Algorithm | None = None,
     wire: Wire | None = None,
     network: float | None = None,
-    nvls: bool = True,
+    among: int | None = None,
+    ranks: int | None = None,
     constants: Constants = FITTED,
 ) -> Estimate | None:
     """The bus bandwidth of an all-reduce among all GPUs of these hosts; None for a single GPU.
 
-    Without `algorithm` it is NCCL's own choice, for which `nvls` says whether NVLS may be taken
-    (NCCL_NVLS_ENABLE). `wire` joins the hosts; None means RDMA where the chosen GPUs have NICs,
-    else a network of which nothing is known. `network` is GB/s that the network lets each machine
-    send, where somebody said so: NICs of known speed count up to it, assumed ones not at all.
+    Without `algorithm` it is NCCL's own choice. `wire` joins the hosts; None means RDMA where the
+    chosen GPUs have NICs, else a network of which nothing is known. `network` is GB/s that the
+    network lets each machine send, where somebody said so, infinite for a rate that is looked at
+    elsewhere: NICs of known speed count up to it, assumed ones not at all. With `among` these are
+    some hosts of a job of so many hosts on several machines and `ranks` GPUs, and the answer is
+    what they limit it to: a job gets the least of this over its machines, and of `network_limit`.
     NotModelled for an algorithm of which there are no measured rows on such hosts.
     """
-    ranks = sum(host.size for host in hosts)
     if not all(host.size for host in hosts) or not hosts:
         raise ValueError("each host needs a GPU")
-    if ranks == 1:
+    machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
+    local = among is None and len(machines) == 1
+    job = _Job(
+        hosts=among or len(hosts),
+        ranks=ranks or sum(host.size for host in hosts),
+        tree=algorithm is not Algorithm.RING,
+    )
+    if job.ranks == 1:
         return None
-    if len(hosts) == 1:
-        return inside(hosts[0], algorithm=algorithm, nvls=nvls, constants=constants)
-    _check_between(len(hosts), algorithm)
-    kinds = {_likeness(host): host for host in hosts}
-    inner = [
-        _ceiling(host, len(hosts), algorithm, nvls=nvls, constants=constants)
-        for host in kinds.values()
-        if host.size > 1
-    ]
-    local = len({machine.name for host in hosts for machine, _ in host.parts}) == 1
-    job = _Job(hosts=len(hosts), ranks=ranks, local=local)
-    outer = _between(hosts, job, algorithm, wire, network, constants)
-    return _least(outer, inner, ranks)
+    if job.hosts == 1:
+        return inside(hosts[0], algorithm=algorithm, constants=constants)
+    if algorithm in {Algorithm.TREE, Algorithm.NVLS} and job.hosts > _PAIR:
+        raise NotModelled(
+            f"no measured row has NCCL_ALGO={algorithm} forced on three or more hosts"
+        )
+    looks = {(id(one.links), id(one.gpus), one.knowledge): one for one in machines.values()}
+    doubts = {note for one in looks.values() for note in _doubts(one)}
+    if wire is None:
+        wire = Wire.RDMA if all(one.nics for one in machines.values()) else Wire.TCP
+    if wire is Wire.RDMA:
+        # Between pods of one machine nothing of the network is in the way but its NICs.
+        found = _over_nics(hosts, job, None if local else network, constants, doubts)
+    elif local:
+        found = _sockets(fitted.LOCAL_TCP, job, constants, doubts)
+    else:
+        found = _over_tcp(hosts, job, network, constants, doubts)
+    kinds = {_likeness(host): host for host in hosts if host.size > 1}
+    for host in kinds.values():
+        found = _least(found, _ceiling(host, job, algorithm, constants))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What of a whole job decides its traffic: its hosts and GPUs; `local`: on one machine."""
+    """What of a whole job decides its traffic: its hosts and GPUs, and whether a tree may be it."""
 
     hosts: int
     ranks: int
-    local: bool
+    tree: bool = True
 
+    @property
+    def once(self) -> float:
+        """How often the NICs of a host count: on two hosts a tree sends each byte once."""
+        return 2 * (self.ranks - 1) / self.ranks if self.two else 1.0
 
-def _once(job: _Job, algorithm: Algorithm | None = None) -> float:
-    """How often the NICs of a host count: on two hosts a tree sends each byte once."""
-    if job.hosts == _PAIR and algorithm is not Algorithm.RING:
-        return 2 * (job.ranks - 1) / job.ranks
-    return 1.0
-
-
-def limit(
-    hosts: Sequence[Host],
-    *,
-    among: int | None,
-    ranks: int,
-    wire: Wire,
-    network: float | None = None,
-) -> float:
-    """GB/s that a job gets as far as its hosts on one machine limit it.
-
-    The job has `among` hosts in all, None if there are no others, and `ranks` GPUs. `network` is as
-    for `estimate`, infinite for one whose rate somebody gave, whatever it is. The point of
-    `estimate` is the least of this over the machines of a job, and of `network_limit`.
-    """
-    kinds = {_likeness(host): host for host in hosts if host.size > 1}
-    job = _Job(hosts=among or len(hosts), ranks=ranks, local=among is None)
-    inner = [
-        _ceiling(host, job.hosts, None, nvls=True, constants=FITTED).point
-        for host in kinds.values()
-    ]
-    return min([_between(hosts, job, None, wire, network, FITTED).point, *inner])
+    @property
+    def two(self) -> bool:
+        """Whether a tree on two hosts reduces as one host does."""
+        return self.tree and self.hosts == _PAIR
 
 
 def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> float:
@@ -256,19 +251,14 @@ def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> floa
     if wire is Wire.TCP:
         low, high = _socket_range(network)
         return math.sqrt(low * high)
-    return FITTED.network.value * _once(_Job(hosts=among, ranks=ranks, local=False)) * network
+    return FITTED.network.value * _Job(hosts=among, ranks=ranks).once * network
 
 
 def inside(
-    host: Host,
-    *,
-    algorithm: Algorithm | None = None,
-    nvls: bool = True,
-    constants: Constants = FITTED,
+    host: Host, *, algorithm: Algorithm | None = None, constants: Constants = FITTED
 ) -> Estimate:
     """The bus bandwidth of two or more GPUs of one host; NotModelled as `estimate`."""
-    parts = tuple((Facts(machine, constants), gpus) for machine, gpus in host.parts)
-    return _inside(parts, p2p=host.p2p, algorithm=algorithm, nvls=nvls)
+    return _inside(tuple((Facts(one, constants), gpus) for one, gpus in host.parts), algorithm)
 
 
 class Facts:
@@ -285,23 +275,16 @@ class Facts:
         self.model = MODELS.get(name or "")
         self.lane_rate = lane_rate(name)
 
-    def inside(
-        self,
-        gpus: GPUSet,
-        *,
-        p2p: bool | None = None,
-        algorithm: Algorithm | None = None,
-        nvls: bool = True,
-    ) -> Estimate:
-        """The bus bandwidth of two or more GPUs of this machine; NotModelled as `estimate`."""
-        return _inside(((self, gpus),), p2p=p2p, algorithm=algorithm, nvls=nvls)
+    def inside(self, gpus: GPUSet) -> Estimate:
+        """The bus bandwidth of two or more GPUs of this machine."""
+        return _inside(((self, gpus),))
 
     def in_domain(self, gpus: GPUSet, ranks: int) -> float:
         """GB/s of an NVLink domain of `ranks` GPUs as far as these limit it; 0 off the switch."""
         part = ((self, gpus),)
         if not self.machine.nvswitch or not _switched(part):
             return 0.0
-        return _computed(part, p2p=None, algorithm=None, nvls=True, ranks=ranks).point
+        return _computed(part, ranks=ranks).point
 
     def twin(self, gpus: GPUSet) -> float | None:
         """The least GB/s measured of sets like this one; None where none was measured.
@@ -325,7 +308,7 @@ class Facts:
             sorted(link for other in some if (link := self.machine.links[one][other]) is not None)
             for one in some
         )
-        computed = _computed(((self, gpus),), p2p=None, algorithm=None, nvls=True)
+        computed = _computed(((self, gpus),))
         return computed.point, tuple(map(tuple, links))
 
     @functools.cached_property
@@ -374,10 +357,8 @@ class Facts:
 _Parts = tuple[tuple[Facts, GPUSet], ...]
 
 
-def _inside(
-    parts: _Parts, *, p2p: bool | None, algorithm: Algorithm | None, nvls: bool
-) -> Estimate:
-    computed = _computed(parts, p2p=p2p, algorithm=algorithm, nvls=nvls)
+def _inside(parts: _Parts, algorithm: Algorithm | None = None) -> Estimate:
+    computed = _computed(parts, algorithm)
     facts, gpus = parts[0]
     if len(parts) > 1 or algorithm is not None or not facts.measured:
         return computed
@@ -389,12 +370,7 @@ def _inside(
 
 
 def _computed(
-    parts: _Parts,
-    *,
-    p2p: bool | None,
-    algorithm: Algorithm | None,
-    nvls: bool,
-    ranks: int | None = None,
+    parts: _Parts, algorithm: Algorithm | None = None, *, ranks: int | None = None
 ) -> Estimate:
     if algorithm is Algorithm.TREE:
         raise NotModelled("no measured row has NCCL_ALGO=Tree on a single host")
@@ -404,24 +380,23 @@ def _computed(
     lanes = _switched(parts)
     if lanes:
         form = lanes * facts.lane_rate
-        known = facts.model
-        reduced = constants.nvls.get(known.architecture) if known else None
-        if known is not None and reduced is not None and algorithm is not Algorithm.RING:
-            enough = nvls and size >= NVLS_FROM[known.architecture]
-            if enough or algorithm is Algorithm.NVLS:
-                at = min(size, FLAT)
-                form *= 2 * (at - 1) / (at + 1)
-                return _made(parts, Regime.NVLS, form, reduced, constants)
+        architecture = facts.model.architecture if facts.model else None
+        reduced = None if architecture is None else constants.nvls.get(architecture)
+        enough = algorithm is Algorithm.NVLS or size >= NVLS_FROM.get(architecture, math.inf)
+        if reduced is not None and enough and algorithm is not Algorithm.RING:
+            at = min(size, FLAT)
+            form *= 2 * (at - 1) / (at + 1)
+            return _made(parts, Regime.NVLS, form, reduced, constants)
         if algorithm is not Algorithm.NVLS:
             return _made(parts, Regime.SWITCH, form, constants.nvlink, constants)
     if algorithm is Algorithm.NVLS:
         raise NotModelled("NVLS needs Hopper or Blackwell GPUs behind an NVSwitch")
     if len(parts) > 1:
         raise ValueError("GPUs of several machines are one host only in an NVLink domain")
-    return _direct(parts[0], p2p=p2p)
+    return _direct(parts[0])
 
 
-def _direct(part: tuple[Facts, GPUSet], *, p2p: bool | None) -> Estimate:
+def _direct(part: tuple[Facts, GPUSet]) -> Estimate:
     """GPUs that no switch joins: over NVLink rings where there are any, else over PCIe."""
     facts, gpus = part
     parts, constants = (part,), facts.constants
@@ -441,10 +416,7 @@ def _direct(part: tuple[Facts, GPUSet], *, p2p: bool | None) -> Estimate:
         form = rate * max((len(inside_set) - 1) * min(lanes), 2 * rings)
         if form:
             return _made(parts, Regime.MESH, form, constants.nvlink, constants)
-    allowed = p2p
-    if allowed is None:
-        allowed = facts.model.p2p if facts.model else True
-    if not allowed:
+    if facts.model is not None and not facts.model.p2p:
         return _staged(facts, gpus, constants)
     return _over_pcie(facts, gpus, joined, constants)
 
@@ -488,26 +460,17 @@ def _staged(facts: Facts, gpus: GPUSet, constants: Constants) -> Estimate:
 # ---------------------------------------------------------------- between hosts
 
 
-def _check_between(hosts: int, algorithm: Algorithm | None) -> None:
-    if algorithm in {Algorithm.TREE, Algorithm.NVLS} and hosts > _PAIR:
-        raise NotModelled(
-            f"no measured row has NCCL_ALGO={algorithm} forced on three or more hosts"
-        )
-
-
-def _ceiling(
-    host: Host, hosts: int, algorithm: Algorithm | None, *, nvls: bool, constants: Constants
-) -> Estimate:
+def _ceiling(host: Host, job: _Job, algorithm: Algorithm | None, constants: Constants) -> Estimate:
     """What a host lets through from its inside.
 
     On two hosts a tree reduces as one host does. A ring through three and more leaves each host
     once, so that a GPU's NVLinks carry g-1 of its g channels; but never more than one host alone
     reaches.
     """
-    alone = inside(host, nvls=nvls, constants=constants)
     if algorithm is Algorithm.NVLS:
         return inside(host, algorithm=algorithm, constants=constants)
-    if hosts == _PAIR and algorithm is not Algorithm.RING:
+    alone = inside(host, constants=constants)
+    if job.two:
         return alone
     ring = inside(host, algorithm=Algorithm.RING, constants=constants)
     if ring.regime in {Regime.SWITCH, Regime.MESH}:
@@ -516,47 +479,29 @@ def _ceiling(
     return ring
 
 
-def _between(  # noqa: PLR0917  what a job is, and how it is joined
+def _over_nics(
     hosts: Sequence[Host],
     job: _Job,
-    algorithm: Algorithm | None,
-    wire: Wire | None,
     network: float | None,
     constants: Constants,
+    doubts: set[str],
 ) -> Estimate:
-    """What the network lets through, whatever the hosts are inside."""
-    machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
-    looks = {(id(one.links), id(one.gpus), one.knowledge): one for one in machines.values()}
-    doubts = {note for one in looks.values() for note in _doubts(one)}
-    if job.local:
-        # Between pods of one machine nothing of the network is in the way but its NICs.
-        network = None
-    if wire is None:
-        wire = Wire.RDMA if all(one.nics for one in machines.values()) else Wire.TCP
-    if wire is Wire.TCP:
-        if job.local:
-            return _local(job.ranks, constants, tuple(sorted(doubts)))
-        return _tcp(hosts, job.ranks, network, constants, tuple(sorted(doubts)))
+    """What RDMA lets through, whatever the hosts are inside."""
     rails, assumed = _rails(hosts, network, constants)
-    limit = Limit.NETWORK if network is not None and rails.value >= network else Limit.NICS
-    notes = tuple(sorted(doubts | assumed))
-    net = constants.network
-    once = _once(job, algorithm)
-    if job.hosts == _PAIR and algorithm is not Algorithm.RING:
-        low = min(net.low * once, fitted.RING_OF_OLD)
-        regime = Regime.TWO_HOSTS
-    else:
-        low, regime = net.low, Regime.HOSTS
+    net, once = constants.network, job.once
     point = net.value * once * rails.value
+    low = min(net.low * once, fitted.RING_OF_OLD) if job.two else net.low
     return Estimate(
         point=point,
         low=min(low * rails.low, point),
         high=min(net.high, 1.0) * once * rails.high,
-        regime=regime,
-        limited_by=limit,
+        regime=Regime.TWO_HOSTS if job.two else Regime.HOSTS,
+        limited_by=(
+            Limit.NETWORK if network is not None and rails.value >= network else Limit.NICS
+        ),
         latency=constants.latency["network"],
         ranks=job.ranks,
-        assumed=notes,
+        assumed=tuple(sorted(doubts | assumed)),
     )
 
 
@@ -584,16 +529,11 @@ def _rails(
             pods.setdefault(machine.name, []).append((at, gpus))
     totals = [(0.0, 0.0, 0.0)] * len(hosts)
     doubts: list[frozenset[str]] = [frozenset()] * len(hosts)
-    # Most machines of a job are alike, and are used alike.
-    known: dict[tuple[object, ...], list[tuple[_Range, frozenset[str]]]] = {}
     for name, machine in machines.items():
-        used = tuple(gpus for _, gpus in pods[name])
-        key = (id(machine.nics), id(machine.links), id(machine.gpus), used)
-        if key not in known:
-            known[key] = list(_sent(usual_nics(machine), used, constants))
-        for (at, _), (sent, notes) in zip(pods[name], known[key], strict=True):
+        sent = _sent(usual_nics(machine), [gpus for _, gpus in pods[name]], constants)
+        for (at, _), (rates, notes) in zip(pods[name], sent, strict=True):
             value, low, high = totals[at]
-            totals[at] = (value + sent[0], low + sent[1], high + sent[2])
+            totals[at] = (value + rates[0], low + rates[1], high + rates[2])
             doubts[at] |= notes
     if network is not None:
         totals = [
@@ -680,12 +620,12 @@ SLOWEST_RAIL, FASTEST_RAIL = 12.5, 50.0
 """GB/s of a NIC of which nothing is known: EDR and 100GbE to NDR, as the measured rows have."""
 
 
-def _tcp(
+def _over_tcp(
     hosts: Sequence[Host],
-    ranks: int,
+    job: _Job,
     network: float | None,
     constants: Constants,
-    notes: tuple[str, ...],
+    doubts: set[str],
 ) -> Estimate:
     """Sockets between machines: a share of one NIC, which the pods of a machine share.
 
@@ -702,9 +642,8 @@ def _tcp(
     if network is None and 0.0 in rates:
         ranges.append(fitted.UNKNOWN_TCP)
         if ranges[0] >= fitted.UNKNOWN_TCP:
-            notes = (*notes, "a network of which nothing is known: TCP")
-    low, high = min(ranges)
-    return _sockets(low, high, ranks, constants, notes)
+            doubts = {*doubts, "a network of which nothing is known: TCP"}
+    return _sockets(min(ranges), job, constants, doubts)
 
 
 def _socket_range(rate: float) -> tuple[float, float]:
@@ -713,16 +652,11 @@ def _socket_range(rate: float) -> tuple[float, float]:
     return max(min(fitted.UNKNOWN_TCP[0], high / 2), high / fitted.TCP_WIDTH), high
 
 
-def _local(ranks: int, constants: Constants, notes: tuple[str, ...]) -> Estimate:
-    """Sockets between pods of one machine, which its memory carries."""
-    low, high = fitted.LOCAL_TCP
-    return _sockets(low, high, ranks, constants, notes)
-
-
 def _sockets(
-    low: float, high: float, ranks: int, constants: Constants, notes: tuple[str, ...]
+    span: tuple[float, float], job: _Job, constants: Constants, doubts: set[str]
 ) -> Estimate:
     """A forecast of sockets: the middle of its range, by ratio."""
+    low, high = span
     return Estimate(
         point=math.sqrt(low * high),
         low=low,
@@ -730,32 +664,29 @@ def _sockets(
         regime=Regime.TCP,
         limited_by=Limit.NETWORK,
         latency=constants.latency["network"],
-        ranks=ranks,
-        assumed=notes,
+        ranks=job.ranks,
+        assumed=tuple(sorted(doubts)),
     )
 
 
-def _least(outer: Estimate, inner: Iterable[Estimate], ranks: int) -> Estimate:
-    """The smallest of all, end by end; what is limited is decided by the point."""
-    found = outer
-    for one in inner:
-        held = one.point < found.point
-        found = replace(
-            found,
-            point=min(found.point, one.point),
-            low=min(found.low, one.low),
-            high=max(min(found.high, one.high), min(found.point, one.point)),
-            limited_by=Limit.HOST if held else found.limited_by,
-            assumed=tuple(sorted({*found.assumed, *one.assumed})),
-        )
-    return replace(found, ranks=ranks)
+def _least(found: Estimate, one: Estimate) -> Estimate:
+    """The smaller of what is between hosts and in one of them, end by end; the point decides."""
+    point = min(found.point, one.point)
+    return replace(
+        found,
+        point=point,
+        low=min(found.low, one.low),
+        high=max(min(found.high, one.high), point),
+        limited_by=Limit.HOST if one.point < found.point else found.limited_by,
+        assumed=tuple(sorted({*found.assumed, *one.assumed})),
+    )
 
 
 # ---------------------------------------------------------------- what machines are
 
 
 def _likeness(host: Host) -> tuple[object, ...]:
-    return (host.p2p, *((id(one.links), id(one.gpus), gpus) for one, gpus in host.parts))
+    return tuple((id(one.links), id(one.gpus), gpus) for one, gpus in host.parts)
 
 
 def _model(machine: Machine) -> Model | None:

@@ -1,7 +1,7 @@
 """What the GPUs that a job takes on one node are worth to it: by set, and the best of all sets.
 
 The bandwidth of a job is the least of what each of its nodes and the network allow
-(`bandwidth.limit`), so that each node can be asked on its own. What a node allows depends on the
+(`bandwidth.estimate`), so that each node can be asked on its own. What a node allows depends on the
 job as a whole through few numbers, its `Terms`.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from arena_topo.bandwidth import Host, Wire, limit, nearest_nics, usual_nics
+from arena_topo.bandwidth import Host, Wire, estimate, nearest_nics, usual_nics
 from arena_topo.solver.fragmentation import PackingCost
 from arena_topo.solver.gpu_sets import SMALL, GPUSets, choices, firsts, gpu_sets, splits
 from arena_topo.solver.memo import remembered
@@ -194,15 +194,15 @@ class Loads:
         return best, found
 
     def _limit(self, groups: Iterable[GPUSet], terms: Terms) -> float:
-        hosts = [Host.of(self.machine, one) for one in groups]
-        whole = terms.hosts is Hosts.NODE
-        return limit(
-            hosts,
-            among=None if whole else AMONG[terms.hosts],
+        found = estimate(
+            [Host.of(self.machine, one) for one in groups],
+            among=AMONG.get(terms.hosts),
             ranks=terms.ranks,
             wire=terms.wire,
             network=math.inf if terms.rated else None,
         )
+        assert found is not None, "a job of several hosts has several GPUs"
+        return found.point
 
     @remembered
     def _ranked(self, size: int, terms: Terms) -> list[tuple[float, GPUSet]]:

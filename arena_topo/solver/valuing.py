@@ -7,13 +7,14 @@ nearest level that all nodes share, where somebody gave one.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import SOCKETS, Estimate, Host, Wire, estimate
-from arena_topo.solver.loads import AMONG, Hosts, Terms, loads_of
+from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -48,33 +49,88 @@ class Worth:
 
 def worth(seats: Sequence[Seat], gpus: int, cluster: Cluster, *, joined: bool, wire: Wire) -> Worth:
     """Value a placement of workers with `gpus` GPUs each."""
-    used = {node.name: node for node, _ in seats}
-    network = rate_between(used.values(), cluster, wire)
-
-    def on(*, joined: bool) -> Terms:
-        rated = network is not None
-        return terms_of(len(seats), len(used), gpus, joined=joined, wire=wire, rated=rated)
-
-    # Machines are told apart by their names.
-    machines = {
-        name: node.machine if node.machine.name == name else replace(node.machine, name=str(name))
-        for name, node in used.items()
-    }
+    pods: dict[NodeName, tuple[Node, list[tuple[int, ...]]]] = {}
+    for node, some in seats:
+        pods.setdefault(node.name, (node, []))[1].append(some)
+    used = [node for node, _ in pods.values()]
+    network = rate_between(used, cluster, wire)
+    kinds = {id(node.machine): loads_of(node.machine) for node in used}
 
     def of(*, joined: bool, blind: bool = False) -> Estimate | None:
         terms = on(joined=joined)
-        pods = _pods([(node, ()) for node, _ in seats] if blind else seats, terms)
-        hosts = hosts_of(pods, machines, cluster, joined=joined)
-        return estimate(hosts, wire=wire, network=network)
+        hosts, several = _hosts(
+            (
+                (node, _sets([() for _ in some] if blind else some, node, kinds, terms))
+                for node, some in pods.values()
+            ),
+            cluster,
+            joined=joined,
+        )
+        among = several if len(used) > 1 else None
+        return estimate(hosts, among=among, ranks=terms.ranks, wire=wire, network=network)
+
+    def on(*, joined: bool) -> Terms:
+        hosts = Hosts.NODE
+        if len(used) > 1:
+            two = (len(used) if joined else len(seats)) == AMONG[Hosts.TWO]
+            hosts = Hosts.TWO if two else Hosts.SEVERAL
+        ranks, rated = len(seats) * gpus, network is not None
+        return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, rated=rated)
 
     bandwidth = of(joined=joined)
-    kinds = {id(node.machine): node.machine for node in used.values()}
-    alike = all(loads_of(one).by_count(on(joined=joined)) for one in kinds.values())
+    alike = all(one.by_count(on(joined=joined)) for one in kinds.values())
     return Worth(
         bandwidth=bandwidth,
         inside=bandwidth if joined else of(joined=True),
         worst=bandwidth if alike else of(joined=joined, blind=True),
     )
+
+
+def _hosts(
+    pods: Iterable[tuple[Node, Sequence[GPUSet]]], cluster: Cluster, *, joined: bool
+) -> tuple[list[Host], int]:
+    """The hosts that differ, as NCCL counts them, and how many there are in all.
+
+    Nodes whose machines and pods are alike limit a job alike, so that those of one will do.
+    """
+    hosts: list[Host] = []
+    several = 0
+    seen: set[tuple[object, ...]] = set()
+    domains: dict[tuple[str, ...], list[tuple[Machine, GPUSet]]] = {}
+    for node, sets in pods:
+        machine = node.machine
+        whole = GPUSet(functools.reduce(operator.or_, sets))
+        domain = nvlink_domain(cluster, node)
+        if domain and loads_of(machine).sets.facts.in_domain(whole, _MANY):
+            domains.setdefault(domain, []).append((_named(node), whole))
+            continue
+        groups = (whole,) if joined else tuple(sets)
+        several += len(groups)
+        if (id(machine), groups) not in seen:
+            seen.add((id(machine), groups))
+            hosts += [Host.of(_named(node), some) for some in groups]
+    hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
+    return hosts, several + len(domains)
+
+
+def _named(node: Node) -> Machine:
+    """The machine of a node, by its name: machines are told apart by that."""
+    machine = node.machine
+    return machine if machine.name == node.name else replace(machine, name=str(node.name))
+
+
+def _sets(
+    pods: Sequence[tuple[int, ...]], node: Node, kinds: Mapping[int, Loads], terms: Terms
+) -> list[GPUSet]:
+    """The GPUs of each pod of a node; where the kubelet picks them, those that are worth least."""
+    blind = sum(not some for some in pods)
+    worst: Iterator[tuple[int, ...]] = iter(())
+    if blind:
+        loads, size = kinds[id(node.machine)], blind * terms.gpus
+        # A placement may stand for GPUs that its own pods hold by now.
+        free = node.free if count(node.free) >= size else node.machine.everything
+        worst = iter(loads.pods(loads.worst_set(free, size, terms), terms))
+    return [gpu_set(some or next(worst)) for some in pods]
 
 
 def seated(workers: Iterable[tuple[NodeName, tuple[int, ...]]], cluster: Cluster) -> list[Seat]:
@@ -85,56 +141,6 @@ def seated(workers: Iterable[tuple[NodeName, tuple[int, ...]]], cluster: Cluster
     return [(nodes[name], gpus) for name, gpus in some]
 
 
-def terms_of(
-    workers: int, nodes: int, gpus: int, *, joined: bool, wire: Wire, rated: bool
-) -> Terms:
-    """The terms of a job on so many nodes."""
-    hosts = Hosts.NODE
-    if nodes > 1:
-        two = (nodes if joined else workers) == AMONG[Hosts.TWO]
-        hosts = Hosts.TWO if two else Hosts.SEVERAL
-    ranks = workers * gpus
-    return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, rated=rated)
-
-
-def hosts_of(
-    pods: Sequence[tuple[Node, GPUSet]],
-    machines: Mapping[NodeName, Machine],
-    cluster: Cluster,
-    *,
-    joined: bool,
-) -> list[Host]:
-    """The hosts of some pods as NCCL counts them; `joined` pods of a node are one host."""
-    domains = _domains(pods, cluster)
-    parts: dict[tuple[object, ...], dict[NodeName, GPUSet]] = {}
-    for at, (node, gpus) in enumerate(pods):
-        domain = domains.get(node.name)
-        key = ("domain", domain) if domain else ("node", node.name) if joined else ("pod", at)
-        held = parts.setdefault(key, {})
-        held[node.name] = GPUSet(held.get(node.name, 0) | gpus)
-    return [
-        Host(parts=tuple((machines[name], some) for name, some in held.items()))
-        for held in parts.values()
-    ]
-
-
-def _domains(
-    pods: Sequence[tuple[Node, GPUSet]], cluster: Cluster
-) -> dict[NodeName, tuple[str, ...]]:
-    """The NVLink domain of each node whose GPUs in use are all on its fabric."""
-    if not any(tier.name == NVLINK for tier in cluster.tiers):
-        return {}
-    chosen: dict[NodeName, GPUSet] = {}
-    for node, gpus in pods:
-        chosen[node.name] = GPUSet(chosen.get(node.name, 0) | gpus)
-    found: dict[NodeName, tuple[str, ...]] = {}
-    for node in {node.name: node for node, _ in pods}.values():
-        domain = nvlink_domain(cluster, node)
-        if domain and loads_of(node.machine).sets.facts.in_domain(chosen[node.name], _MANY):
-            found[node.name] = domain
-    return found
-
-
 _MANY = 8
 """GPUs of a domain from which its algorithm no longer changes."""
 
@@ -142,10 +148,10 @@ _MANY = 8
 def nvlink_domain(cluster: Cluster, node: Node) -> tuple[str, ...] | None:
     """The domain in which NVLink joins this node to others; None where it leaves no machine."""
     at = next((at for at, tier in enumerate(cluster.tiers) if tier.name == NVLINK), None)
-    known = MODELS.get(node.machine.model or "")
-    if at is None or not node.machine.nvswitch or known is None or not known.domain:
+    if at is None or not node.machine.nvswitch:
         return None
-    return node.domains[: at + 1]
+    known = MODELS.get(node.machine.model or "")
+    return None if known is None or not known.domain else node.domains[: at + 1]
 
 
 def shared_level(cluster: Cluster, nodes: Sequence[Node]) -> int | None:
@@ -205,20 +211,3 @@ def _given(cluster: Cluster, level: int) -> bool:
 
 def _rate(cluster: Cluster, level: int) -> float:
     return cluster.beyond if level < 0 else cluster.tiers[level].bandwidth
-
-
-def _pods(seats: Sequence[Seat], terms: Terms) -> list[tuple[Node, GPUSet]]:
-    """The GPUs of each worker; where the kubelet picks them, those that are worth least."""
-    blind = Counter(node.name for node, some in seats if not some)
-    nodes = {node.name: node for node, _ in seats}
-    picked = {name: iter(_worst(nodes[name], many, terms)) for name, many in blind.items()}
-    return [(node, gpu_set(some or next(picked[node.name]))) for node, some in seats]
-
-
-def _worst(node: Node, workers: int, terms: Terms) -> tuple[tuple[int, ...], ...]:
-    """The GPUs that are worth least of those that so many workers of a node may get."""
-    loads = loads_of(node.machine)
-    size = workers * terms.gpus
-    # A placement may stand for GPUs that its own pods hold by now.
-    free = node.free if count(node.free) >= size else node.machine.everything
-    return loads.pods(loads.worst_set(free, size, terms), terms)

@@ -83,6 +83,11 @@ def rows() -> tuple[tuple[Row, ...], dict[str, str]]:
     return tuple(found), left
 
 
+def _without_p2p(machine: Machine) -> Machine:
+    """The same machine with cards that do not reach each other over PCIe."""
+    return replace(machine, gpus=tuple(replace(gpu, model="RTX 4090") for gpu in machine.gpus))
+
+
 def _row(one: Mapping[str, str]) -> Row:
     nodes = int(one["nodes"])
     cards, speed = int(one["nics_per_node"]), float(one["nic_GBps"])
@@ -94,11 +99,12 @@ def _row(one: Mapping[str, str]) -> Row:
     if cards and nodes > 1:
         served = size if many else len(machines[0].gpus)
         machines = [_carded(machine, cards, speed, served) for machine in machines]
-    p2p = False if one["class"] == "pcie-staged" else None
+    if one["class"] == "pcie-staged":
+        machines = [_without_p2p(machine) for machine in machines]
     if one["class"].startswith("mnnvl"):
         hosts = [Host(parts=tuple((machine, gpus) for machine in machines))]
     else:
-        hosts = [Host.of(machine, gpus, p2p=p2p) for machine in machines]
+        hosts = [Host.of(machine, gpus) for machine in machines]
     algorithm = Algorithm.RING if one["algo"] == "ring" else None
     wire = Wire.TCP if one["id"] in TCP_ROWS else Wire.RDMA
     return Row(
