@@ -446,7 +446,7 @@ def test_too_few_nodes_for_workers_on_their_network_are_refused_with_what_helps(
         on_host(None, free="ab")
     assert refused.value.refusals[0].reason is Reason.PER_NODE
     assert refused.value.nearest is not None
-    assert "with --pod-shape fused, or without --hostNetwork" in refused.value.nearest
+    assert "without --hostNetwork, or with --pod-shape fused" in refused.value.nearest
     fused = on_host(None, free="ab", pod_shape=PodShape.FUSED)
     assert len(set(nodes_used(fused))) == len(nodes_used(fused))
 

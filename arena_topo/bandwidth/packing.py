@@ -39,71 +39,53 @@ def components(gpus: Iterable[int], joined: Callable[[int, int], bool]) -> list[
 Ring = tuple[int, ...]
 """GPUs in the order of a ring, each joined to the next and the last to the first."""
 
-EFFORT = 100_000
-"""Steps spent on counting the rings of one set; those of a DGX-1 take fewer than 2,000."""
+EFFORT = 50_000
+"""Steps spent on finding the rings of one set; those of a DGX-1 take fewer than 2,000."""
 
-GREEDY = 200
-"""Steps after which greedy laying gives up; it mostly succeeds at once or not at all."""
+WORK = 50_000
+"""Rings that are looked at while rings are laid side by side; for a DGX-1 fewer than 10,000."""
 
 
 def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet, *, effort: int = EFFORT) -> int:
     """The most NVLink rings through all of a set (3 or more GPUs) that share no lane.
 
-    Every ring takes two lanes at each GPU, which bounds their number. Rings are first laid greedily
-    over the widest links, then tried in all combinations; past `effort` steps as many count as were
-    laid.
+    Branch and bound: rings are laid one after the other, in all combinations; every ring takes two
+    lanes at each GPU, which bounds how many more there can be. Where that takes too long, as many
+    count as were laid.
     """
     inside = members(gpus)
-    lanes_of = [[multiplicity[one][other] for other in inside] for one in inside]
+    left = [[multiplicity[one][other] for other in inside] for one in inside]
     size = len(inside)
-    most = min(map(sum, lanes_of)) // 2
-    if len({lanes_of[one][other] for one in range(size) for other in range(one)}) == 1:
+    if len({left[one][other] for one in range(size) for other in range(one)}) == 1:
         # A full mesh, each link n-fold, falls apart into rings and at most one perfect matching
         # (Walecki in Lucas 1892; n-fold: Bryant, Horsley, Maenhaut, Smith 2011).
-        return most
-    laid = 0
-    for turn in range(size):
-        laid = max(laid, _laid(lanes_of, most, turn))
-        if laid == most:
-            return most
-    steps = iter(range(effort))
-    rings = list(_rings(lanes_of, steps))
-    fit = (many for many in range(most, laid, -1) if _fit(lanes_of, rings, many, steps))
-    return next(fit, laid)
+        return min(map(sum, left)) // 2
+    best, work = 0, WORK
+
+    def lay(rings: Sequence[Ring], laid: int) -> None:
+        nonlocal best, work
+        best = max(best, laid)
+        work -= len(rings)
+        if work < 0 or laid + min(map(sum, left)) // 2 <= best:
+            return
+        fitting = [ring for ring in rings if all(left[one][other] for one, other in _links(ring))]
+        for at, ring in enumerate(fitting):
+            _take(left, ring, 1)
+            lay(fitting[at:], laid + 1)
+            _take(left, ring, -1)
+
+    lay(list(_rings(left, iter(range(effort)))), 0)
+    return best
 
 
-def _laid(lanes_of: Sequence[Sequence[int]], most: int, turn: int) -> int:
-    """Rings that are laid one after the other, each over the links with most lanes left.
-
-    They start at GPU `turn`, and of equal links the first one after it is taken.
-    """
-    size = len(lanes_of)
-    left = [list(row) for row in lanes_of]
-    order = [*range(turn, size), *range(turn)]
-    steps = iter(range(GREEDY))
-
-    def walk(path: Ring) -> Ring | None:
-        row = left[path[-1]]
-        if len(path) == size:
-            return path if row[turn] else None
-        for gpu in sorted(order, key=row.__getitem__, reverse=True):
-            if not row[gpu] or next(steps, None) is None:
-                return None
-            found = None if gpu in path else walk((*path, gpu))
-            if found is not None:
-                return found
-        return None
-
-    laid = 0
-    while laid < most and (ring := walk((turn,))) is not None:
-        laid += 1
-        _take(left, ring, 1)
-    return laid
+def _links(ring: Ring) -> Iterator[tuple[int, int]]:
+    """The pairs of neighbours of a ring."""
+    return itertools.pairwise((*ring, ring[0]))
 
 
 def _take(lanes_of: list[list[int]], ring: Ring, lanes: int) -> None:
     """Take lanes of each link of a ring."""
-    for one, other in itertools.pairwise((*ring, ring[0])):
+    for one, other in _links(ring):
         lanes_of[one][other] -= lanes
         lanes_of[other][one] -= lanes
 
@@ -123,32 +105,6 @@ def _rings(lanes_of: Sequence[Sequence[int]], steps: Iterator[int]) -> Iterator[
                 yield from walk((*path, gpu))
 
     return walk((0,))
-
-
-def _fit(
-    lanes_of: Sequence[Sequence[int]], rings: Sequence[Ring], wanted: int, steps: Iterator[int]
-) -> bool:
-    """Whether so many of some rings fit side by side; False where steps run out."""
-    left = [list(row) for row in lanes_of]
-
-    def fit(rings: Sequence[Ring], wanted: int) -> bool:
-        if not wanted:
-            return True
-        open_to = [
-            ring
-            for ring in rings
-            if all(left[one][other] for one, other in itertools.pairwise((*ring, ring[0])))
-        ]
-        for at, ring in enumerate(open_to):
-            if next(steps, None) is None:
-                return False
-            _take(left, ring, 1)
-            if fit(open_to[at:], wanted - 1):
-                return True
-            _take(left, ring, -1)
-        return False
-
-    return fit(rings, wanted)
 
 
 def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...]:

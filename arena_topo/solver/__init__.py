@@ -23,59 +23,34 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.solver.gpu_sets import UNLIMITED, GPUSets, sets_of
-from arena_topo.solver.request import (
-    BEYOND,
-    NODE_TIER,
-    PACK_ABOVE,
-    Assignment,
-    Baseline,
-    Counts,
-    Instead,
-    Placement,
-    Policy,
-    Proof,
-    Reason,
-    Refusal,
-    Request,
-    Unplaceable,
-    Verdict,
-    band,
-    distances,
-    once_empty,
-)
+from arena_topo.solver.gpu_sets import UNLIMITED as UNLIMITED
+from arena_topo.solver.gpu_sets import GPUSets as GPUSets
+from arena_topo.solver.gpu_sets import sets_of as sets_of
+from arena_topo.solver.request import BEYOND as BEYOND
+from arena_topo.solver.request import NODE_TIER as NODE_TIER
+from arena_topo.solver.request import PACK_ABOVE as PACK_ABOVE
+from arena_topo.solver.request import Assignment as Assignment
+from arena_topo.solver.request import Baseline as Baseline
+from arena_topo.solver.request import Counts as Counts
+from arena_topo.solver.request import Instead as Instead
+from arena_topo.solver.request import Placement as Placement
+from arena_topo.solver.request import Policy as Policy
+from arena_topo.solver.request import Proof as Proof
+from arena_topo.solver.request import Reason as Reason
+from arena_topo.solver.request import Refusal as Refusal
+from arena_topo.solver.request import Request as Request
+from arena_topo.solver.request import Unplaceable as Unplaceable
+from arena_topo.solver.request import Verdict as Verdict
+from arena_topo.solver.request import band as band
+from arena_topo.solver.request import distances as distances
+from arena_topo.solver.request import once_empty as once_empty
 
 if TYPE_CHECKING:
-    from arena_topo.solver.door import Found, Objective, Solver, place, valued
-
-__all__ = [
-    "BEYOND",
-    "NODE_TIER",
-    "PACK_ABOVE",
-    "UNLIMITED",
-    "Assignment",
-    "Baseline",
-    "Counts",
-    "Found",
-    "GPUSets",
-    "Instead",
-    "Objective",
-    "Placement",
-    "Policy",
-    "Proof",
-    "Reason",
-    "Refusal",
-    "Request",
-    "Solver",
-    "Unplaceable",
-    "Verdict",
-    "band",
-    "distances",
-    "once_empty",
-    "place",
-    "sets_of",
-    "valued",
-]
+    from arena_topo.solver.door import Found as Found
+    from arena_topo.solver.door import Objective as Objective
+    from arena_topo.solver.door import Solver as Solver
+    from arena_topo.solver.door import place as place
+    from arena_topo.solver.door import valued as valued
 
 
 def __getattr__(name: str) -> Any:

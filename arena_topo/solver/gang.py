@@ -10,6 +10,7 @@ One node, two hosts and more hosts are searched apart, as each has values of its
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -308,16 +309,16 @@ class Search:
         network = self.index.network(self.request, joined.hosts, way.level)
         found = self.candidates.values(way.kind, joined, self.request.workers - 1)
         values = [0.0, *sorted({min(value, network) for value in found})]
-        low, high = 0, len(values)
-        while high - low > 1:
-            # Mostly there is room enough for the best.
-            middle = high - 1 if high == len(values) else (low + high) // 2
-            floor = self._floor(way, bandwidth, nodes, values[middle])
-            if self._fewest(way, floor, nodes, known=known) is None:
-                high = middle
-            else:
-                low = middle
-        floor = self._floor(way, bandwidth, nodes, values[low])
+
+        def too_much(at: int) -> bool:
+            floor = self._floor(way, bandwidth, nodes, values[at])
+            return self._fewest(way, floor, nodes, known=known) is None
+
+        # Mostly there is room enough for the best.
+        most = len(values) - 1
+        if too_much(most):
+            most = bisect_left(range(most), 1, key=too_much) - 1
+        floor = self._floor(way, bandwidth, nodes, values[most])
         search = self._search(way, floor, known=known)
         choice = search.best(way.level, nodes, way.demand)
         assert choice is not None, "this floor was tried"
