@@ -25,6 +25,9 @@ from arena_topo.topology import Node
 TRIES = 5
 """Domains of a level in which nodes are chosen."""
 
+EXCHANGES = 2_000
+"""Exchanges of a domain for a smaller one that are tried."""
+
 NEVER = 1 << 200
 """The cost of what cannot be had, above all others."""
 
@@ -207,27 +210,33 @@ class DomainSearch:
         return sorted(leaf for one in pool for leaf in one.leaves)
 
     def _few(self, domains: Sequence[Domain], margin: int, demand: Demand) -> list[Domain]:
-        """The fewest of these domains that hold a gang on so many nodes, the last a small one.
+        """The fewest of these domains that hold a gang on so many nodes, and then small ones.
 
         The largest loads of n nodes add up to the least, over all t, of n t and what all loads have
         above t. So domains hold the gang that have enough above each t (as far as loads have no
         gaps); `margin` is the load of the last of the nodes, beyond which none matters. The largest
-        domains are taken, and the last is exchanged for the smallest that will do (best fit).
+        domains are taken, and each is then exchanged for the smallest that will do (best fit).
         """
         wanted = [demand.workers - load * demand.most for load in range(margin + 1)]
         parts = list(zip(*(self.excess(domains, load) for load in range(margin + 1)), strict=True))
         order = sorted(range(len(parts)), key=lambda at: (-parts[at][margin - 1], domains[at].free))
-        missing, many = wanted, 0
-        while max(missing) > 0 and many < len(order):
-            before = missing
-            missing = [more - has for more, has in zip(missing, parts[order[many]], strict=True)]
+        spare, many = [-more for more in wanted], 0
+        while min(spare) < 0 and many < len(order):
+            spare = [more + has for more, has in zip(spare, parts[order[many]], strict=True)]
             many += 1
-        last = min(
-            (at for at in order[many - 1 :] if all(map(int.__ge__, parts[at], before))),
-            key=lambda at: domains[at].free,
-            default=order[many - 1],
-        )
-        return [domains[at] for at in (*order[: many - 1], last)]
+        chosen, others = order[:many], sorted(order[many:], key=lambda at: domains[at].free)
+        for place in reversed(range(many)):
+            now = chosen[place]
+            for at, other in enumerate(others[: EXCHANGES // many]):
+                if domains[other].free >= domains[now].free:
+                    break
+                changes = zip(spare, parts[other], parts[now], strict=True)
+                left = [more + gained - lost for more, gained, lost in changes]
+                if min(left) >= 0:
+                    spare, chosen[place], others[at] = left, other, now
+                    others.sort(key=lambda at: domains[at].free)
+                    break
+        return [domains[at] for at in chosen]
 
     def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
         """What the largest loads of the nodes of each domain have above a load."""
