@@ -380,10 +380,14 @@ def _computed(
     lanes = _switched(parts)
     if lanes:
         form = lanes * facts.lane_rate
-        architecture = facts.model.architecture if facts.model else None
-        reduced = None if architecture is None else constants.nvls.get(architecture)
-        enough = algorithm is Algorithm.NVLS or size >= NVLS_FROM.get(architecture, math.inf)
-        if reduced is not None and enough and algorithm is not Algorithm.RING:
+        known = facts.model
+        reduced = constants.nvls.get(known.architecture) if known else None
+        if (
+            known is not None
+            and reduced is not None
+            and algorithm is not Algorithm.RING
+            and (algorithm is Algorithm.NVLS or size >= NVLS_FROM[known.architecture])
+        ):
             at = min(size, FLAT)
             form *= 2 * (at - 1) / (at + 1)
             return _made(parts, Regime.NVLS, form, reduced, constants)
