@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -218,7 +218,7 @@ def estimate(
         # Between pods of one machine nothing of the network is in the way but its NICs.
         found = _over_nics(hosts, job, None if local else network, constants, doubts)
     elif local:
-        found = _sockets(fitted.LOCAL_TCP, job, constants, doubts)
+        found = _sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
     else:
         found = _over_tcp(hosts, job, network, constants, doubts)
     kinds = {_likeness(host): host for host in hosts if host.size > 1}
@@ -641,13 +641,14 @@ def _over_tcp(
         max((nic.speed or 0.0 for nic in machine.nics), default=0.0) / pods[name]
         for name, machine in machines.items()
     }
+    notes = sorted(doubts)
     known = [rate for rate in rates if rate] + ([] if network is None else [network])
     ranges = [_socket_range(min(known))] if known else []
     if network is None and 0.0 in rates:
         ranges.append(fitted.UNKNOWN_TCP)
         if ranges[0] >= fitted.UNKNOWN_TCP:
-            doubts = {*doubts, "a network of which nothing is known: TCP"}
-    return _sockets(min(ranges), job, constants, doubts)
+            notes.append("a network of which nothing is known: TCP")
+    return _sockets(min(ranges), job, constants, notes)
 
 
 def _socket_range(rate: float) -> tuple[float, float]:
@@ -657,7 +658,7 @@ def _socket_range(rate: float) -> tuple[float, float]:
 
 
 def _sockets(
-    span: tuple[float, float], job: _Job, constants: Constants, doubts: set[str]
+    span: tuple[float, float], job: _Job, constants: Constants, notes: Iterable[str]
 ) -> Estimate:
     """A forecast of sockets: the middle of its range, by ratio."""
     low, high = span
@@ -669,7 +670,7 @@ def _sockets(
         limited_by=Limit.NETWORK,
         latency=constants.latency["network"],
         ranks=job.ranks,
-        assumed=tuple(sorted(doubts)),
+        assumed=tuple(notes),
     )
 
 

@@ -372,7 +372,10 @@ class Pool:
 
     def sums(self, values: Sequence[float], level: int) -> list[float]:
         """For each domain of a level the sum over its nodes of what their groups have."""
-        return summed(self.leaves, values, self.index.levels[level])
+        by_leaf = (sum(map(values.__getitem__, groups)) for groups, _ in self.leaves)
+        sums = [0.0, *accumulate(by_leaf)]
+        domains = self.index.levels[level]
+        return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
 
     def counts_in(self, domain: Domain) -> Mapping[int, int]:
         """How many nodes of which groups there are in a domain."""
@@ -450,14 +453,6 @@ class Candidates:
                 for at, node in zip(classes, nodes, strict=True):
                     if at in chosen:
                         yield leaf, at, node
-
-
-def summed(
-    leaves: Sequence[Leaf], values: Sequence[float], domains: Sequence[Domain]
-) -> list[float]:
-    """For each domain the sum over its nodes of what their groups or classes have."""
-    sums = [0.0, *accumulate(sum(map(values.__getitem__, numbers)) for numbers, _ in leaves)]
-    return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
 
 
 def _renumbered(leaves: Iterable[Leaf], of: Sequence[int]) -> list[Leaf]:
