@@ -37,7 +37,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -55,6 +54,7 @@ from arena_topo.engines.lines import (
     Source,
     Wanted,
     after,
+    since,
     stamped,
 )
 from arena_topo.engines.private import require_private
@@ -656,26 +656,18 @@ class Archive:
             for one in kept.sources
             if options.container in {None, one.container} and wanted(one)
         ]
-        since = self._since(options)
+        begins = since(options, self._clock()) or 0
         try:
             if options.previous:
                 sources = _previous(sources)
             containers = _containers(sources)
-            logs = [_part(kept.folder, runs, options.tail, since) for runs in containers]
+            logs = [_part(kept.folder, runs, options.tail, begins) for runs in containers]
             yield from heapq.merge(*logs, key=lambda line: line.at)
         except OSError as error:
             raise ArenaError(
                 f"what was kept of the logs of {kept.name} cannot be read",
                 why=f"{kept.folder}: {error.strerror or error}",
             ) from error
-
-    def _since(self, options: LogOptions) -> int:
-        """The moment before which lines are not wanted, in nanoseconds."""
-        if options.since_time is not None:
-            return int(datetime.fromisoformat(options.since_time).timestamp() * 1e9)
-        if options.since is not None:
-            return int((self._clock() - options.since) * 1e9)
-        return 0
 
     def tidy(self) -> int:
         """Remove what is too old, and too much; how many bytes there still are too many."""
@@ -776,10 +768,10 @@ def _previous(sources: Sequence[Source]) -> list[Source]:
     return [one for several in runs.values() for one in several[-2:-1]]
 
 
-def _part(folder: Path, runs: Sequence[Source], tail: int | None, since: int) -> Iterator[Line]:
+def _part(folder: Path, runs: Sequence[Source], tail: int | None, begins: int) -> Iterator[Line]:
     """The lines of a container after a moment, and of these so many of the last."""
     lines = chain.from_iterable(_lines(folder / f"{_log(run)}.log", run) for run in runs)
-    chosen = (line for line in lines if line.at >= since) if since else lines
+    chosen = (line for line in lines if line.at >= begins) if begins else lines
     return chosen if tail is None else iter(deque(chosen, tail))
 
 

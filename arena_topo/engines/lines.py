@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
+from arena_topo.errors import UsageError
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -164,6 +166,21 @@ def stamped(at: int) -> bytes:
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     # Years before 1000 have no leading zeros otherwise.
     return f"{text:0>19}.{rest:09d}Z".encode()
+
+
+def since(options: LogOptions, now: float) -> int | None:
+    """The moment (Unix nanoseconds) before which lines are not wanted; `now` in Unix seconds.
+
+    None where all are wanted. UsageError where `since_time` is no time.
+    """
+    seconds = None if options.since is None else now - options.since
+    if options.since_time is not None:
+        try:
+            seconds = datetime.fromisoformat(options.since_time).timestamp()
+        except (ValueError, OverflowError):
+            text = f"{options.since_time!r} is not a time such as 2026-01-31T12:00:00Z"
+            raise UsageError(text) from None
+    return None if seconds is None else max(0, int(seconds * _NANO))
 
 
 Key = tuple[int, int]

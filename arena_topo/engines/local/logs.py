@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -36,6 +35,7 @@ from arena_topo.engines.lines import (
     Source,
     Turn,
     Wanted,
+    since,
     stamped,
 )
 from arena_topo.engines.local.store import CONTAINER, Job, launcher_name, not_found, worker_name
@@ -331,10 +331,8 @@ class LogReader:
         starts = [(run[0], 0)]
         if options.tail is not None and options.tail >= 0:
             starts.append(self._tail(run, options.tail))
-        if options.since_time is not None:
-            starts.append(self._since(run, moment(options.since_time)))
-        elif options.since is not None:
-            starts.append(self._since(run, time.time() - options.since))
+        if (begins := since(options, time.time())) is not None:
+            starts.append(self._since(run, begins))
         part, at = max(starts)
         if not self.go_to(part, at):
             later = next((one for one in self.parts() if one > part), None)
@@ -390,9 +388,9 @@ class LogReader:
                     return part, upto + 1
         return run[0], 0
 
-    def _since(self, run: Sequence[Part], when: float) -> tuple[Part, int]:
-        """Where the first line that was written at a time (Unix seconds) or after it begins."""
-        wanted = stamped(min(max(0, int(when * 1e9)), _LAST))
+    def _since(self, run: Sequence[Part], when: int) -> tuple[Part, int]:
+        """Where the first line that was written at a time (nanoseconds) or after it begins."""
+        wanted = stamped(min(when, _LAST))
         found = run[0]
         for part in run[1:]:
             if self._content(part, len(wanted)) < wanted:
@@ -410,14 +408,6 @@ def _hole(opened: int) -> int:
     except OSError as error:
         # There is nothing but a hole (lseek(2)).
         return os.fstat(opened).st_size if error.errno == errno.ENXIO else 0
-
-
-def moment(text: str) -> float:
-    """Unix seconds of an RFC 3339 time; UsageError where it is none."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
 
 
 def chosen(found: Sequence[Part], pod: str, options: LogOptions) -> list[Part]:
@@ -567,8 +557,7 @@ class LocalFollowing:
         options: LogOptions,
         wanted: Wanted,
     ) -> None:
-        if options.since_time is not None:
-            moment(options.since_time)
+        since(options, 0.0)  # a UsageError at once
         self._look, self._looked = look, -math.inf
         try:
             # The folder's name may pass on to another job.
