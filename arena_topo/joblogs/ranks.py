@@ -75,7 +75,7 @@ _WORD = re.compile(r"(rank|worker):(\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?
 def only(words: Sequence[str]) -> Only:
     """What `--only` says: `launcher`, `rank:0-3,7`, `worker:2`, each as often as one likes.
 
-    UsageError says which word cannot be read, and how it is written.
+    UsageError names a word that cannot be read. `rank:3-1` is `rank:1-3`.
     """
     launcher = False
     spans: dict[str, list[tuple[int, int]]] = {"rank": [], "worker": []}
@@ -85,32 +85,15 @@ def only(words: Sequence[str]) -> Only:
             continue
         found = _WORD.fullmatch(word)
         if found is None:
-            raise _unreadable(word)
+            raise UsageError(
+                f"--only {word!r}: expected rank:N, worker:N or launcher",
+                hint="such as rank:0-3,7 or worker:2",
+            )
         for part in found[2].split(","):
             first, _, last = part.partition("-")
-            span = int(first), int(last or first)
-            if span[0] > span[1]:
-                raise UsageError(
-                    f"--only {word}: {part} is no range",
-                    why=f"{span[0]} is more than {span[1]}",
-                    hint=f"write {found[1]}:{span[1]}-{span[0]}",
-                )
-            spans[found[1]].append(span)
+            start, end = sorted((int(first), int(last or first)))
+            spans[found[1]].append((start, end))
     return Only(launcher=launcher, ranks=tuple(spans["rank"]), workers=tuple(spans["worker"]))
-
-
-def _unreadable(word: str) -> UsageError:
-    kind, _, rest = word.partition(":")
-    hint = "such as rank:0-3,7"
-    if re.fullmatch(r"[0-9,-]+", word):
-        hint = f"write rank:{word} or worker:{word}"
-    elif kind == "launcher":
-        hint = "write launcher"
-    elif kind in {"ranks", "workers"} and rest:
-        hint = f"write {kind[:-1]}:{rest}"
-    elif kind == "worker":
-        hint = "such as worker:0-3,7"
-    return UsageError(f"--only {word!r}: expected rank:N, worker:N or launcher", hint=hint)
 
 
 def wants(choice: Only, source: Source, slots: int | None) -> bool:
