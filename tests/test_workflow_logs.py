@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import WORLDS, KubernetesWorld, World, living_world
+from worlds import WORLDS, KubernetesWorld, LocalWorld, World, living_world
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.archive import Archive
@@ -430,8 +430,10 @@ def test_what_is_not_to_be_kept_is_not(world: World, tmp_path: Path):
     showing.until_said("hello")
     world.finish("demo")
     showing.rest()
-    with pytest.raises(NotFound, match="nothing is kept of the logs of demo"):
+    with pytest.raises(NotFound, match="nothing is kept of the logs of demo") as caught:
         Showing(world, Asked(kept=True), archive).rest()
+    shown = "logs" if isinstance(world, LocalWorld) else "logs -f"
+    assert caught.value.hint == f"arena-topo {shown} demo -n default"
 
 
 def test_what_is_followed_is_saved_and_told_of(world: World, tmp_path: Path):

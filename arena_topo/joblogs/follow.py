@@ -738,8 +738,7 @@ class Shown:
                 timestamps=options.timestamps,
                 tell=self._warn,
             )
-        stored = self._backend.name == "local"  # with the job, until it is deleted
-        if job is None or stored or not (options.follow and self._asked.keep):
+        if job is None or self._stored or not (options.follow and self._asked.keep):
             return _Sinks(None, saving, self)
         cut = (options.tail, options.since, options.since_time) != (None, None, None)
         keeping = self._kept().keeping(
@@ -783,11 +782,19 @@ class Shown:
         self._advise(pipeline)
         self.end = End.KEPT
 
+    @property
+    def _stored(self) -> bool:
+        """Whether a job's own folder has its logs, and the archive none until it is deleted."""
+        return self._backend.name == "local"
+
     def _unkept(self) -> NotFound:
+        verb, why = "logs -f", "only what was followed from this machine is kept"
+        if self._stored:
+            verb, why = "logs", "the log of a local job is with the job until that is deleted"
         return NotFound(
             f"nothing is kept of the logs of {self._name} in namespace {self._namespace}",
-            why="what was followed is kept on the machine and for the user that followed it",
-            hint=command("logs -f", self._name, namespace=self._namespace),
+            why=why,
+            hint=command(verb, self._name, namespace=self._namespace),
         )
 
     # Whose logs
