@@ -174,14 +174,6 @@ class _Looks:
         )
         return None
 
-    def path(
-        self, resource: str, group: str = "", version: str = "v1", *, everywhere: bool = False
-    ) -> str:
-        """Where a list is, of the namespace or of the whole cluster."""
-        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        space = "" if everywhere else f"/namespaces/{self._namespace}"
-        return f"{root}{space}/{resource}"
-
     def listed(
         self,
         resource: str,
@@ -193,21 +185,18 @@ class _Looks:
         **query: Any,
     ) -> tuple[Object, ...] | None:
         """A list; None where it is not allowed, or fails."""
-        path = self.path(resource, group, version, everywhere=everywhere)
-        look = partial(self.api.collect, path, keep, **query)
+        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        space = "" if everywhere else f"/namespaces/{self._namespace}"
+        look = partial(self.api.collect, f"{root}{space}/{resource}", keep, **query)
         found = self.may("list", resource, look, group=group, everywhere=everywhere)
         return None if found is None else tuple(found)
 
     def node(self, name: str) -> Object | None:
         """A node; None for one that does not exist, and nothing of one that may not be seen."""
-        try:
-            return self.api.get(f"/api/v1/nodes/{name}")
-        except NotFound:
-            return None
-        except ArenaError as error:
-            why = None if isinstance(error, AccessDenied) else error.message
-            self.denied.append(Denied(verb="get", resource="nodes", why=why))
-        return {}
+        known = len(self.denied)
+        look = partial(self.api.get, f"/api/v1/nodes/{name}")
+        found = self.may("get", "nodes", look, everywhere=True)
+        return found if len(self.denied) == known else {}
 
 
 def _events(

@@ -88,7 +88,6 @@ _KNOWN: dict[str, _Shape] = {
         "used": {},
         # Of reviews.
         "userInfo": {"username": str},
-        "resourceRules": [{"verbs": [str], "apiGroups": [str], "resources": [str]}],
     },
     # Of an event, a PriorityClass.
     "involvedObject": {"kind": str, "name": str, "uid": str},
