@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -103,7 +102,7 @@ def configured(options: Options) -> bool:
     if _in_cluster() or any(map(_present, paths)):
         return True
     named = os.environ.get("KUBECONFIG", "")
-    if named.strip(os.pathsep) and not any(map(_empty, paths)):
+    if named.strip(os.pathsep) and 0 not in map(_length, paths):
         raise UsageError(
             "KUBECONFIG names no file that is there",
             why=f"it is {named}",
@@ -193,16 +192,16 @@ def _path(text: str) -> Path:
 
 def _present(path: Path) -> bool:
     """Whether a file is there and says something."""
-    with contextlib.suppress(OSError):
-        return path.is_file() and path.stat().st_size > 0
-    return False
+    return bool(_length(path))
 
 
-def _empty(path: Path) -> bool:
-    """Whether a file is there and says nothing."""
+def _length(path: Path) -> int | None:
+    """The bytes of a file, 0 of a device such as /dev/null; None where there is none."""
     with contextlib.suppress(OSError):
-        return path.is_char_device() or (path.is_file() and path.stat().st_size == 0)
-    return False
+        if path.is_char_device():
+            return 0
+        return path.stat().st_size if path.is_file() else None
+    return None
 
 
 def _there_are(names: Mapping[str, object]) -> str:
@@ -524,6 +523,8 @@ def asked(found: Access, plugin: Plugin, *, patience: float | None = None) -> Ac
     person does, such as in a browser; else `patience` seconds. UsageError if it cannot be started,
     AccessDenied if it gives nothing, TimedOut if it takes longer.
     """
+    import subprocess  # noqa: PLC0415  3 ms that most commands save
+
     who = f"the credential plugin of user {found.identity!r}"
     by_hand = f"run it by hand: {plugin.command}"
 
