@@ -319,6 +319,13 @@ def test_a_view_that_makes_no_sense_is_named_with_the_place(broken: dict[str, An
     assert caught.value.message.startswith(f"configmap arena-topo-system/cluster-view {said}")
 
 
+def test_a_machine_without_links_is_unreadable():
+    whole = document(written())
+    whole["machines"][0]["links"] = []
+    with pytest.raises(UnreadableTopology, match="more or fewer links than GPUs"):
+        view.decode(written(**whole), now=NOW)
+
+
 @given(data=st.data())
 def test_no_view_whatever_is_in_it_is_more_than_unreadable(data: st.DataObject):
     whole = document(written())

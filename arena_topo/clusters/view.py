@@ -197,9 +197,8 @@ def _nodes(view: _View) -> Iterator[Node]:
     for machine in view.machines:
         size = len(machine.gpus)
         rows = (*machine.links, *(nic.attachment for nic in machine.nics))
-        if [gpu.index for gpu in machine.gpus] != list(range(size)) or any(
-            len(row) != size for row in rows
-        ):
+        indexes = [gpu.index for gpu in machine.gpus]
+        if indexes != [*range(size)] or len(machine.links) != size or {*map(len, rows)} - {size}:
             raise ValueError("a machine has more or fewer links than GPUs")
     for wire in view.nodes:
         node = msgspec.convert({**wire, "unattributed": wire.get(_UNATTRIBUTED, 0)}, Node)
