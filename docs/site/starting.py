@@ -92,6 +92,8 @@ class Server:
 def _handle(client: socket.socket) -> None:
     """Start what this client asks for; a fork of this process waits for its end."""
     head, streams, _, _ = socket.recv_fds(client, 8, 3)
+    if not head:  # it was interrupted before it could ask
+        return
     said = client.makefile("rb").read(int.from_bytes(head, "big"))
     words, folder, env, group = ast.literal_eval(said.decode())
     become = program.becoming(words, env)
