@@ -47,9 +47,10 @@ cli.tree = functools.cache(cli.tree)
 local_engine.subprocess = program.Supervisors()
 
 SLOWEST = (
-    *("test_solver_best", "test_documents", "test_signals", "test_surroundings", "test_wait"),
-    *("test_screens", "test_local_engine", "test_log_screens", "test_shells", "test_solver_laws"),
-    *("test_solver_explain", "test_suspend", "test_workflow_logs", "test_view", "test_local_logs"),
+    *("test_documents", "test_local_engine", "test_screens", "test_signals", "test_attach"),
+    *("test_log_screens", "test_architecture", "test_wait", "test_solver_best", "test_api"),
+    *("test_protocol", "test_shells", "test_local_logs", "test_surroundings", "test_fuzz"),
+    *("test_workflow_logs", "test_solver_explain", "test_completion", "test_solver_laws"),
 )
 """The files that take longest, the longest first."""
 
