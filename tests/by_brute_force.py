@@ -90,7 +90,7 @@ def key(pods: Pods, request: Request, on: Cluster) -> tuple[Key, float]:
     """The key of a placement, and what its pods get in GB/s."""
     nodes = list({node.name: node for node, _ in pods}.values())
     got = value(pods, request, on, joined=request.joined)
-    inside = value(pods, request, on, joined=True)
+    inside = got if request.joined else value(pods, request, on, joined=True)
     distance = level_of(nodes, on)
     point = math.inf if got is None else got.point
     words = ["node", *(tier.name for tier in reversed(on.tiers)), "beyond"]
