@@ -19,7 +19,7 @@ from fake_operator import FakeOperator
 from hypothesis import HealthCheck, settings
 
 from arena_topo import cli
-from arena_topo.cli import opening
+from arena_topo.cli import opening, terminal
 from arena_topo.cli import settings as settings_files
 from arena_topo.engines.local import engine as local_engine
 
@@ -122,6 +122,7 @@ def _nobodys_machine(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]):
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LANG", "C.UTF-8")
     monkeypatch.setattr(settings_files, "SITE", str(home / "site.toml"))
+    terminal.COLOUR.set("auto")  # a process of a user sets it once
 
 
 @pytest.fixture
