@@ -540,6 +540,13 @@ def check_least(seed):
     assert found is None or found.proven
 
 
+def test_of_equal_costs_what_is_freed_is_on_one_node():
+    """One GPU of the second node and two of the first, or three of the first."""
+    found = cheapest([Offer(0, 1, {1: 2, 2: 3}), Offer(1, 1, {1: 1})], 2, 2)
+    assert found is not None
+    assert (found.cost, found.loads) == (3, {(0, 2): 1})
+
+
 def test_the_fewest_gpus_to_release_may_be_those_of_several_nodes():
     """Two nodes lack a GPU each for one more worker; a node that has none free lacks four."""
     world = cluster(*(node(f"n{at}", HGX, free) for at, free in enumerate((0b111, 0b111, 0))))
