@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from arena_topo.engines import REQUESTS
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -15,7 +17,9 @@ from arena_topo.errors import (
     NotFound,
     TimedOut,
 )
-from arena_topo.escaping import brief
+from arena_topo.escaping import MOST, brief
+
+_said = logging.getLogger(REQUESTS)
 
 UNKNOWN_CALLER = 401
 FORBIDDEN = 403
@@ -171,10 +175,16 @@ def failure(answer: object) -> int | None:
 
 
 def refusal(method: str, path: str, status: int, reason: str | None, body: bytes) -> ArenaError:
-    """The error that an answer of the API server means; its message is kept, never a raw body."""
+    """The error that an answer of the API server means; its message is kept, never a raw body.
+
+    A long message is shortened; the log of requests has all of it.
+    """
     said = parsed(body)
     said = said if isinstance(said, dict) and said.get("kind") == "Status" else {}
-    message = brief(str(said.get("message") or "")) or None
+    whole = str(said.get("message") or "")
+    message = brief(whole) or None
+    if len(whole) > MOST:
+        _said.debug("the API server says: %s", whole)
     target = _PATH.fullmatch(path)
     what = target["resource"] if target else path
     if target and target["sub"]:
