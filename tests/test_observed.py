@@ -142,8 +142,9 @@ def test_devices_guaranteed_by_the_plan_are_known():
     assert (count(found.free), found.unattributed) == (6, 0)
 
 
-def test_devices_that_make_no_sense_count_as_hidden_and_are_noted():
-    cluster = seen(node(), pod("w", gpus=2, annotations=group("zero")))
+@pytest.mark.parametrize("text", ["zero", "", " "])
+def test_devices_that_make_no_sense_count_as_hidden_and_are_noted(text: str):
+    cluster = seen(node(), pod("w", gpus=2, annotations=group(text)))
     assert (cluster.nodes[0].free_count, cluster.nodes[0].unattributed) == (6, 2)
     assert "pod default/w: annotation topology.kubernetes.io/gpu-group" in cluster.notes[0]
 

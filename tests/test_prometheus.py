@@ -306,10 +306,15 @@ def test_who_has_a_gpu_is_heard_from_the_exporter_that_knows():
     assert (one.pod, one.duty_cycle) == ("demo-worker-0", 60.0)
 
 
-@pytest.mark.parametrize("label", ["GPU_I_ID", "exported_container"])
-def test_of_the_parts_of_a_gpu_the_fullest_counts_however_often_they_are_scraped(label: str):
+@pytest.mark.parametrize(
+    ("label", "used", "total"), [("GPU_I_ID", 10, 20), ("exported_container", 9, 18)]
+)
+def test_the_memory_of_the_parts_of_a_gpu_adds_up_however_often_they_are_scraped(
+    label: str, used: int, total: int
+):
+    """Of each container that uses a GPU its exporter tells the memory of the whole GPU."""
     fake = FakePrometheus()
-    for part, used in (("1", 5), ("2", 7)):
+    for part, full, free in (("1", 9, 1), ("2", 1, 9)):
         labels = {
             "node": "n",
             "gpu": "0",
@@ -319,10 +324,13 @@ def test_of_the_parts_of_a_gpu_the_fullest_counts_however_often_they_are_scraped
             "container": "exporter",
             label: part,
         }
-        fake.add("DCGM_FI_DEV_FB_USED", used, **labels)
+        fake.add("DCGM_FI_DEV_FB_USED", full, **labels)
+        fake.add("DCGM_FI_DEV_FB_FREE", free, **labels)
+        fake.add("DCGM_FI_DEV_GPU_UTIL", full, **labels)
     scraped(fake, job="2", container="exporter-2", pod="exporter-2")
     (one,) = prometheus.samples(result(fake))
-    assert one.memory_used == 7 * MIB
+    assert (one.memory_used, one.memory_total) == (used * MIB, total * MIB)
+    assert one.duty_cycle == 9.0
 
 
 def test_labels_that_make_no_sense_do_no_harm():

@@ -314,6 +314,6 @@ def _device_ids(text: str) -> frozenset[int]:
         if not all(isinstance(ids, list) for ids in found):
             raise wrong
     ids = [one for part in found for one in (part if isinstance(part, list) else [part])]
-    if not all(re.fullmatch(r"\d{1,3}", str(one)) for one in ids):
+    if not text.strip() or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in ids):
         raise wrong
     return frozenset(map(int, ids))

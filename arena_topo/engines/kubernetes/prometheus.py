@@ -68,6 +68,9 @@ _NODE_LABELS = ("node_name", "node", "kubernetes_node", "exported_node", "Hostna
 _INDEX_LABELS = ("minor_number", "gpu", "index", "device")
 _UUID_LABELS = ("uuid", "UUID")
 
+_PARTS = ("GPU_I_ID", "vgpu")
+"""Labels of the parts of one GPU: a MIG instance and a virtual GPU of dcgm-exporter."""
+
 _EXPORTER = re.compile(r"dcgm-exporter|gpu-exporter|nvidia-smi-exporter")
 """Names of pods that measure GPUs: a GPU that nobody uses is not theirs."""
 
@@ -199,17 +202,18 @@ def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[Gp
     What is no vector of known series is left out, and so is what is no percentage, or is no number
     of bytes that a GPU could have; only GPUs of a namespace where one is named. A GPU that several
     exporters measure, or one that several jobs of Prometheus scrape, counts once, known by its
-    uuid, or where none is told by node and index. Of its parts (MIG) the fullest counts.
+    uuid, or where none is told by node and index. The memory of its parts (MIG) adds up.
     """
     told = list(_readable(results))
     uuids = {_place(labels): uuid for labels, _ in told if (uuid := _first(labels, _UUID_LABELS))}
-    found: dict[tuple[object, str, str], dict[str, float]] = {}
+    found: dict[tuple[object, str, str], dict[str, dict[object, float]]] = {}
     named: dict[object, Mapping[str, str]] = {}
     for labels, value in told:
         place = _place(labels)
         gpu = _first(labels, _UUID_LABELS) or uuids.get(place) or place
-        known = found.setdefault((gpu, *_holder(labels)), {})
-        known[labels["__name__"]] = max(known.get(labels["__name__"], 0.0), value)
+        part = tuple(labels.get(name, "") for name in _PARTS)
+        parts = found.setdefault((gpu, *_holder(labels)), {}).setdefault(labels["__name__"], {})
+        parts[part] = max(parts.get(part, 0.0), value)
         named[gpu] = min(named.get(gpu, labels), labels, key=_rank)
     held = {gpu for gpu, _, pod in found if pod}
     shown: dict[tuple[str, int, str, str], GpuSample] = {}
@@ -224,11 +228,15 @@ def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[Gp
     return tuple(one for _, one in sorted(shown.items()))
 
 
-def _sample(values: Mapping[str, float], **known: Any) -> GpuSample:
-    """What was heard of a GPU; of two exporters arena's own is believed."""
+def _sample(values: Mapping[str, Mapping[object, float]], **known: Any) -> GpuSample:
+    """What was heard of a GPU and its parts; of two exporters arena's own is believed."""
 
     def first(*names: str) -> float | None:
-        return next((values[name] for name in names if name in values), None)
+        for name in names:
+            if name in values:
+                found = (max if _is_share(name) else sum)(values[name].values())
+                return found if found <= _BYTES else None
+        return None
 
     used, free = first("DCGM_FI_DEV_FB_USED"), first("DCGM_FI_DEV_FB_FREE")
     total = first("nvidia_gpu_memory_total_bytes", "DCGM_FI_DEV_FB_TOTAL")
@@ -251,10 +259,14 @@ def _readable(results: Iterable[Any]) -> Iterator[tuple[dict[str, str], float]]:
             value = float(one["value"][1]) * SERIES[name]
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             continue
-        most = _PERCENT if name.endswith(("UTIL", "duty_cycle")) else _BYTES
+        most = _PERCENT if _is_share(name) else _BYTES
         # NaN is neither.
         if 0 <= value <= most and _index(labels) is not None:
             yield labels, value
+
+
+def _is_share(series: str) -> bool:
+    return series.endswith(("UTIL", "duty_cycle"))
 
 
 def _rank(labels: Mapping[str, str]) -> int:
