@@ -12,6 +12,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -204,6 +205,18 @@ def test_files_that_cannot_be_read_are_named(
     )
     with pytest.raises(UsageError, match="cannot be read"):
         Connection(Options(kubeconfig=config))
+
+
+def test_a_key_that_is_in_a_file_is_copied_nowhere(
+    https: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not-there"))
+    user = {
+        "client-certificate": str(TLS / "alice.pem"),
+        "client-key": str(TLS / "alice.key"),
+    }
+    config = kubeconfig(tmp_path / "config", https.url, user=user, cluster=CLUSTER)
+    assert whoami(Options(kubeconfig=config)) == "alice"
 
 
 # ---------------------------------------------------------------- acting as somebody else

@@ -129,7 +129,7 @@ _CONTEXT = "current-context: c\ncontexts: [{name: c, context: {cluster: k}}]\n"
         ("apiVersion: v1", "config: current-context is not set"),
         (
             _CONTEXT,
-            r"config: there is no cluster 'k'",
+            r"config: contexts\[c\]\.context\.cluster names 'k', and there are none",
         ),
         (
             _CONTEXT + "clusters: [{name: k, cluster: {}}]",

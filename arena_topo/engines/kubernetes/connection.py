@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlencode, urlsplit
 
@@ -770,14 +769,8 @@ def tls(found: Access) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     if found.certificate:
         try:
-            pair = [
-                Path(one).read_bytes() if isinstance(one, str) else one for one in found.certificate
-            ]
-            # OpenSSL reads client keys from files only.
-            with tempfile.NamedTemporaryFile(prefix="arena-topo-") as file:
-                file.write(b"\n".join(pair))
-                file.flush()
-                context.load_cert_chain(file.name)
+            with contextlib.ExitStack() as stack:
+                context.load_cert_chain(*(_as_file(one, stack) for one in found.certificate))
         except ssl.SSLError as error:
             raise UsageError(
                 f"{where}: client-certificate and client-key do not belong together, or are no PEM"
@@ -787,3 +780,15 @@ def tls(found: Access) -> ssl.SSLContext:
                 f"{where}: client-certificate or client-key cannot be read", why=error.strerror
             ) from error
     return context
+
+
+def _as_file(value: str | bytes, stack: contextlib.ExitStack) -> str:
+    """A path for OpenSSL, which reads client keys from files only; gone when the stack closes."""
+    if isinstance(value, str):
+        return value
+    file = stack.enter_context(
+        tempfile.NamedTemporaryFile(prefix="arena-topo-")  # noqa: SIM115  the stack closes it
+    )
+    file.write(value)
+    file.flush()
+    return file.name

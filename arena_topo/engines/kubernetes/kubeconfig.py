@@ -302,14 +302,10 @@ class _Kubeconfig:
         context = _Entry("", {}, self.paths[0], "contexts[].context")
         if name:
             context = self._chosen(name, "context", self.contexts)
-        named, who = (
-            options.cluster or context.text("cluster"),
-            options.user or context.text("user"),
-        )
-        if named is None:
+        cluster = self._part(options.cluster, context, "cluster", self.clusters)
+        user = self._part(options.user, context, "user", self.users)
+        if cluster is None:
             raise context.fault("cluster", "is missing")
-        cluster = self._chosen(named, "cluster", self.clusters)
-        user = self._chosen(who, "user", self.users) if who else None
         address = cluster.text("server")
         if address is None:
             raise cluster.fault("server", "is missing")
@@ -346,6 +342,17 @@ class _Kubeconfig:
                 hint="name a --context",
             )
         return found
+
+    def _part(
+        self, said: str | None, context: _Entry, kind: str, entries: Mapping[str, _Entry]
+    ) -> _Entry | None:
+        """The entry that is asked for, else that of the context, if it names any."""
+        name = context.text(kind)
+        if said or name is None:
+            return self._chosen(said, kind, entries) if said else None
+        if name not in entries:
+            raise context.fault(kind, f"names {name!r}, and {_there_are(entries)}")
+        return entries[name]
 
     def _chosen(self, name: str, kind: str, entries: Mapping[str, _Entry]) -> _Entry:
         if name in entries:
