@@ -131,12 +131,22 @@ def test_what_the_version_before_has_kept_is_served_and_goes_on(tmp_path: Path) 
     (folder / "train-launcher-abc-45b1dc8b6860ba15.log").write_bytes(OLD_LOG)
     archive = Archive(tmp_path)
     long = b"x" * 65_536
-    said = [line(5, "first"), line(6, long, fed=False), line(6, "end"), line(7, "last")]
+    said = [line(5, "first"), line(6, long + b"end"), line(7, "last")]
     assert served(archive) == said
+    assert texts(archive, LogOptions(tail=2)) == [long + b"end", b"last"]
     now = [line(5, "first"), line(6, long + b"end"), line(7, "last"), line(8, "more")]
     follow(archive, now, whole=True, job=OVER, ended=[CHIEF])
     assert served(archive) == [*said, line(8, "more")]
     assert newest(archive).complete
+
+
+def test_a_line_that_the_version_before_had_begun_to_keep_is_served(tmp_path: Path) -> None:
+    folder = tmp_path / "train.team-fd2cb0bc113e536a-168279fc4cb6b5ae"
+    folder.mkdir()
+    (folder / "job.json").write_bytes(OLD_HEAD)
+    begun = OLD_LOG[: OLD_LOG.rindex(b"1970-01-01T00:00:00.000000006Z end")]
+    (folder / "train-launcher-abc-45b1dc8b6860ba15.log").write_bytes(begun)
+    assert served(Archive(tmp_path)) == [line(5, "first"), line(6, b"x" * 65_536, fed=False)]
 
 
 def test_what_is_older_than_the_last_line_that_is_kept_is_left_out(archive: Archive) -> None:

@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 import msgspec
 
 from arena_topo.engines.lines import (
+    LONGEST,
     NOWHERE,
     Key,
     Line,
@@ -304,7 +305,9 @@ class LogFile:
         """Whether lines of it may be missing."""
         self.ended = False
         self.inode = 0
-        self._unfed = False
+        self._unfed = self._goes_on = False
+        self._piece: Line | None = None
+        """What there is of a line that the version before wrote in pieces."""
 
     def skim(self) -> None:
         """Learn whose log it is, from when to when, and what is missing.
@@ -339,13 +342,19 @@ class LogFile:
                 rows = rows.partition(b"\n")[0] + b"\n" + rows.rpartition(b"\n")[2]
             for line in parser.feed(rows + b"\n"):
                 if line.stamp:
-                    yield self._added(line)
+                    if joined := self._joined(line):
+                        yield self._added(joined)
                 elif line.text in {_GAP, _CUT}:
                     self.lacks = True
-                elif line.text in {_GOES_ON, _UNFED}:
+                elif line.text == _GOES_ON:
+                    self._goes_on = True
+                elif line.text == _UNFED:
                     self._unfed = True
                 elif line.text == _END:
                     self.ended = True
+        if self._piece:
+            line, self._piece = self._piece, None
+            yield self._added(line)
 
     def _read(self, offset: int) -> bytes:
         """Some bytes of the file, which is not kept open: there may be a thousand."""
@@ -356,6 +365,17 @@ class LogFile:
             self.inode = inode
             file.seek(offset)
             return file.read(CHUNK)
+
+    def _joined(self, line: Line) -> Line | None:
+        """The line that this row ends; None while more of it follows."""
+        if self._piece:
+            line, self._piece = line._replace(text=self._piece.text + line.text), None
+        if self._goes_on:
+            self._goes_on, line = False, line._replace(fed=False)
+            if len(line.text) < LONGEST:
+                self._piece = line
+                return None
+        return line
 
     def _added(self, line: Line) -> tuple[Key, Line]:
         # As `after` has it, for one line.
