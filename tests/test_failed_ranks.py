@@ -194,6 +194,22 @@ def test_a_report_is_left_out_where_a_rule_of_another_is_cut_off_by_the_program(
     assert "Process name:" not in out
 
 
+def test_what_open_mpi_says_of_a_peer_that_is_gone_is_not_the_last_line(
+    cluster: FakeApi, run: Callable[..., Any]
+):
+    rule = "-" * 60
+    warning = (
+        f"{rule}\nWARNING: Open MPI failed to TCP connect to a peer MPI process.  This\n"
+        "should not happen.\n\nYour Open MPI job may now hang or fail.\n\n"
+        "  Local host: demo-worker-0\n  PID:        23\n  Message:    connect() to"
+        f" 10.0.0.2:1024 failed\n  Error:      Operation now in progress (115)\n{rule}\n"
+    )
+    fail(cluster, f"ValueError: no data\n{warning}{OPEN_MPI_ABORT}")
+    _, out, _ = run("why", "demo", "-n", "team-a")
+    assert "last line of its log: ValueError: no data\n" in out
+    assert "Local host" not in out
+
+
 def test_a_rule_without_a_report_is_not_the_last_line_of_a_log(
     cluster: FakeApi, run: Callable[..., Any]
 ):

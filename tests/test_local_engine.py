@@ -962,6 +962,8 @@ def test_a_job_that_is_deleted_is_never_seen_to_fail(engine):
     # A long log takes a while to be kept, and the job is not there any more meanwhile.
     submit(engine, job("demo", "seq 1 300000; touch said; exec sleep 600"))
     eventually(Path("said").exists)
+    # Its supervisor says that it runs a moment after it does.
+    eventually(lambda: engine.job("demo", "default").phase is Phase.RUNNING)
     deleting = threading.Thread(target=engine.delete, args=("demo", "default"))
     deleting.start()
     seen = set()

@@ -225,5 +225,5 @@ def _of_program(text: str) -> Iterator[str]:
 def _report(lines: list[str]) -> bool:
     """Whether lines between two rules are a report of an MPI, and no heading of the program."""
     text = "\n".join(lines)
-    words = ("BAD TERMINATION", "MPI_ABORT", "exited", "terminated", "ORTE", "PRTE")
+    words = ("BAD TERMINATION", "MPI_ABORT", "exited", "terminated", "ORTE", "PRTE", "Open MPI")
     return any(word in text for word in words)
