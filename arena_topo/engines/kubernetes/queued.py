@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines.kubernetes.mpijob import job_of_pod, started, time_limit
-from arena_topo.engines.kubernetes.shapes import misfit
+from arena_topo.engines.kubernetes.shapes import oddity
 from arena_topo.manifests import FORMAT, INCOMPLETE, MAP, RECORDED, STATE, TRIES, Manifest
 from arena_topo.numbers import whole
 from arena_topo.topology import Cluster, published
@@ -171,9 +171,10 @@ def _pod_of_workers(mpijob: Object) -> Object | None:
     A CRD checks the types of most that is written, and v1alpha1's of next to nothing; what may be
     left out, none checks.
     """
-    if misfit(mpijob) is not None:
-        return None
     spec = mpijob.get("spec") or {}
+    # Of two forms beside each other it would be anybody's guess which counts.
+    if oddity(mpijob) is not None or {"template", "mpiReplicaSpecs"} <= spec.keys():
+        return None
     roles = spec.get("mpiReplicaSpecs") or {"Worker": spec}
     pods = {
         role: ((roles[role] or {}).get("template") or {}).get("spec") or {}
