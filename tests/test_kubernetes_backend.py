@@ -566,6 +566,20 @@ def test_the_queue_has_events_in_order_whichever_of_their_times_is_written(
     assert [one.reason for one in backend.events(backend.job("demo", "default"))] == told
 
 
+def test_the_tensorboard_of_a_job_without_pods_answers_on_its_own_node(
+    api: FakeApi, backend: KubernetesBackend
+):
+    backend.apply(plan(tensorboard=True))
+    service = api.find("Service", "demo-tensorboard")
+    assert service is not None
+    service["spec"]["ports"][0]["nodePort"] = 31234
+    assert backend.job("demo", "default").tensorboard == ""
+    labels = {"app": "mpijob", "release": "demo", "role": "tensorboard"}
+    board = {"metadata": {"name": "demo-tensorboard-x", "labels": labels}}
+    api.add({"kind": "Pod", **board, "status": {"hostIP": "10.0.0.7"}})
+    assert backend.job("demo", "default").tensorboard == "http://10.0.0.7:31234"
+
+
 def test_tensorboard_is_where_its_service_answers(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):

@@ -454,10 +454,10 @@ class KubernetesBackend:
 
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
         """Where the job's TensorBoard answers, or nothing."""
+        space, selector = part(namespace), f"role=tensorboard,release={name}"
         try:
             services = self.api.collect(
-                f"/api/v1/namespaces/{part(namespace)}/services",
-                labelSelector=f"role=tensorboard,release={name}",
+                f"/api/v1/namespaces/{space}/services", labelSelector=selector
             )
         except AccessDenied:
             return ""
@@ -467,9 +467,13 @@ class KubernetesBackend:
             for entry in balancer.get("ingress") or ():
                 if address := entry.get("ip") or entry.get("hostname"):
                     return f"http://{address}:{port.get('port')}"
-            # A NodePort answers on every node, so that of any pod of the job will do.
-            hosts = [ip for pod in pods if (ip := (pod.get("status") or {}).get("hostIP"))]
-            if port.get("nodePort") and hosts:
+            if not port.get("nodePort"):
+                continue
+            # It answers on every node: on that of any pod of the job, else of its own.
+            hosts = _hosts(pods) or _hosts(
+                self.api.collect(f"/api/v1/namespaces/{space}/pods", labelSelector=selector)
+            )
+            if hosts:
                 return f"http://{hosts[0]}:{port['nodePort']}"
         return ""
 
@@ -535,3 +539,8 @@ class KubernetesBackend:
         return (
             f"/apis/{GROUP}/{self.api_version()}/namespaces/{part(namespace)}/{PLURAL}/{part(name)}"
         )
+
+
+def _hosts(pods: Iterable[Object]) -> list[str]:
+    """The addresses of the nodes on which pods are."""
+    return [ip for pod in pods if (ip := (pod.get("status") or {}).get("hostIP"))]
