@@ -396,6 +396,19 @@ def test_waiting_for_a_job_leaves_nothing_on_the_terminal_but_how_it_went(cluste
     assert usable(submit.screen.codes)
 
 
+def test_a_command_to_copy_has_no_line_feeds_on_a_narrow_terminal(cluster):
+    submit = Running([*SUBMIT, "c"], cluster.env, columns=50, rows=60)
+    submit.until("demo is RUNNING")
+    submit.program.sendintr()
+    assert submit.end() == 130
+    stop = Running(["suspend", "demo"], cluster.env, columns=50, rows=60)
+    assert stop.end() == 0
+    # Only the terminal itself has cut the lines.
+    said = "".join(line.ljust(50) for line in submit.screen.text.splitlines())
+    assert "`arena-topo get demo --type mpijob -n default` to check the job status" in said
+    assert stop.screen.text.endswith("\n  arena-topo resume demo -n default")
+
+
 def test_waiting_ends_with_the_code_of_the_launcher(cluster):
     submit = Running([*SUBMIT, "c"], cluster.env, columns=100, rows=40)
     submit.until("demo is RUNNING")

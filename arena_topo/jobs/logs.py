@@ -399,8 +399,8 @@ class _Waits(WaitLine):
         """That is waited for now; None: for nothing."""
         self._idle = waiting is None
         if waiting is None:
+            self.hide()  # which shows it once more
             self.what = ""
-            self.hide()
             return
         what, commands = one_line(waiting.what), []
         blind = waiting.blind

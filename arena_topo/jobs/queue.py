@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output, names_only
-from arena_topo.cli.detaching import detaching
+from arena_topo.cli.detaching import advise, detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
 from arena_topo.errors import ArenaError, NotFound
@@ -45,7 +45,8 @@ def suspend(
         except NotFound:
             raise missing(name, namespace, backend) from None
         show(_changed(name, "suspended", brief=brief))
-        say(f"Its GPUs are free now. Start it again: {PROGRAM} resume {name} -n {namespace}")
+        again = f"{PROGRAM} resume {name} -n {namespace}"
+        advise(f"Its GPUs are free now. Start it again: {again}", again)
 
     _each(names, stop)
 

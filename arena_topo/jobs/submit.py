@@ -285,7 +285,8 @@ class _Order:
         say(f"The Job {job.name} has been submitted successfully")
         say(
             f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
-            " to check the job status"
+            " to check the job status",
+            whole=True,
         )
         summarise(done, waits=self.how.stays)
 
