@@ -73,6 +73,8 @@ def test_settings_that_are_no_file_or_have_no_end_are_refused_at_once(
         ('default-profile = "lob"', "there is no profile 'lob'"),
         ('timeout = "soon"', "--timeout is invalid"),
         ('quiet = "maybe"', "--quiet is invalid"),
+        ('[submit]\ngpus = "x"', "--gpus is invalid"),
+        ('[submit]\nenv = ["A"]', "--env is invalid"),
     ],
 )
 def test_the_view_refuses_a_file_that_is_wrong_and_says_what(text: str, said: str, user: Path, run):

@@ -600,6 +600,7 @@ def test_a_context_that_is_not_there_is_blamed_on_the_file_that_names_it(
         ("PASSIVE=x", "PASSIVE=x"),
         ("https://git.example/a@b", "https://git.example/a@b"),
         ("http://u:p@proxy:3128", "http://***@proxy:3128"),
+        ("https://u:p@git/x?token=t", "https://***@git/x?token=***"),
     ],
 )
 def test_secrets_are_covered_up(text: str, shown: str):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from arena_topo.cli import settings
 from arena_topo.cli.arguments import PANEL, Output, OutputFlag, document
 from arena_topo.cli.commands import variables
-from arena_topo.cli.options import Globals, Seconds, display, show, spread
+from arena_topo.cli.options import Globals, Seconds, boolean, display, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
@@ -58,6 +58,7 @@ def config_view(
         profile=(chosen.text, chosen.origin) if chosen else ("", ""),
         of_jobs=lambda: params,
     )
+    _check(params, found.layers)
     reached = _reached(everywhere)
     rows = _rows(params, [*(above if resolved else ()), *found.layers])
     if resolved:
@@ -83,6 +84,23 @@ def config_view(
         "cluster": reached,
     }
     show(document(value, output_format))
+
+
+def _check(params: Iterable[Any], layers: Iterable[settings.Layer]) -> None:
+    """UsageError for the first value of a file that its option cannot read."""
+    known = {param.name: param for param in params}
+    for layer in layers:
+        for name, text in layer.given:
+            param = known.get(name)
+            if param is None or boolean(param):
+                continue
+            try:
+                param.type(text, param, None)
+            except UsageError as error:
+                long = next(one for one in param.opts if one.startswith("--")).removeprefix("--")
+                where = settings.set_in(long, layer.origin)
+                error.hint = f"{error.hint}; {where}" if error.hint else where
+                raise
 
 
 def _key(param: Any) -> str:
@@ -168,9 +186,8 @@ def _reached(everywhere: Globals) -> dict[str, Any]:
 def safe(text: str) -> str:
     """A value without what proves who somebody is: logins in URLs, values of secret variables."""
     name, equals, _ = text.partition("=")
-    if equals and _SECRET.search(name):
-        return f"{name}={_HIDDEN}"
-    return _LOGIN.sub(f"{_HIDDEN}@", text)
+    shown = f"{name}={_HIDDEN}" if equals and _SECRET.search(name) else text
+    return _LOGIN.sub(f"{_HIDDEN}@", shown)
 
 
 def _screen(found: settings.Settings, rows: Rows, reached: Mapping[str, Any]) -> str:
