@@ -543,7 +543,17 @@ WRONG = {
     ),
     "a volume of no kind": (
         "storages: [{name: a, mount_path: /a}]",
-        "1: storages[0] needs pvc, hostpath or shm",
+        "1: storages[0] needs pvc, hostpath or shm, one of them",
+        None,
+    ),
+    "a volume of two kinds": (
+        "storages: [{pvc: c, hostpath: /h, mount_path: /d}]",
+        "1: storages[0] needs pvc, hostpath or shm, one of them",
+        None,
+    ),
+    "a branch of rsync": (
+        "sync: [{rsync: u, image: i, branch: b}]",
+        "1: sync[0] has a branch, which belongs to git, and this is rsync",
         None,
     ),
     "shared memory elsewhere": (
@@ -1125,7 +1135,7 @@ REFUSED_BY_SCHEMA = [
         *("two shared memories", "a description said twice", "other slots"),
         *("code that goes elsewhere", "code from two places", "code from both"),
         *("a branch said twice", "a volume of no kind", "shared memory elsewhere"),
-        "a taint without a key",
+        *("a volume of two kinds", "a branch of rsync", "a taint without a key"),
     }
 ]
 

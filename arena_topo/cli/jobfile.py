@@ -92,6 +92,8 @@ def _sync(item: Mapping[str, str]) -> Pairs:
     if modes == ["git"]:
         # Arena v2's default; git-sync v3 would take master.
         found.append(("env", f"{_BRANCH}={item.get('branch', 'main')}"))
+    elif "branch" in item:
+        raise ValueError("has a branch, which belongs to git, and this is rsync")
     return found
 
 
@@ -102,15 +104,15 @@ _BRANCH = "GIT_SYNC_BRANCH"
 def _storage(item: Mapping[str, str]) -> Pairs:
     """One volume: a claim, a folder of the node, or the shared memory."""
     path = item.get("mount_path")
+    if len({"pvc", "hostpath", "shm"} & item.keys()) != 1:
+        raise ValueError("needs pvc, hostpath or shm, one of them")
     if "shm" in item:
         if path not in {None, "/dev/shm"}:  # noqa: S108 - a mount
             raise ValueError("shared memory is mounted at /dev/shm")
         return [("share_memory", item["shm"])]
     if "pvc" in item:
         return [("data", f"{item['pvc']}:{path or ''}")]
-    if "hostpath" in item:
-        return [("data_dir", f"{item['hostpath']}:{path or ''}")]
-    raise ValueError("needs pvc, hostpath or shm")
+    return [("data_dir", f"{item['hostpath']}:{path or ''}")]
 
 
 def _toleration(item: Mapping[str, str]) -> Pairs:
