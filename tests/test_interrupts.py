@@ -1,5 +1,6 @@
 """The program as processes that people start, interrupt, and ask for what cannot be."""
 
+import io
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
+from arena_topo import cli
+from arena_topo.cli import stopping
+from arena_topo.errors import TimedOut
 from arena_topo.topology import presets, published
 
 GANG = ("--name=demo", "--gpus=1", "--workers=4", "--gputopology", "--image=i")
@@ -129,3 +133,21 @@ def test_what_a_job_cannot_do_as_it_stands_is_no_mistake_of_the_command_line(ful
     assert done.stderr.startswith(
         "error: plain cannot be placed anew\n  why:  it was not submitted with --gputopology\n"
     )
+
+
+def test_a_time_that_is_over_while_an_error_is_written_is_no_traceback(monkeypatch):
+    class Rings(io.StringIO):
+        """A stream in the middle of which the alarm of --timeout rings, once."""
+
+        rang = False
+
+        def isatty(self) -> bool:
+            if not self.rang:
+                self.rang = True
+                raise stopping.OutOfTime
+            return False
+
+    monkeypatch.setattr(sys, "stderr", Rings())
+    code = cli.run(["list", "--kubeconfig", "/nonexistent"])
+    assert code == TimedOut.exit_code
+    assert "error: --timeout is over" in sys.stderr.getvalue()

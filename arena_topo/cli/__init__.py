@@ -50,11 +50,27 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code. Nothing escapes as a traceback."""
     listen(LogLevel.INFO)
     try:
+        return _ended(arguments)
+    except (KeyboardInterrupt, typer.Abort):
+        return stopping.code()
+    except stopping.OutOfTime:  # maybe while an error was being written
+        stopping.unlimited()
+        late = TimedOut("--timeout is over", hint="allow more with --timeout")
+        complain(late)
+        return late.exit_code
+    finally:
+        stopping.unlimited()
+
+
+def _ended(arguments: Sequence[str]) -> int:
+    """Run one command line, and tell its error; the exit code."""
+    try:
         code = tree().main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
         code = stopping.code() if code == INTERRUPTED else code
         if sys.stdout is not None:  # it may have been closed by the caller: `>&-`
             sys.stdout.flush()
     except ArenaError as error:
+        stopping.unlimited()
         complain(error)
         code = error.exit_code
     except ParserError as error:
@@ -63,13 +79,8 @@ def run(arguments: Sequence[str]) -> int:
         wrong = UsageError(said, hint=" ".join(usage.split()[1:]) or None)
         complain(wrong)
         code = UsageError.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        code = stopping.code()
-    except stopping.OutOfTime:
-        stopping.unlimited()
-        late = TimedOut("--timeout is over", hint="allow more with --timeout")
-        complain(late)
-        code = late.exit_code
+    except typer.Abort:  # an Exception, and no mistake of ours
+        raise
     except BrokenPipeError:
         # Whoever read our output has seen enough.
         forget_output()
@@ -78,8 +89,6 @@ def run(arguments: Sequence[str]) -> int:
         code = leaving.code
     except Exception as error:  # noqa: BLE001 - the last resort: nobody is shown a traceback
         code = _unexpected(error, arguments)
-    finally:
-        stopping.unlimited()
     return int(code or 0)
 
 
