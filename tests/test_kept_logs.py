@@ -673,7 +673,7 @@ def test_what_cannot_be_read_any_more_is_an_error_that_says_so(archive: Archive)
     follow(archive, [line(1)])
     kept = newest(archive)
     shutil.rmtree(kept.folder)
-    with pytest.raises(ArenaError, match="what was kept of the logs of train cannot be read"):
+    with pytest.raises(ArenaError, match="the archived logs of train cannot be read"):
         list(archive.lines(kept))
 
 

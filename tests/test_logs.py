@@ -433,7 +433,7 @@ def test_a_job_that_is_deleted_while_it_is_followed_is_an_error_after_its_lines(
     assert "was deleted" in err
     code, out, err = place.logs("demo")
     assert (code, out) == (0, "one\n")
-    assert err.startswith("note: the pods of demo are gone: this is what was kept, from ")
+    assert err.startswith("note: the pods of demo are gone: this is its archived log, from ")
 
 
 def test_a_job_that_nobody_knows_is_an_error_at_once(place):

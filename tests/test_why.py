@@ -596,7 +596,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             mpijob(CREATED, notes=PLACED), worker(0, gates=(GATE,), **GATED), starts=False
         ),
         Code.GATED_NO_PATCHER,
-        "demo-worker-0 waits at the gate, and nobody names a node",
+        "demo-worker-0 waits at the gate without a node",
         "no controller",
     ),
     "_gated_by_others": (

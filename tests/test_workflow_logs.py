@@ -209,7 +209,7 @@ def test_a_namesake_is_told_from_the_job_by_its_uid(still_world: World):
     assert poller.lost.message.endswith("was followed, and created anew")
     assert poller.lost.hint == (
         "arena-topo logs -f demo -n default follows the new one,"
-        " arena-topo logs --kept demo -n default shows what was kept of the old one"
+        " arena-topo logs --kept demo -n default shows the archived log of the old one"
     )
 
 
@@ -346,7 +346,8 @@ def test_of_pods_that_are_gone_what_was_followed_is_shown(world: World, tmp_path
         assert again.rest() == ["hello"]
         assert again.shown.end is End.KEPT
         gone = "" if asked.kept else "the pods of demo are gone: "
-        assert re.fullmatch(rf"{gone}this is what was kept, from \S+ \S+ to \S+ \S+", again.told())
+        text = rf"{gone}this is its archived log, from \S+ \S+ to \S+ \S+"
+        assert re.fullmatch(text, again.told())
 
 
 def test_workers_that_are_gone_are_shown_beside_a_launcher_that_is_there(
@@ -365,7 +366,7 @@ def test_workers_that_are_gone_are_shown_beside_a_launcher_that_is_there(
     followed.rest()
     showing = Showing(local_world, Asked(everyone=True), archive)
     assert showing.rest() == ["was", "hello"]
-    assert showing.told() == ("pods that are gone: demo-worker-9; this is what was kept of them")
+    assert showing.told() == ("pods that are gone: demo-worker-9; these are their archived logs")
 
 
 def test_lines_of_a_namesake_are_not_shown_among_those_of_a_job(still_world: World, tmp_path: Path):
@@ -418,7 +419,7 @@ def test_who_left_before_the_end_is_told_that_it_may_have_gone_on(
     left.batches.close()
     again = Showing(still_world, Asked(kept=True), archive)
     assert again.rest() == ["hello"]
-    assert again.told().endswith("; it may have gone on after that")
+    assert again.told().endswith("; the log may have gone on after that")
 
 
 def test_what_is_not_to_be_kept_is_not(world: World, tmp_path: Path):

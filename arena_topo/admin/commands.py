@@ -110,8 +110,8 @@ def install(
     agent_selector: Annotated[
         tuple[KeyValue, ...],
         Flag(
-            help="Nodes that the agent runs on; repeat for more labels, all of which they have."
-            " Else nodes with a label that tells of GPUs.",
+            help="Nodes that the agent runs on: those with this label; with several, those with"
+            " all of them. Else nodes with a known label of GPUs.",
             panel=PANEL,
             metavar="KEY=VALUE",
         ),
@@ -202,7 +202,7 @@ def check(
     *,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Check the cluster's features and your permissions; with a job, what its workers see."""
+    """Check the cluster's features and your permissions; with a job, which GPUs its workers see."""
     backend = engine(everywhere)
     admin = _admin(backend)
     namespace = namespace_of(everywhere, backend)

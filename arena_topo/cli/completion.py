@@ -33,9 +33,9 @@ def completion(
 ) -> None:
     """Print the completion script for bash, zsh, fish or powershell.
 
-    The file that your shell reads when it starts has the line: bash `source <(arena-topo completion
-    bash)`, zsh the same with zsh, after compinit; fish `arena-topo completion fish | source`;
-    PowerShell `arena-topo completion powershell | Out-String | Invoke-Expression`.
+    Add a line to the startup file of your shell. bash: `source <(arena-topo completion bash)`; zsh,
+    below compinit: `source <(arena-topo completion zsh)`; fish: `arena-topo completion fish |
+    source`; PowerShell: `arena-topo completion powershell | Out-String | Invoke-Expression`.
     """
     del everywhere
     if shell not in SHELLS:

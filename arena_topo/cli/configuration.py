@@ -40,11 +40,11 @@ def config_view(
     everywhere: Globals,
     *,
     resolved: Annotated[
-        bool, Flag(help="Show every setting as it counts here, and its origin.", panel=PANEL)
+        bool, Flag(help="Show every setting in effect, and its source.", panel=PANEL)
     ] = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Show what the files of settings say; nothing is asked of any server."""
+    """Show the settings in the files; no server is asked."""
     from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
 
     params = list(tree().commands["submit"].commands["mpi"].params)

@@ -278,7 +278,7 @@ class Globals:
     )
     as_: str = _common("", "Act as this user, where the cluster lets you.", "NAME", name="--as")
     as_group: tuple[str, ...] = _common(
-        (), "Act as a member of this group; may be given again.", "GROUP"
+        (), "Act as a member of this group; repeat for more.", "GROUP"
     )
     profile: str = _common(
         "", "Take what the settings file says under this name.", "NAME", completes="profiles"
@@ -308,7 +308,7 @@ class Globals:
     )
     loglevel: LogLevel = _common(
         LogLevel.INFO,
-        "How much is told on stderr; debug shows each request to the API server.",
+        "How much to print on stderr; debug shows each request to the API server.",
     )
     arena_namespace: str = _common(
         "arena-system",

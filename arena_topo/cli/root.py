@@ -135,13 +135,13 @@ _TREE = Branch(
             "Show who uses which GPUs.",
             {
                 "node": Leaf(
-                    "Show the nodes: their GPUs, who has which, and what the free ones are good"
-                    " for.",
+                    "Show the nodes: their GPUs, the pods that use them, and their fragmentation.",
                     "nodes.top",
                     "top_node",
                 ),
                 "job": Leaf(
-                    "Show the jobs by the GPUs that they ask for; with a job, what its GPUs do.",
+                    "Show the jobs by the GPUs that they ask for; with a job, how busy its GPUs"
+                    " are.",
                     "jobs.top",
                     "top_job",
                 ),
@@ -174,7 +174,8 @@ _TREE = Branch(
             },
         ),
         "check": Leaf(
-            "Check the cluster's features and your permissions; with a job, what its workers see.",
+            "Check the cluster's features and your permissions; with a job, which GPUs its workers"
+            " see.",
             "admin.commands",
             "check",
         ),
@@ -210,7 +211,7 @@ _TREE = Branch(
             "Show the data that jobs can mount.",
             {
                 "list": Leaf(
-                    "List the volume claims that --data can mount: the bound ones.",
+                    "List the bound volume claims, which --data can mount.",
                     "jobs.data",
                     "data_list",
                 )
@@ -221,7 +222,7 @@ _TREE = Branch(
             "Show the settings, and where each comes from.",
             {
                 "view": Leaf(
-                    "Show what the files of settings say; nothing is asked of any server.",
+                    "Show the settings in the files; no server is asked.",
                     "cli.configuration",
                     "config_view",
                 ),

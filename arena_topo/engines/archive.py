@@ -685,7 +685,7 @@ class Archive:
             yield from heapq.merge(*logs, key=lambda line: line.at)
         except OSError as error:
             raise ArenaError(
-                f"what was kept of the logs of {kept.name} cannot be read",
+                f"the archived logs of {kept.name} cannot be read",
                 why=f"{kept.folder}: {error.strerror or error}",
             ) from error
 

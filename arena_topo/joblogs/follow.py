@@ -256,7 +256,7 @@ class JobPoller:
             hints.append(f"{command('logs -f', name, namespace=namespace)} follows the new one")
         if self._keeps:
             kept = command("logs --kept", name, namespace=namespace)
-            hints.append(f"{kept} shows what was kept of {'the old one' if anew else 'it'}")
+            hints.append(f"{kept} shows the archived log of {'the old one' if anew else 'it'}")
         return JobDeleted(text, hint=", ".join(hints) or None)
 
     def _unseen(self, why: str | None) -> None:
@@ -894,7 +894,7 @@ class Shown:
             pods = sorted({one.pod for one in gone})
             if not pods:
                 return
-            text = f"pods that are gone: {named(pods)}; this is what was kept of them"
+            text = f"pods that are gone: {named(pods)}; these are their archived logs"
             self._tell(Note(text=text))
             for one in gone:
                 pipeline.notice(Notice(turn=Turn.JOINED, source=one))

@@ -191,7 +191,7 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
 
     `asked` says that it was asked for, `older` how many more jobs of the name are kept in `root`.
     """
-    text = "this is what was kept"
+    text = "this is its archived log"
     if not asked:
         text = f"the pods of {kept.name} are gone: {text}"
     if kept.first:
@@ -201,7 +201,7 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
     if kept.lacking:
         text += f"; lines may be missing of {named(one.pod for one in kept.lacking)}"
     elif kept.first and not kept.complete:
-        text += "; it may have gone on after that"
+        text += "; the log may have gone on after that"
     if older:
         jobs = "an older job" if older == 1 else f"{older} older jobs"
         text += f"; {jobs} of that name {'is' if older == 1 else 'are'} kept in {root}"

@@ -17,7 +17,7 @@ class Chosen:
 
     status: tuple[Phases, ...] = option(
         (),
-        "Only jobs with one of these states, such as RUNNING,PENDING; may be given again.",
+        "Only jobs with one of these states, such as RUNNING,PENDING; repeat for more.",
         "STATUS[,STATUS]",
         excludes=("JOB",),
     )

@@ -23,7 +23,7 @@ def data_list(
     all_namespaces: EverywhereFlag = False,
     output_format: JobsOutputFlag = Output.WIDE,
 ) -> None:
-    """List the volume claims that --data can mount: the bound ones."""
+    """List the bound volume claims, which --data can mount."""
     backend = engine(everywhere)
     namespace = None if all_namespaces else namespace_of(everywhere, backend)
     found = backend.volumes(namespace)

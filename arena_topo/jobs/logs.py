@@ -33,7 +33,7 @@ from arena_topo.jobs.staying import WaitLine, lives
 
 MANY = "Many pods at once"
 SEARCH = "Searching"
-KEPT = "Keeping"
+KEPT = "Archive"
 NCCL = "What NCCL did"
 
 _QUIET = 1.0
@@ -113,41 +113,41 @@ class Wanted:
     )
     only: tuple[str, ...] = flag(
         (),
-        "As --all, but only these: rank:0-3,7, worker:2 or launcher; may be given again.",
+        "As --all, but only these: rank:0-3,7, worker:2 or launcher; repeat for more.",
         "WHO",
         panel=MANY,
     )
     fold: bool = flag(
         True,
-        "Show a line that many ranks write at once as one, with their number (default true).",
+        "Fold equal lines of many ranks into one, with their number (default true).",
         panel=MANY,
     )
     include: tuple[Expression, ...] = flag(
-        (), "Only lines in which this is found, or another --include.", "REGEX", panel=SEARCH
+        (), "Only lines that match this, or another --include.", "REGEX", panel=SEARCH
     )
     exclude: tuple[Expression, ...] = flag(
-        (), "No lines in which this is found; may be given again.", "REGEX", panel=SEARCH
+        (), "Leave out lines that match this; repeat for more.", "REGEX", panel=SEARCH
     )
     highlight: tuple[Expression, ...] = flag(
         (),
-        "Mark where this is found; may be given again.",
+        "Mark what matches this; repeat for more.",
         "REGEX",
         panel=SEARCH,
         excludes=("--output json", "--output raw"),
     )
     save: str = flag(
         "",
-        "Also write the log of each pod that is read into a file of this folder.",
+        "Also write each log that is read into a file in this folder.",
         "DIR",
         panel=KEPT,
         completes="folders",
     )
     keep: bool = flag(
-        True, "Keep what is followed, for when its pods are gone (default true).", panel=KEPT
+        True, "Archive what is followed, for when the pods are gone (default true).", panel=KEPT
     )
     kept: bool = flag(
         False,
-        "Show what was kept of the job; no cluster is asked.",
+        "Read the archive of the job, without asking a cluster.",
         panel=KEPT,
         excludes=("--follow",),
     )
@@ -159,7 +159,7 @@ class Wanted:
     )
     files: tuple[str, ...] = flag(
         (),
-        "With --nccl, read this file and not a job; - is stdin; may be given again.",
+        "With --nccl, read this file and not a job; - is stdin; repeat for more.",
         "FILE",
         panel=NCCL,
         name="--from",

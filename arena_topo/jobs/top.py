@@ -56,7 +56,7 @@ def top_job(
     refresh: RefreshFlag = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Show the jobs by the GPUs that they ask for; with a job, what its GPUs do."""
+    """Show the jobs by the GPUs that they ask for; with a job, how busy its GPUs are."""
     backend = engine(everywhere, stays=refresh)
     namespace = namespace_of(everywhere, backend)
     heard = once(set())

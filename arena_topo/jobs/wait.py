@@ -33,8 +33,8 @@ def wait(
 
     Ends with 0 when all jobs have reached that, with 1 as soon as one can never reach it, with 6
     when --timeout is over; the jobs go on. Waiting until jobs are finished ends with the code of
-    the first launcher that failed. A job that has succeeded counts as one that runs, one that
-    failed does not.
+    the first launcher that failed. Jobs that have succeeded count as running; jobs that have failed
+    do not.
     """
     backend = engine(everywhere, repeating=True)
     namespace = namespace_of(everywhere, backend)

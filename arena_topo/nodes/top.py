@@ -46,9 +46,7 @@ class Nodes:
         "MODE",
         short="-m",
     )
-    metric: bool = option(
-        False, "With --details, show what GPUs do now, where Prometheus knows it."
-    )
+    metric: bool = option(False, "With --details, show the GPU usage that Prometheus has.")
     frag: bool = option(
         False,
         "Show how fragmented the free GPUs are: which gangs still fit.",
@@ -73,7 +71,7 @@ def top_node(
     refresh: RefreshFlag = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Show the nodes: their GPUs, who has which, and what the free ones are good for."""
+    """Show the nodes: their GPUs, the pods that use them, and their fragmentation."""
     described = network(what.fabric, what.state)
     backend = None if what.state else engine(everywhere, stays=refresh, fabric=described)
 

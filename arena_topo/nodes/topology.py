@@ -219,7 +219,7 @@ def topology_publish(
     pod_resources: Annotated[
         str,
         Flag(
-            help="The kubelet's socket that tells who has which GPUs (default"
+            help="The kubelet's socket that lists the GPUs of each pod (default"
             " /var/lib/kubelet/pod-resources/kubelet.sock).",
             panel=_AGENT,
             needs=("--watch or --once",),

@@ -820,7 +820,7 @@ def _gated(case: Case) -> Diagnosis | None:
     gone = f"{case.owner} has started it" if case.owner else "whoever submitted the job is gone"
     return _said(
         Code.GATED_NO_PATCHER,
-        f"{_several(map(_name, ours), 'waits', 'wait')} at the gate, and nobody names a node",
+        f"{_several(map(_name, ours), 'waits', 'wait')} at the gate without a node",
         f"{gone}, and no controller of arena-topo runs here",
         case.command("resume"),
     )
