@@ -877,4 +877,4 @@ def test_a_damaged_archive_is_a_warning_of_the_command(
     code, out, err = run("logs", "train", "--kept", *here)
     assert (code, out) == (1, "")
     assert f"warning: {newest_first[1].folder} makes no sense and is left out: " in err
-    assert "error: nothing is kept of the logs of train" in err
+    assert "error: nothing is archived of the logs of train" in err

@@ -488,7 +488,7 @@ def test_a_pod_of_a_job_that_is_gone_of_which_nothing_is_kept_is_told_with_those
 ):
     archive = Archive(tmp_path / "kept")
     keep(still_world, archive, spoken(LAUNCHER, "one"), phase=Phase.FAILED, code=1)
-    with pytest.raises(NotFound, match="nothing is kept of the log of demo-worker-0") as gone:
+    with pytest.raises(NotFound, match="nothing is archived of the log of demo-worker-0") as gone:
         Showing(still_world, Asked(instance="demo-worker-0", kept=kept), archive).rest()
     assert gone.value.why == "the pods of demo are gone; kept are the logs of: demo-launcher"
     assert "logs --kept --all demo" in (gone.value.hint or "")

@@ -431,7 +431,7 @@ def test_what_is_not_to_be_kept_is_not(world: World, tmp_path: Path):
     showing.until_said("hello")
     world.finish("demo")
     showing.rest()
-    with pytest.raises(NotFound, match="nothing is kept of the logs of demo") as caught:
+    with pytest.raises(NotFound, match="nothing is archived of the logs of demo") as caught:
         Showing(world, Asked(kept=True), archive).rest()
     shown = "logs" if isinstance(world, LocalWorld) else "logs -f"
     assert caught.value.hint == f"arena-topo {shown} demo -n default"

@@ -792,7 +792,7 @@ class Shown:
         if self._stored:
             verb, why = "logs", "the log of a local job is with the job until that is deleted"
         return NotFound(
-            f"nothing is kept of the logs of {self._name} in namespace {self._namespace}",
+            f"nothing is archived of the logs of {self._name} in namespace {self._namespace}",
             why=why,
             hint=command(verb, self._name, namespace=self._namespace),
         )

@@ -100,7 +100,7 @@ def unkept(pod: str | None, kept: Kept) -> NotFound:
     """That of a job whose pods are gone others are kept than those that are asked for."""
     pods = named(one.pod for one in kept.sources)
     return NotFound(
-        f"nothing is kept of {f'the log of {pod}' if pod else 'these logs'}",
+        f"nothing is archived of {f'the log of {pod}' if pod else 'these logs'}",
         why=f"the pods of {kept.name} are gone; kept are the logs of: {pods}",
         hint=f"to see them: {command('logs --kept --all', kept.name, namespace=kept.namespace)}",
     )
