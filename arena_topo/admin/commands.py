@@ -184,7 +184,8 @@ def _remove(everywhere: Globals, output_format: Output) -> None:
     if found.marked:
         say(
             f"note: {len(found.marked)} nodes keep their label and taint for topology jobs:"
-            f" {PROGRAM} nodes default {' '.join(found.marked)}"
+            f" {PROGRAM} nodes default {' '.join(found.marked)}",
+            whole=True,
         )
     if not found.objects:
         say("Nothing of arena-topo is installed.")

@@ -221,7 +221,8 @@ def _show_table(tests: Sequence[Table], found: Comparison, *, as_json: bool) -> 
         show(json.dumps(rates) + "\n")
     say(
         f"Measured on node {got.node} with an all-reduce of {got.size:,} bytes. Publish it:"
-        f" {PROGRAM} topology publish {got.node} --bus-bandwidth FILE"
+        f" {PROGRAM} topology publish {got.node} --bus-bandwidth FILE",
+        whole=True,
     )
 
 
