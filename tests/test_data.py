@@ -155,7 +155,7 @@ def test_claims_that_make_no_sense_are_an_error_of_the_cluster(arena, api):
 def test_data_alone_shows_its_help(arena):
     code, out, _err = arena("data")
     assert code == 0
-    assert "List the volume claims that --data can mount" in out
+    assert "List the bound volume claims, which --data can mount." in out
 
 
 def test_this_machine_has_no_claims_and_says_so(arena):

@@ -398,7 +398,7 @@ def test_waiting_for_a_job_leaves_nothing_on_the_terminal_but_how_it_went(cluste
 
 def test_a_command_to_copy_has_no_line_feeds_on_a_narrow_terminal(cluster):
     submit = Running([*SUBMIT, "c"], cluster.env, columns=50, rows=60)
-    submit.until("demo is RUNNING")
+    submit.until("check the job status")
     submit.program.sendintr()
     assert submit.end() == 130
     stop = Running(["suspend", "demo"], cluster.env, columns=50, rows=60)
