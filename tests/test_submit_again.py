@@ -428,6 +428,7 @@ def test_the_firmer_source_says_whether_a_name_is_given_or_generated(gangs, monk
 def test_a_prefix_that_makes_no_name_is_refused_as_a_name_is(line):
     assert line.submit("--generate-name=Bad_", name="").code == 2
     assert "no job can be called" in line.err
+    assert "at most 49 lower case letters" in line.err
     assert line.submit(f"--generate-name={'x' * 45}", name="").code == 2
     assert "it has 50 characters, and may have 49" in line.err
 

@@ -701,7 +701,7 @@ _NAME = (
     "nothing can be called {}",
     "at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends",
 )
-_LABEL = "at most 63 lower case letters, digits and '-', with a letter or digit at both ends"
+_LABEL = "at most {} lower case letters, digits and '-', with a letter or digit at both ends"
 _IMAGE = ("{} is no image", "the name of an image, such as team/train:1")
 _SHELL = ("{} is no shell", "a program such as sh or bash")
 """What is wrong with a text, and what is taken."""
@@ -709,14 +709,16 @@ _SHELL = ("{} is no shell", "a program such as sh or bash")
 
 def check_namespace(text: str) -> None:
     """InvalidJob for a text that no namespace can be called: it takes a DNS label (RFC 1123)."""
-    _check("--namespace", [text], is_dns_label, ("no namespace can be called {}", _LABEL))
+    words = ("no namespace can be called {}", _LABEL.format(63))
+    _check("--namespace", [text], is_dns_label, words)
 
 
 def _check_texts(job: MPIJob) -> None:
     """InvalidJob for the first text that no cluster would take, by its flag."""
     if len(job.name) > NAME_LIMIT:
         raise _invalid("--name", f"it has {len(job.name)} characters, and may have {NAME_LIMIT}")
-    _check("--name", [job.name], is_dns_label, ("no job can be called {}", _LABEL))
+    words = ("no job can be called {}", _LABEL.format(NAME_LIMIT))
+    _check("--name", [job.name], is_dns_label, words)
     for where, pairs in (("--label", job.label), ("--selector", job.selector)):
         _check(where, [one.key for one in pairs], is_key, _KEY)
         _check(where, [one.value for one in pairs], is_label_value, _VALUE)
