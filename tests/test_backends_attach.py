@@ -201,10 +201,11 @@ def test_a_command_that_starts_as_its_caller_is_told_to_end_does_not_stay(tmp_pa
         running(world)
         line = ["--backend=local", "attach", "demo", "--"]
         # Nobody can tell the caller any earlier than its own command.
-        early = "kill -TERM $PPID; echo $$; exec sleep 600"
-        with program.start([*line, "sh", "-c", early], stdout=-1) as inside:
-            pid = int(inside.stdout.readline())
+        number = tmp_path / "number"
+        early = f"echo $$ > {number}; kill -TERM $PPID; exec sleep 600"
+        with program.start([*line, "sh", "-c", early]) as inside:
             assert inside.wait() == 143
+        pid = int(number.read_text())
         deadline = time.monotonic() + 20
         while Path(f"/proc/{pid}").exists():
             assert time.monotonic() < deadline

@@ -87,6 +87,9 @@ _ROWS = (
     _AMPERE_BRIDGED(name="RTX 3090", p2p=False),
     _ADA(name="RTX 4090", p2p=False),
     Model(name="RTX 5090", architecture=Architecture.BLACKWELL, pcie=5, p2p=False),
+    Model(
+        name="RTX PRO 6000 Blackwell Server Edition", architecture=Architecture.BLACKWELL, pcie=5
+    ),
     _ADA(name="L40S", ids=("26b9",)),
     _ADA(name="L40", ids=("26b5",)),
     _ADA(name="L20"),
