@@ -105,7 +105,7 @@ class Reader:
         if self._doubt is not None and len(self.words) > 1:
             word, flag = self._doubt
             self.warnings.append(
-                f"warning: {word!r} is read as the start of the command: {flag} takes no value"
+                f"{word!r} is read as the start of the command: {flag} takes no value"
             )
 
     @property
@@ -136,7 +136,7 @@ class Reader:
         if option is not None and option.switch:
             if word.lower() in {"true", "false"}:
                 self.warnings.append(
-                    f"warning: {word!r} after {before} is read as a word of its own;"
+                    f"{word!r} after {before} is read as a word of its own;"
                     f" write {before}={word} to set it"
                 )
             elif self._launches and len(self.words) == self._named and not _spaced(word):

@@ -1,4 +1,4 @@
-"""Text as Go lays it out: aligned tables, JSON, YAML; and errors in three lines."""
+"""Text as Go lays it out: aligned tables, JSON, YAML; styles of words; errors in three lines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import escaped_in_quotes, one_line
@@ -18,6 +19,89 @@ T = TypeVar("T")
 NOTHING = "N/A"
 
 _PADDING = 2
+
+# ---------------------------------------------------------------- styles
+
+
+class Styles:
+    """Whether styles are kept: by who passes all text through `painted` before it is shown."""
+
+    kept = False
+
+
+class Style(StrEnum):
+    """What a word means to a reader, as the SGR codes (ECMA-48, 8.3.117) of a colour of themes."""
+
+    GOOD = "32"
+    WAITS = "33"
+    BAD = "31"
+    NOTE = "36"
+    WARNING = "1;33"
+    ERROR = "1;31"
+
+
+class Styled(NamedTuple):
+    """A cell or a word of a sentence, and what it means. Its `str` has as many characters.
+
+    Where styles are kept these are letters of a private plane of Unicode, 256 to a style: so a text
+    is aligned, folded and cut as without styles. `one_line` leaves no such letter in a text of
+    others.
+    """
+
+    text: str
+    style: Style
+
+    def __str__(self) -> str:
+        text = one_line(self.text)
+        if not Styles.kept:
+            return text
+        first = _PLANE + 256 * list(Style).index(self.style)
+        return "".join(chr(first + ord(one)) if "!" <= one <= "~" else one for one in text)
+
+
+Cell = str | Styled
+
+_PLANE = 0xF0000
+"""The first character of Supplementary Private Use Area-A."""
+
+_LETTERS = re.compile(
+    "|".join(
+        f"([{chr(_PLANE + 256 * at + 0x21)}-{chr(_PLANE + 256 * at + 0x7E)}]+)"
+        for at in range(len(Style))
+    )
+)
+
+
+def painted(text: str, *, colours: bool) -> str:
+    """A text whose styles are colours of a terminal, or none."""
+
+    def shown(found: re.Match[str]) -> str:
+        plain = "".join(chr(ord(one) & 0xFF) for one in found[0])
+        style = list(Style)[(found.lastindex or 1) - 1]
+        return f"\x1b[{style}m{plain}\x1b[0m" if colours else plain
+
+    return _LETTERS.sub(shown, text)
+
+
+_STATES = {
+    **dict.fromkeys(("RUNNING", "SUCCEEDED", "Running", "Succeeded", "Completed"), Style.GOOD),
+    **dict.fromkeys(("PENDING", "QUEUING", "SUSPENDED", "UNKNOWN", "Pending"), Style.WAITS),
+    **dict.fromkeys(("ContainerCreating", "PodInitializing", "SchedulingGated"), Style.WAITS),
+    **dict.fromkeys(("Terminating", "Unknown"), Style.WAITS),
+    **dict.fromkeys(("FAILED", "Failed", "Error", "Evicted", "OOMKilled"), Style.BAD),
+    **dict.fromkeys(("CrashLoopBackOff", "ErrImagePull", "ImagePullBackOff"), Style.BAD),
+    "NotReady": Style.BAD,
+    "ok": Style.GOOD,
+    "warn": Style.WAITS,
+    "fail": Style.BAD,
+}
+"""What the states of jobs, pods and nodes and the results of checks mean."""
+
+
+def state(word: str) -> Cell:
+    """The state of a job, a pod or a node, or the result of a check, as a cell."""
+    return Styled(word, _STATES[word]) if word in _STATES else word
+
 
 # ---------------------------------------------------------------- Go's formats
 
@@ -64,17 +148,22 @@ def widths(lines: Iterable[str], least: Sequence[int] = ()) -> tuple[int, ...]:
     return tuple(max(column) for column in zip_longest(least, *rows, fillvalue=0))
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> list[str]:
+def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, indent: str = "") -> list[str]:
     """A header and its rows as lines for `align`; with an indent also arena's row of dashes.
 
     Each cell is one line, whatever is in it.
     """
     dashes = [indent + "\t".join("-" * len(word) for word in header)] if indent else []
-    body = (indent + "\t".join(map(one_line, row)) for row in rows)
+    body = (indent + "\t".join(map(drawn, row)) for row in rows)
     return [indent + "\t".join(header), *dashes, *body]
 
 
-Column = tuple[str, Callable[[T], str]]
+def drawn(cell: Cell) -> str:
+    """A cell on one line, with nothing in it that a terminal would obey."""
+    return str(cell) if isinstance(cell, Styled) else one_line(cell)
+
+
+Column = tuple[str, Callable[[T], Cell]]
 """A column of a table: its header, and the cell of a row."""
 
 
@@ -167,17 +256,22 @@ def complaint(error: ArenaError, width: int | None = None) -> str:
 
     Each is a line, folded at `width` columns; what to try stays whole, to be copied.
     """
-    lines = [fold(f"error: {_sentence(error.message)}", width)]
+    lines = [fold(f"{Styled('error:', Style.ERROR)} {_sentence(error.message)}", width)]
     if error.notes:
         from arena_topo.notes import shortened  # noqa: PLC0415 - only where there are some
 
-        notes = (f"note: {one_line(note)}" for note in shortened(error.notes))
-        lines = [*(fold(note, width) for note in notes), *lines]
+        lines = [*(fold(noted(one), width) for one in shortened(error.notes)), *lines]
     if error.why:
         lines.append(fold(f"  why:  {_sentence(error.why)}", width, indent=" " * 8))
     if error.hint:
         lines.append(f"  try:  {_sentence(error.hint)}")
     return "\n".join(lines)
+
+
+def noted(text: str, *, alert: bool = False) -> str:
+    """A note, or a warning, on one line."""
+    word = Styled("warning:", Style.WARNING) if alert else Styled("note:", Style.NOTE)
+    return f"{word} {one_line(text)}"
 
 
 def _sentence(text: str) -> str:

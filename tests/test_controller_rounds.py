@@ -14,6 +14,7 @@ from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.gang import rollout
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, pinning
+from arena_topo.notes import Alert
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster
 
@@ -43,9 +44,7 @@ def test_a_running_job_that_makes_no_sense_does_not_stop_the_others_and_is_told_
     here.cluster.settle()
     here.rounds(3)
     assert here.runs("second")
-    assert [line for line in here.said if "evil" in line] == [
-        "warning: default/evil: KeyError: 'evil'"
-    ]
+    assert [line for line in here.said if "evil" in line] == ["default/evil: KeyError: 'evil'"]
 
 
 def test_a_waiting_job_that_makes_no_sense_does_not_stop_the_others(world):
@@ -65,7 +64,7 @@ def test_a_waiting_job_that_makes_no_sense_does_not_stop_the_others(world):
     here.rounds()
     assert not here.runs("evil")
     assert here.runs("fine")
-    assert "warning: default/evil: KeyError: 'evil'" in here.said
+    assert "default/evil: KeyError: 'evil'" in here.said
 
 
 def test_a_record_left_behind_that_makes_no_sense_does_not_stop_the_others(world, monkeypatch):
@@ -84,7 +83,7 @@ def test_a_record_left_behind_that_makes_no_sense_does_not_stop_the_others(world
     monkeypatch.setattr(pinning, "unplaced", evil)
     here.rounds()
     assert (here.state("evil"), here.state("left")) == ("placed", "waiting")
-    assert "warning: default/evil: KeyError: 'evil'" in here.said
+    assert "default/evil: KeyError: 'evil'" in here.said
 
 
 class Rounds(Wake):
@@ -125,7 +124,7 @@ def test_a_controller_whose_requests_fail_tries_often_enough_to_keep_its_lease(w
     stop = Rounds(here, 8)
     controller._rounds(here.controller, here.backend.queue.lease("a"), stop, here.said.append)
     assert PERIOD < max(stop.waits) < DURATION / 2
-    assert len([line for line in here.said if line.startswith("warning: ")]) == 8
+    assert len([line for line in here.said if isinstance(line, Alert)]) == 8
 
 
 def test_a_round_ends_at_once_when_another_controller_has_the_lease(world):

@@ -76,7 +76,9 @@ def test_all_namespaces_come_with_a_column_that_names_them(arena, flag):
         "imagenet  default    ReadWriteMany               public images 2012  ann    2h\n"
         "private   team-b     ReadWriteMany                                          2h\n"
     )
-    renamed = "Flag --allNamespaces has been deprecated, please use --all-namespaces instead\n"
+    renamed = (
+        "warning: Flag --allNamespaces has been deprecated, please use --all-namespaces instead\n"
+    )
     assert err == (renamed if flag == "--allNamespaces" else "")
 
 

@@ -267,8 +267,8 @@ def test_an_old_spelling_works_and_is_deprecated_in_pflags_words(hear):
     assert heard.job.working_dir == "/w"
     assert [str(one) for one in heard.job.data_dir] == ["/data:/data"]
     assert heard.errors.splitlines()[:2] == [
-        "Flag --workingDir has been deprecated, please use --working-dir instead",
-        "Flag --dataDir has been deprecated, please use --data-dir instead",
+        "warning: Flag --workingDir has been deprecated, please use --working-dir instead",
+        "warning: Flag --dataDir has been deprecated, please use --data-dir instead",
     ]
 
 

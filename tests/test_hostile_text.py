@@ -503,11 +503,14 @@ def test_whatever_is_said_is_escaped(capfd: pytest.CaptureFixture[str]):
 
 def test_only_our_own_colours_are_left(capfd: pytest.CaptureFixture[str]):
     terminal.COLOUR.set("always")
+    terminal.keep_styles()
+    said = f"{layout.Styled('error:', layout.Style.ERROR)} {TOLD}"
     try:
-        options.display(f"error: {TOLD}")
-        options.say(f"error: {TOLD}")
+        options.display(said)
+        options.say(said)
     finally:
         terminal.COLOUR.set("auto")
+        terminal.keep_styles()
     for text in capfd.readouterr():
         assert OUR_COLOURS.sub("", text).rstrip("\n") == f"error: {SEEN}"
         assert "\x1b[1;31merror:\x1b[0m" in text

@@ -595,6 +595,10 @@ def test_colours_are_only_added_never_moved(running):
             re.sub(ages, "", one) for one in (plain.stdout, plain.stderr)
         ]
     assert "\x1b" not in arena(running, "list").stdout
+    assert arena(running, "why", "demo", "--color=always").stdout.startswith(
+        "demo: \x1b[32mRUNNING\x1b[0m\n"
+    )
+    assert "\x1b[1;33mEMULATED:\x1b[0m" in arena(running, "get", "demo", "--color=always").stdout
     assert "\x1b" not in arena(running, "get", "demo", "-o", "json", "--color=always").stdout
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import termios
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,8 +18,8 @@ from arena_topo.cli import live, terminal
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.jobs import progress
+from arena_topo.layout import Style, Styled
 
-SCREENS = Path(__file__).parent / "screens"
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -85,81 +83,73 @@ def test_without_a_word_a_terminal_has_colours_and_nothing_else_has(monkeypatch,
 # ---------------------------------------------------------------- what is coloured
 
 
-def painted(text):
-    choice = terminal.COLOUR.set("always")
-    try:
-        return terminal.tinted(text, sys.stdout)
-    finally:
-        terminal.COLOUR.reset(choice)
-
-
-@pytest.mark.parametrize("path", sorted(SCREENS.glob("*.txt")), ids=lambda path: path.name)
-def test_a_screen_without_its_colours_is_the_plain_screen(path):
-    plain = path.read_text("utf-8")
-    assert CODES.sub("", painted(plain)) == plain
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.text(st.characters(exclude_characters="\x1b\r")),
-            st.sampled_from(
-                ["NAME  STATUS", "---- ------", "Status: RUNNING", "error: x", "a  RUNNING", ""]
-            ),
-        )
-    )
-)
-def test_no_text_is_changed_by_colours(lines):
-    text = "\n".join(lines)
-    assert CODES.sub("", painted(text)) == text
-
-
 def marked(text):
     """Colours in words that a person can read."""
-    names = {"31": "red", "32": "green", "33": "yellow", "36": "cyan"}
-    names["1;31"], names["1;33"] = "bold red", "bold yellow"
-    return re.sub(
-        r"\x1b\[([0-9;]+)m(.*?)\x1b\[0m", lambda it: f"<{names[it[1]]}:{it[2]}>", painted(text)
+    names = {one.value: one.name.lower() for one in Style}
+    shown = layout.painted(text, colours=True)
+    return re.sub(r"\x1b\[([0-9;]+)m(.*?)\x1b\[0m", lambda it: f"<{names[it[1]]}:{it[2]}>", shown)
+
+
+@pytest.fixture
+def styles(monkeypatch):
+    """Styles are kept, as where a stream takes colours."""
+    monkeypatch.setattr(layout.Styles, "kept", True)
+
+
+CELLS = st.one_of(
+    st.sampled_from(["RUNNING", "Pending", "ok", "", "a b"]).map(layout.state),
+    st.builds(Styled, st.text(st.characters(codec="utf-8")), st.sampled_from(Style)),
+    st.text(st.characters(codec="utf-8")),
+)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=4), st.integers(20, 60))
+def test_a_table_with_styles_is_laid_out_as_without_them(rows, width):
+    def shown():
+        return layout.folded(layout.align(layout.table(("A", "B", "C"), rows)), width)
+
+    plain = shown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout.Styles, "kept", True)
+        styled = shown()
+    assert layout.painted(styled, colours=False) == plain
+    assert CODES.sub("", layout.painted(styled, colours=True)) == plain
+
+
+@pytest.mark.usefixtures("styles")
+def test_states_are_coloured_in_their_cells_and_not_where_they_are_mentioned():
+    rows = [
+        ("worker-0", layout.state("Running"), "it is not Running on a"),
+        ("Running", layout.state("ImagePullBackOff"), "b"),
+        ("FAILED", layout.state("Odd"), "c"),
+    ]
+    assert marked(layout.align(layout.table(("NAME", "STATUS", "WHY"), rows))) == (
+        "NAME      STATUS            WHY\n"
+        "worker-0  <good:Running>           it is not Running on a\n"
+        "Running   <bad:ImagePullBackOff>  b\n"
+        "FAILED    Odd               c\n"
     )
 
 
-def test_states_are_coloured_where_they_are_cells_and_not_where_they_are_mentioned():
-    screen = (
-        "Name:    demo\n"
-        "Status:  FAILED\n"
-        "\n"
-        "Instances:\n"
-        "  NAME      STATUS            NODE\n"
-        "  ----      ------            ----\n"
-        "  worker-0  Running           a\n"
-        "  worker-1  ImagePullBackOff  b\n"
-        "  it is not Running on a\n"
-        "The node was not Running when it was FAILED\n"
-    )
-    assert marked(screen) == (
-        "Name:    demo\n"
-        "Status:  <red:FAILED>\n"
-        "\n"
-        "Instances:\n"
-        "  NAME      STATUS            NODE\n"
-        "  ----      ------            ----\n"
-        "  worker-0  <green:Running>           a\n"
-        "  worker-1  <red:ImagePullBackOff>  b\n"
-        "  it is not Running on a\n"
-        "The node was not Running when it was FAILED\n"
-    )
+@pytest.mark.usefixtures("styles")
+def test_a_text_of_others_cannot_look_as_if_it_had_a_style():
+    forged = str(Styled("ok", Style.GOOD))
+    assert marked(layout.align(layout.table(("A",), [(forged,)]))) == "A\n\\U000f006f\\U000f006b\n"
 
 
+@pytest.mark.usefixtures("styles")
 def test_messages_are_coloured_by_their_first_word():
-    said = "error: no\n  why:  it is PENDING\n  try:  get"
-    assert marked(said) == "<bold red:error:> no\n  why:  it is PENDING\n  try:  get"
-    assert marked("warning: w") == "<bold yellow:warning:> w"
-    assert marked("note: n") == "<cyan:note:> n"
+    error = ArenaError("no", why="it is PENDING", hint="get")
+    error.notes = ("n",)
+    assert marked(layout.complaint(error)) == (
+        "<note:note:> n\n<error:error:> no\n  why:  it is PENDING\n  try:  get"
+    )
+    assert marked(layout.noted("w", alert=True)) == "<warning:warning:> w"
 
 
 @pytest.mark.parametrize("phase", Phase)
 def test_every_phase_has_a_colour(phase):
-    assert painted(phase.value) != phase.value
+    assert isinstance(layout.state(phase.value), Styled)
 
 
 # ---------------------------------------------------------------- what fits

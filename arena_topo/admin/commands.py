@@ -19,7 +19,7 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.detaching import coming_back
 from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, display, remark, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, display, note, remark, say, show, spread, tell
 from arena_topo.cli.terminal import columns
 from arena_topo.engines import opening
 from arena_topo.errors import UsageError
@@ -149,8 +149,7 @@ def install(
         node_selector={one.key: one.value for one in agent_selector},
         image_pull_secrets=image_pull_secret,
     )
-    for note in installing.check(wanted):
-        say(f"note: {note}")
+    tell(installing.check(wanted))
     if diff:
         _diff(wanted, everywhere)
     elif output_format is Output.YAML:
@@ -170,7 +169,7 @@ def _diff(wanted: Installation, everywhere: Globals) -> None:
 
     found = compared.difference(installing.objects(wanted), _admin(engine(everywhere)))
     for name in found.others:
-        say(f"note: {name} is installed, and is no part of this")
+        note(f"{name} is installed, and is no part of this")
     if found.text:
         show(found.text)
         raise typer.Exit(1)

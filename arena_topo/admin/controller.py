@@ -183,7 +183,7 @@ def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> Non
                 rest = max(PERIOD, min(controller.due, renewed + LEASE_PERIOD) - clock())
             delay = PERIOD
         except Exception as error:  # noqa: BLE001  nobody starts gangs without it
-            tell(Alert(f"warning: {_told(error)}"))
+            tell(Alert(_told(error)))
             changed, rest = True, min(LEASE_PERIOD, delay * 2)
             delay = rest
         changed |= wake.wait(PERIOD, rest)
@@ -280,7 +280,7 @@ class Controller:
         try:
             return act()
         except Exception as error:  # noqa: BLE001  jobs are anybody's, and may be any nonsense
-            self._told_once(Alert(f"warning: {what}: {_told(error)}"))
+            self._told_once(Alert(f"{what}: {_told(error)}"))
             self._again(PERIOD)
         return False
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.escaping import one_line
-from arena_topo.layout import NOTHING, align, fold, table
+from arena_topo.layout import NOTHING, align, fold, state, table
 
 if TYPE_CHECKING:
     from arena_topo.admin.checks import Report
@@ -24,7 +24,7 @@ def report(found: Report, *, width: int | None = None) -> str:
 
     Sentences are wrapped at `width` columns where they belong.
     """
-    rows = [(one.name, one.outcome.value, one_line(one.found)) for one in found.findings]
+    rows = [(one.name, state(one.outcome.value), one_line(one.found)) for one in found.findings]
     heads = align(["CHECK\tRESULT\tFOUND", *(f"{name}\t{outcome}\t" for name, outcome, _ in rows)])
     first, *others = heads.splitlines()
     start = first.index("FOUND")
@@ -84,7 +84,7 @@ def inspection(found: Inspection) -> str:
             one.pod,
             one.node,
             ",".join(map(str, one.planned)) or NOTHING,
-            found.outcome(one).value,
+            state(found.outcome(one).value),
             one.trouble or _seen(one),
         )
         for one in found.sights

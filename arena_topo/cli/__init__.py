@@ -24,7 +24,9 @@ from arena_topo.cli.options import (
     say,
 )
 from arena_topo.cli.root import tree
+from arena_topo.cli.terminal import keep_styles
 from arena_topo.errors import ArenaError, TimedOut, UsageError
+from arena_topo.layout import Styles
 
 INTERRUPTED = 130
 """What Typer makes of every interruption."""
@@ -49,6 +51,7 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code. Nothing escapes as a traceback."""
     listen(LogLevel.INFO)
+    keep_styles()
     try:
         return _ended(arguments)
     except (KeyboardInterrupt, typer.Abort):
@@ -60,6 +63,7 @@ def run(arguments: Sequence[str]) -> int:
         return late.exit_code
     finally:
         stopping.unlimited()
+        Styles.kept = False
 
 
 def _ended(arguments: Sequence[str]) -> int:

@@ -29,7 +29,6 @@ from arena_topo.cli.options import (
     help_of,
     listen,
     renamed,
-    say,
     show,
     spread,
     warn,
@@ -45,7 +44,7 @@ from arena_topo.cli.settings import (
     set_in,
 )
 from arena_topo.cli.settings import read as settings
-from arena_topo.cli.terminal import COLOUR
+from arena_topo.cli.terminal import COLOUR, keep_styles
 from arena_topo.errors import UsageError, near
 
 ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": "mpi"}
@@ -144,7 +143,7 @@ class ArenaCommand(TyperCommand):
         said.values = agreed(merged(params, layers), declared_flags(self))
         _listen(said.values)
         for warning in (*said.warnings, *line.warnings):
-            say(warning, LogLevel.WARN)
+            warn(warning)
         words = _for_parser(params, said.values)
         try:
             return super().parse_args(ctx, [*words, "--", *self._positional(ctx, line.words)])
@@ -182,7 +181,7 @@ class ArenaCommand(TyperCommand):
             warn(f"{error.message}; settings are left out")
             return above
         if not kind.steady:
-            said.warnings = (*said.warnings, *(f"warning: {one}" for one in found.warnings))
+            said.warnings = (*said.warnings, *found.warnings)
         return (*above, *found.layers)
 
     def _job_file(self, ctx: Any, params: Sequence[Any]) -> Iterable[Layer]:
@@ -297,6 +296,7 @@ def _listen(values: Iterable[Value]) -> None:
         listen(LogLevel(level), quiet=said.get("quiet") == "true")
     if said.get("color") in set(Colour):
         COLOUR.set(said["color"])
+        keep_styles()
 
 
 def _blame(error: UsageError, params: Iterable[Any], values: Iterable[Value]) -> None:

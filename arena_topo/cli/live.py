@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, TextIO
 
-from arena_topo.cli.terminal import clipped, colours, draws, tinted, window
+from arena_topo.cli.terminal import clipped, colours, draws, window
 from arena_topo.escaping import escaped
+from arena_topo.layout import painted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -45,15 +46,19 @@ def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> 
 
     def drawn() -> Text:
         columns, rows = window(stream)
-        encoding = stream.encoding or "utf-8"
-        text = escaped(draw(columns)).encode(encoding, "backslashreplace").decode(encoding)
+        text = escaped(draw(columns))
+        if not draws(stream=stream):
+            encoding = stream.encoding or "utf-8"
+            plain = painted(text, colours=False)
+            text = plain.encode(encoding, "backslashreplace").decode(encoding)
         # The last row is left to whatever is written next.
         lines = text.rstrip("\n").split("\n")
         if not (over and stays):
             lines = cut(lines, columns, max(2, rows - 1), unicode=draws(stream=stream))
         # Wide enough that Rich cuts nothing more; a wide character has two columns.
         console.size = ConsoleDimensions(max([columns, *(2 * len(line) for line in lines)]), rows)
-        return Text.from_ansi(tinted("\n".join(lines), stream), no_wrap=True)
+        shown = painted("\n".join(lines), colours=colours(stream))
+        return Text.from_ansi(shown, no_wrap=True)
 
     columns, rows = window(stream)
     # Rich need not look for a size: it reads COLUMNS and LINES, and stumbles over odd ones.

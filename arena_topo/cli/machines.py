@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 from arena_topo.cli import remembering, stopping
 from arena_topo.cli.opening import engine, network
-from arena_topo.cli.options import (
-    PROGRAM,
-    Globals,
-    remark,
-)
+from arena_topo.cli.options import PROGRAM, Globals, note
 from arena_topo.errors import ArenaError, UsageError, near
 
 if TYPE_CHECKING:
@@ -49,9 +45,7 @@ def is_node(preset: str, everywhere: Globals) -> bool:
             return KubernetesBackend(options).has_node(preset)
         except ArenaError as error:
             why = error.message
-    remark(
-        f"note: whether the cluster has a node {preset} is not known, the preset is shown: {why}"
-    )
+    note(f"whether the cluster has a node {preset} is not known, the preset is shown: {why}")
     return False
 
 

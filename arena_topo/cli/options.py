@@ -30,7 +30,7 @@ from typing import (
 
 import typer
 
-from arena_topo.cli.terminal import laid_out, tinted, wrapped
+from arena_topo.cli.terminal import colours, laid_out, wrapped
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import (
@@ -45,7 +45,7 @@ from arena_topo.flag import (
     kinds_of,
     spelling,
 )
-from arena_topo.layout import folded
+from arena_topo.layout import complaint, folded, noted, painted
 from arena_topo.notes import Alert, shortened
 
 if TYPE_CHECKING:
@@ -58,6 +58,25 @@ PROGRAM = "arena-topo"
 ParserError: type[Any] = typer.BadParameter.__bases__[0]
 
 GLOBAL_PANEL = "Global options"
+
+
+class LogLevel(StrEnum):
+    """How much is told on stderr; `debug` shows tracebacks."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+    @classmethod
+    def parse(cls, text: str) -> LogLevel:
+        """Read a level; ValueError carries arena's text."""
+        if text not in set(cls):
+            raise ValueError("unknown loglevel,only support:[info,debug,error,warn]")
+        return cls(text)
+
+
+_GRAVITY = tuple(LogLevel)
 
 
 def listen(level: LogLevel, *, quiet: bool = False) -> None:
@@ -75,19 +94,17 @@ def hears(level: LogLevel) -> bool:
     return _GRAVITY.index(level) >= _GRAVITY.index(_Loudness.least)
 
 
-def say(text: str, level: LogLevel | None = None, *, whole: bool = False) -> None:
+def say(text: str, level: LogLevel = LogLevel.INFO, *, whole: bool = False) -> None:
     """Tell the person something that is not data: one line or more on stderr.
 
-    An Alert is a warning, unless `level` says otherwise. What a terminal would obey is escaped.
-    Lines wider than a terminal go on below, unless they are to stay `whole`.
+    What a terminal would obey is escaped. Lines wider than a terminal go on below, unless they are
+    to stay `whole`.
     """
-    if not hears(level or (LogLevel.WARN if isinstance(text, Alert) else LogLevel.INFO)):
-        return
-    if sys.stderr is None:  # closed by the caller: `2>&-`
+    if not hears(level) or sys.stderr is None:  # it may be closed by the caller: `2>&-`
         return
     try:
         shown = escaped(text) if whole else laid_out(escaped(text), sys.stderr)
-        sys.stderr.write(tinted(shown, sys.stderr) + "\n")
+        sys.stderr.write(painted(shown, colours=colours(sys.stderr)) + "\n")
         sys.stderr.flush()
     except OSError:  # nobody is left to be told
         forget_output(sys.stderr)
@@ -95,25 +112,31 @@ def say(text: str, level: LogLevel | None = None, *, whole: bool = False) -> Non
 
 def warn(text: str) -> None:
     """Tell the person of something that is wrong, on one line."""
-    say(f"warning: {one_line(text)}", LogLevel.WARN)
+    say(noted(text, alert=True), LogLevel.WARN)
+
+
+def note(text: str) -> None:
+    """Tell the person something to know, on one line."""
+    say(noted(text))
 
 
 def complain(error: ArenaError) -> None:
     """Tell the person what went wrong, why, and what to try."""
-    from arena_topo import layout  # noqa: PLC0415 - only for what goes wrong
-
-    say(layout.complaint(error, wrapped(sys.stderr)), LogLevel.ERROR, whole=True)
+    say(complaint(error, wrapped(sys.stderr)), LogLevel.ERROR, whole=True)
 
 
 def remark(text: str) -> None:
-    """Tell the person one thing, on one line, whatever is in it."""
-    say(one_line(text), LogLevel.WARN if isinstance(text, Alert) else None)
+    """Tell the person one thing, on one line, whatever is in it; an Alert is a warning."""
+    if isinstance(text, Alert):
+        warn(text)
+    else:
+        say(one_line(text))
 
 
 def tell(notes: Iterable[str]) -> None:
     """Pass on what a person should know of the cluster, on stderr; many alike are shortened."""
-    for note in shortened(notes):
-        say(f"note: {one_line(note)}")
+    for one in shortened(notes):
+        note(one)
 
 
 def show(text: str) -> None:
@@ -131,7 +154,7 @@ def display(screen: str, *, whole: bool = False) -> None:
     """
     text = escaped(screen)
     text = text if whole else folded(text, wrapped(sys.stdout))
-    _hand_over(tinted(text, sys.stdout))
+    _hand_over(painted(text, colours=colours(sys.stdout)))
 
 
 def _hand_over(text: str) -> None:
@@ -184,25 +207,6 @@ class Seconds(float):
         if span > MOST_HOURS * 3600:
             raise ValueError(f"expected at most {MOST_HOURS}h, got {text!r}")
         return span
-
-
-class LogLevel(StrEnum):
-    """How much is told on stderr; `debug` shows tracebacks."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARN = "warn"
-    ERROR = "error"
-
-    @classmethod
-    def parse(cls, text: str) -> LogLevel:
-        """Read a level; ValueError carries arena's text."""
-        if text not in set(cls):
-            raise ValueError("unknown loglevel,only support:[info,debug,error,warn]")
-        return cls(text)
-
-
-_GRAVITY = tuple(LogLevel)
 
 
 class _Loudness:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from arena_topo import layout
 from arena_topo.cli.arguments import PANEL, Output
-from arena_topo.cli.options import say
-from arena_topo.escaping import escaped_in_quotes, one_line
+from arena_topo.cli.options import note
+from arena_topo.escaping import escaped_in_quotes
 from arena_topo.flag import Flag
 
 REFRESH = 2.0
@@ -64,6 +64,6 @@ def once(said: set[str]) -> Callable[[str], None]:
     def heard(text: str) -> None:
         if text not in said:
             said.add(text)
-            say(f"note: {one_line(text)}")
+            note(text)
 
     return heard

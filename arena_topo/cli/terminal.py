@@ -8,6 +8,8 @@ import sys
 from contextvars import ContextVar
 from typing import TextIO
 
+from arena_topo.layout import Styles, folded
+
 COLOUR: ContextVar[str] = ContextVar("colour", default="auto")
 """What `--color` says: auto, always or never; set as soon as the command line is read."""
 
@@ -19,6 +21,11 @@ _MOST_COLUMNS = 0xFFFF
 
 _USUAL = 100
 """Columns of drawings where the output is no terminal."""
+
+
+def keep_styles() -> None:
+    """Have layout keep the styles of words if a stream takes colours."""
+    Styles.kept = colours(sys.stdout) or colours(sys.stderr)
 
 
 def colours(stream: TextIO | None, choice: str | None = None) -> bool:
@@ -40,47 +47,11 @@ def colours(stream: TextIO | None, choice: str | None = None) -> bool:
     return moves(stream)
 
 
-_RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
-"""Of the SGR codes (ECMA-48, 8.3.117) those that every theme of a terminal has a colour for."""
-
-_TONES = {
-    **dict.fromkeys(("RUNNING", "SUCCEEDED", "Running", "Succeeded", "Completed", "ok"), _GREEN),
-    **dict.fromkeys(("PENDING", "QUEUING", "SUSPENDED", "UNKNOWN", "warn"), _YELLOW),
-    **dict.fromkeys(("Pending", "ContainerCreating", "PodInitializing"), _YELLOW),
-    **dict.fromkeys(("SchedulingGated", "Terminating", "Unknown"), _YELLOW),
-    **dict.fromkeys(("FAILED", "Failed", "Error", "Evicted", "OOMKilled", "fail"), _RED),
-    **dict.fromkeys(("CrashLoopBackOff", "ErrImagePull", "ImagePullBackOff", "NotReady"), _RED),
-}
-"""What jobs, pods, nodes and checks are, as cells of a table have it."""
-
-_LEVELS = {"error": f"1;{_RED}", "warning": f"1;{_YELLOW}", "note": _CYAN}
-"""How messages begin, in bold or not."""
-
-_CELL = re.compile(r"(?:(?<=  )|^)[A-Za-z]+(?=  |$)", re.MULTILINE)
-"""A word that is a cell of its own: two spaces are between those of a table."""
-
-
-def tinted(text: str, stream: TextIO | None) -> str:
-    """A finished text, where the stream takes colours with those of states and of messages."""
-    if not colours(stream):
-        return text
-    level, colon, rest = text.partition(":")
-    if colon and level in _LEVELS:
-        return f"\x1b[{_LEVELS[level]}m{level}:\x1b[0m{rest}"
-    return _CELL.sub(lambda cell: _toned(cell[0]), text)
-
-
-def _toned(word: str) -> str:
-    return f"\x1b[{_TONES[word]}m{word}\x1b[0m" if word in _TONES else word
-
-
 def laid_out(text: str, stream: TextIO | None) -> str:
     """A text in which lines wider than its terminal go on below."""
     wide = wrapped(stream)
     if wide is None or max(map(len, text.split("\n"))) <= wide:
         return text
-    from arena_topo.layout import folded  # noqa: PLC0415 - only for long lines
-
     return folded(text, wide)
 
 

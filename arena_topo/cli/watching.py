@@ -9,12 +9,11 @@ from contextlib import nullcontext
 from typing import TypeVar
 
 from arena_topo.cli.live import live
-from arena_topo.cli.options import show, warn
+from arena_topo.cli.options import display, warn
 from arena_topo.cli.outlet import heed
 from arena_topo.cli.terminal import moves
 from arena_topo.errors import TimedOut
-from arena_topo.escaping import one_line
-from arena_topo.layout import duration
+from arena_topo.layout import duration, noted
 
 Found = TypeVar("Found")
 
@@ -67,7 +66,7 @@ def watch(
         for found in looks(again, every=every, blind=blind, end=end.at, pause=pause):
             before = seen[-1] if seen else None
             if not lives and (text := changes(before, found, time.time())):
-                show(text)
+                display(text, whole=True)
             seen[:] = [found]
             sight.caught()
             if over(found):
@@ -122,4 +121,4 @@ class Sight:
         if old < _OUT_OF_SIGHT:
             return ""
         why = self.lost or "no answer yet"
-        return f"warning: this is what was seen {duration(old)} ago: {one_line(why)}"
+        return noted(f"this is what was seen {duration(old)} ago: {why}", alert=True)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.layout import NOTHING, align, table, truth
+from arena_topo.layout import NOTHING, Style, Styled, align, table, truth
 
 if TYPE_CHECKING:
     from arena_topo.topology import Machine
 
 EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in their place"
+
+
+def emulated() -> str:
+    """The same as a line of a screen, its first word marked."""
+    word, rest = EMULATED.split(" ", 1)
+    return f"{Styled(word, Style.WARNING)} {rest}"
 
 
 def machines(presets: Iterable[tuple[str, Machine]]) -> str:

@@ -10,9 +10,8 @@ import typer
 
 from arena_topo.cli.arguments import PANEL, Kind, Name, TypeFlag
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import Globals, LogLevel, say, spread
+from arena_topo.cli.options import Globals, remark, spread
 from arena_topo.errors import NotFound
-from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 
 _Words = Annotated[list[str], typer.Argument(metavar="[-- COMMAND...]", show_default=False)]
@@ -72,13 +71,9 @@ def attach(
         instance=instance or None,
         container=container or None,
         terminal=console.is_terminal() and not no_tty,
-        tell=_tell,
+        tell=remark,
     )
     raise typer.Exit(code)
-
-
-def _tell(text: str) -> None:
-    say(one_line(text), LogLevel.WARN if text.startswith("warning:") else LogLevel.INFO)
 
 
 def _words(words: Sequence[str]) -> tuple[str, ...]:

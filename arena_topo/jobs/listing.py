@@ -90,7 +90,7 @@ def list_jobs(wanted: Wanted, chosen: Chosen, everywhere: Globals) -> None:
         # Who asks for more columns wants them all.
         display(screen if wanted.wide else cropped(screen))
         if any(one.forecast is not None and one.forecast.emulated for one in jobs):
-            say(tables.EMULATED)
+            say(tables.emulated())
         if not jobs and not wanted.no_headers:
             # That of a mistyped namespace is as empty.
             what = "No such jobs" if none or chosen.phases or selector else "No jobs"

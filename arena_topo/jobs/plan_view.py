@@ -11,7 +11,7 @@ from typing import Any
 from arena_topo.bandwidth import Estimate, Limit, nearest_nics
 from arena_topo.drawing import machine, network
 from arena_topo.drawing.machine import State
-from arena_topo.drawing.tables import EMULATED
+from arena_topo.drawing.tables import emulated
 from arena_topo.escaping import one_line
 from arena_topo.gang.comparison import Counted, Proposal
 from arena_topo.job import MPIJob
@@ -352,7 +352,7 @@ def _holding(proposal: Proposal, forecast: Forecast) -> str:
         lines.append(f"NICs for NCCL: {names}, those nearest to the GPUs (NCCL_IB_HCA)")
     lines += [f"Advice: {one_line(one)}" for one in proposal.advice]
     if forecast.emulated:
-        lines.append(EMULATED)
+        lines.append(emulated())
     return "".join(f"{line}\n" for line in lines)
 
 

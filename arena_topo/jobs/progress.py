@@ -5,7 +5,7 @@ from __future__ import annotations
 from arena_topo.engines import JobStatus
 from arena_topo.escaping import one_line
 from arena_topo.jobs.view import MOST_ROWS, age_of, in_order, lasted, place_of, trouble
-from arena_topo.layout import align, clock, duration, fold, table
+from arena_topo.layout import align, clock, duration, fold, state, table
 
 
 def running(status: JobStatus) -> tuple[int, int]:
@@ -16,7 +16,7 @@ def running(status: JobStatus) -> tuple[int, int]:
 
 def change(status: JobStatus, *, now: float) -> str:
     """A job in a line: when it was so, its phase, how many of its pods run, and why it waits."""
-    words = [clock(now), status.phase.value]
+    words = [clock(now), str(state(status.phase.value))]
     if status.phase.over:
         words.append(f"after {duration(lasted(status, now))}")
     else:
@@ -35,7 +35,7 @@ def news(status: JobStatus) -> str:
 def screen(status: JobStatus, *, now: float, width: int | None = None) -> str:
     """How far a job is: a sentence, and below it the pods; of many only those that do not run."""
     well, pods = running(status)
-    line = f"{status.name} is {status.phase}, {duration(lasted(status, now))}"
+    line = f"{status.name} is {state(status.phase.value)}, {duration(lasted(status, now))}"
     if pods:
         line += f", {well} of {pods} pods run"
     if status.reason and trouble(status) is not None:
@@ -44,7 +44,8 @@ def screen(status: JobStatus, *, now: float, width: int | None = None) -> str:
         one for one in in_order(status.instances) if pods <= MOST_ROWS or one.status != "Running"
     ]
     rows = [
-        (one.name, one.status, duration(age_of(one, now)), place_of(one, one.node)) for one in shown
+        (one.name, state(one.status), duration(age_of(one, now)), place_of(one, one.node))
+        for one in shown
     ]
     block = table(("NAME", "STATUS", "AGE", "NODE"), rows, indent="  ") if rows else []
     return align([fold(line, width, indent="    "), *block])

@@ -142,7 +142,7 @@ def _agreed(jobs: Sequence[JobStatus], now: float, *, namespaces: bool) -> bool:
     """Whether the person at the terminal wants these jobs deleted; the answer is no by default."""
     header = ["NAMESPACE", "NAME", "STATUS", "AGE"]
     rows = [
-        [one.namespace, one.name, str(one.phase), layout.duration(now - one.created)]
+        [one.namespace, one.name, layout.state(one.phase.value), layout.duration(now - one.created)]
         for one in jobs
     ]
     start = 0 if namespaces else 1

@@ -10,9 +10,8 @@ import typer
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output, names_only
 from arena_topo.cli.detaching import advise, detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, tell
 from arena_topo.errors import ArenaError, NotFound
-from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.jobs import view
 from arena_topo.jobs.staying import Staying
@@ -143,5 +142,4 @@ def _started(
         slots = max(1, status.request_gpus // len(status.forecast.workers))
         table = view.placement(status.forecast, name, slots=slots)
         say(table.rstrip("\n"))
-    for note in outcome.notes:
-        say(f"note: {one_line(note)}")
+    tell(outcome.notes)

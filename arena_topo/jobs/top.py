@@ -84,7 +84,7 @@ def top_job(
     forecasts = [one.status.forecast for one in first]
     emulated = any(one is not None and one.emulated for one in forecasts)
     if emulated and output_format is Output.WIDE:
-        say(tables.EMULATED)
+        say(tables.emulated())
     if refresh:
         renew(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
     elif output_format is Output.WIDE:

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.drawing.tables import EMULATED
+from arena_topo.drawing.tables import emulated
 from arena_topo.engines import Event, Instance, JobStatus, Phase, slots_of
 from arena_topo.escaping import one_line
 from arena_topo.layout import (
     NOTHING,
+    Cell,
     Column,
     align,
     clock,
+    drawn,
     duration,
     number,
+    state,
     table,
     tabulated,
     truth,
@@ -80,9 +83,9 @@ def job(
 
 def head(status: JobStatus, now: float) -> str:
     """The first lines about a job: its name, how it stands, and since when."""
-    fields = [
+    fields: list[tuple[str, Cell]] = [
         ("Name", status.name),
-        ("Status", status.phase.value),
+        ("Status", state(status.phase.value)),
         ("Namespace", status.namespace),
         ("Priority", status.priority),
         ("Trainer", TRAINER.upper()),
@@ -99,13 +102,13 @@ def head(status: JobStatus, now: float) -> str:
         )
         if value
     ]
-    return align(f"{label}:\t{one_line(value)}" for label, value in fields)
+    return align(f"{label}:\t{drawn(value)}" for label, value in fields)
 
 
 def _instances(status: JobStatus, now: float) -> str:
     columns: list[Column[Instance]] = [
         ("NAME", lambda one: one.name),
-        ("STATUS", lambda one: one.status),
+        ("STATUS", lambda one: state(one.status)),
         ("AGE", lambda one: duration(age_of(one, now))),
         ("IS_CHIEF", lambda one: truth(one.chief)),
         ("GPU(Requested)", lambda one: str(one.gpus)),
@@ -193,7 +196,7 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
     if binding is not None and binding.why:
         lines.append(f"  Why not a stronger guarantee: {one_line(binding.why)}")
     if forecast.emulated:
-        lines.append(f"  {EMULATED}")
+        lines.append(f"  {emulated()}")
     return align(["Placement:", *workers(forecast, name, slots=slots), *lines])
 
 
@@ -219,7 +222,7 @@ def _unplaced(forecast: Forecast, reason: str | None) -> str:
     why = forecast.reason or reason
     lines = ["Placement:", f"  none yet: {one_line(why)}" if why else "  none"]
     if forecast.emulated:
-        lines.append(f"  {EMULATED}")
+        lines.append(f"  {emulated()}")
     return align(lines)
 
 
@@ -396,7 +399,7 @@ def job_columns(age: str, now: float, *, namespaces: bool) -> list[Column[JobSta
     return [
         *(space if namespaces else []),
         ("NAME", lambda one: one.name),
-        ("STATUS", lambda one: one.phase.value),
+        ("STATUS", lambda one: state(one.phase.value)),
         ("TRAINER", lambda _one: TRAINER.upper()),
         (age, lambda one: duration(lasted(one, now))),
         ("GPU(Requested)", lambda one: str(one.request_gpus)),

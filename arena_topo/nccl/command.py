@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from arena_topo import layout
-from arena_topo.cli.options import PROGRAM, LogLevel, display, say, show
+from arena_topo.cli.options import PROGRAM, display, remark, say, show, warn
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.errors import ArenaError, UsageError
-from arena_topo.escaping import one_line
 from arena_topo.files import STDIN, opened
 from arena_topo.joblogs import follow
 from arena_topo.joblogs.follow import Asked, Waiting
@@ -188,7 +187,7 @@ class _Progress:
 def _told(note: Note) -> None:
     """Pods that come and go are of no interest here; what goes wrong is."""
     if note.warns or note.turn is None:
-        say(one_line(note.text), LogLevel.WARN if note.warns else None)
+        (warn if note.warns else remark)(note.text)
 
 
 def _how_to_ask(job: str, namespace: str, status: JobStatus | None) -> str:

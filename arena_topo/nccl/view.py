@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from arena_topo.drawing.tables import EMULATED
+from arena_topo.drawing.tables import emulated
 from arena_topo.escaping import brief, one_line
 from arena_topo.joblogs.view import spans
-from arena_topo.layout import align, fold, number, table
+from arena_topo.layout import align, fold, noted, number, table
 from arena_topo.manifests import estimates
 from arena_topo.nccl import Communicator, Host
 from arena_topo.nccl.comparison import Observed, Pair, Place
@@ -53,8 +53,8 @@ def text(found: Comparison, *, width: int = 100, unicode: bool = True, unplanned
         [_cut(line, width) for line in _rings(seen.main)],
         [_cut(line, width) for line in _transports(seen, unicode=unicode)],
         [fold(line, width, indent="        ") for line in _verdict(found, unplanned)],
-        [fold(f"note: {one_line(line)}", width, indent="  ") for line in _notes(seen)],
-        [EMULATED] if seen.planned is not None and seen.planned.emulated else [],
+        [fold(noted(line), width, indent="  ") for line in _notes(seen)],
+        [emulated()] if seen.planned is not None and seen.planned.emulated else [],
     ]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in blocks if lines)
 

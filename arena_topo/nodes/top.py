@@ -98,7 +98,7 @@ def top_node(
     first = look()
     tell(first.found.cluster.notes)
     if output_format is Output.WIDE and not what.frag and first.found.cluster.emulated:
-        say(tables.EMULATED)
+        say(tables.emulated())
     if refresh:
         value = partial(_nodes_value, what=what)
         renew(first, look, screen, value, output_format, limit=everywhere.timeout)
@@ -121,7 +121,7 @@ def _nodes_screen(sight: Overview, what: Nodes, *, named: bool, brief: bool) -> 
         from arena_topo.nodes import fragmentation_view as shown  # noqa: PLC0415 - only for --frag
 
         text = shown.screen(fragmentation.look(found.cluster))
-        return text + (f"{tables.EMULATED}\n" if found.cluster.emulated else "")
+        return text + (f"{tables.emulated()}\n" if found.cluster.emulated else "")
     if not what.details:
         return top_view.nodes(found.nodes, named=named)
     samples = top_view.by_node(sight.samples)

@@ -58,7 +58,7 @@ _NODE: tuple[Column[NodeStatus], ...] = (
     ("NAME", lambda one: one.name),
     ("IPADDRESS", lambda one: one.ip),
     ("ROLE", lambda one: one.role or _NONE),
-    ("STATUS", lambda one: one.status),
+    ("STATUS", lambda one: layout.state(one.status)),
 )
 _COUNTS: tuple[Column[NodeStatus], ...] = (
     ("GPU(Total)", lambda one: _go(one.total)),
@@ -166,7 +166,8 @@ def details(
     lines: list[str] = []
     for one in _ordered(statuses):
         measured = (samples or {}).get(one.name, {})
-        lines += ["", f"Name:    {one_line(one.name)}", f"Status:  {one_line(one.status)}"]
+        status = layout.drawn(layout.state(one.status))
+        lines += ["", f"Name:    {one_line(one.name)}", f"Status:  {status}"]
         lines += (
             []
             if brief
@@ -213,7 +214,7 @@ def _pods(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[Column[Node
         ("NAMESPACE", lambda pod: pod.namespace),
         ("NAME", lambda pod: pod.name),
     ]
-    status: Column[NodePod] = ("STATUS", lambda pod: pod.status)
+    status: Column[NodePod] = ("STATUS", lambda pod: layout.state(pod.status))
     requested: Column[NodePod] = ("GPU(Requested)", lambda pod: str(pod.gpus))
     if one.mode is Mode.TOPOLOGY:
         return [*columns, requested, ("GPU(Allocated)", _devices)]

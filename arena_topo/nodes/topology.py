@@ -29,6 +29,7 @@ from arena_topo.cli.options import (
     Globals,
     Seconds,
     display,
+    note,
     remark,
     say,
     show,
@@ -126,7 +127,7 @@ def topology_show(
         if isinstance(found, Node):
             if named:
                 other = "without --state" if state else "with --backend local"
-                remark(f"note: {target} is a node here; {other} the preset of that name is shown")
+                note(f"{target} is a node here; {other} the preset of that name is shown")
             _show_node(found, cluster, plain=plain, output_format=output_format)
         else:
             _show_machine(found, plain=plain, output_format=output_format)
@@ -320,7 +321,7 @@ def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Outp
         notes = [f"No job can start here now: {doubt}"] if doubt else []
         state = State.of(node)
         if output_format is Output.SVG:
-            notes += [tables.EMULATED] if cluster.emulated else []
+            notes += [tables.emulated()] if cluster.emulated else []
             show(_picture(state, notes))
             return
         below = [f"  {note}\n" for note in notes]
@@ -367,7 +368,7 @@ def _graphml(graph: nx.Graph[str]) -> str:
 
 
 def _emulated(cluster: Cluster) -> str:
-    return f"{tables.EMULATED}\n" if cluster.emulated else ""
+    return f"{tables.emulated()}\n" if cluster.emulated else ""
 
 
 def _manifest(manifest: Manifest, document: Output) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from arena_topo.escaping import one_line
-from arena_topo.layout import align, duration, fold, table
+from arena_topo.layout import align, duration, fold, state, table
 from arena_topo.reasons.drift import Difference
 from arena_topo.reasons.explanation import Explanation, Holder, Waiting
 from arena_topo.reasons.launcher_log import failed_rank
@@ -23,8 +23,8 @@ def text(found: Explanation, *, width: int | None = None) -> str:
     said, status = found.verdict, found.status
     # Where the code is the status again, once is enough.
     same = said.code.value.upper() == status.phase.value
-    head = status.phase.value if same else f"{status.phase.value}, {said.code.value}"
-    lines = [f"{status.name}: {head}", f"  {one_line(said.what)}"]
+    code = "" if same else f", {said.code.value}"
+    lines = [f"{status.name}: {state(status.phase.value)}{code}", f"  {one_line(said.what)}"]
     lines += [f"  why:  {one_line(said.why)}"] if said.why else []
     lines += [f"  try:  {one_line(said.hint)}"] if said.hint else []
     first = "".join(f"{fold(line, width, indent='        ')}\n" for line in lines)

@@ -218,7 +218,7 @@ class Queue(Writer):
             if key in known and belongs(pod, known[key], partial(controller_uid, key[0])):
                 found[key].append(pod)
         if denied:
-            why = f"warning: {denied[0].message}: launchers that are left on machines which do not"
+            why = f"{denied[0].message}: launchers that are left on machines which do not"
             hint = "`arena-topo install` prints the role that lets the controller look"
             tell(Alert(f"{why} answer stay there; {hint}"))
         return found
