@@ -271,7 +271,8 @@ def reader_of(path: tuple[str, ...]) -> argv.Reader:
     """What reads the line of a command when it runs."""
     command = params(path)
     group = hasattr(command, "commands")
-    how = {} if group else {"launches": command.kind.launches, "named": command.kind.named}
+    launches = not group and command.named is not None
+    how = {"launches": launches, "named": command.named or 0} if launches else {}
     return argv.Reader(commands.options_of(command.params, old_spellings(takes_job=True)), **how)
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from arena_topo import cli
-from arena_topo.cli.commands import ALIASES, JOB, ArenaCommand, ArenaGroup
+from arena_topo.cli.commands import ALIASES, ArenaCommand, ArenaGroup
 from arena_topo.cli.options import Globals, Seconds
 from arena_topo.cli.root import tree
 from arena_topo.engines import JobStatus, Phase
@@ -443,7 +443,7 @@ def test_every_command_reads_its_words_as_pflag_does_and_takes_the_global_flags(
         assert isinstance(command, ArenaCommand), path
         assert taken <= {param.name for param in command.params}, path
         assert command.help, path
-    assert found["submit", "mpi"].kind is JOB
+    assert found["submit", "mpi"].takes_job
 
 
 def test_no_option_of_a_command_hides_another():

@@ -9,7 +9,6 @@ import pytest
 
 from arena_topo import cli
 from arena_topo.cli import catalogue
-from arena_topo.cli.examples import EXAMPLES
 from arena_topo.cli.root import tree
 
 
@@ -64,8 +63,8 @@ def test_a_group_has_no_help_command_and_a_job_may_be_called_help(capfd):
 
 def test_every_command_has_examples_with_flags_that_it_has():
     leaves = [one for one in catalogue.commands() if not one.commands]
-    assert {" ".join(one.path) for one in leaves} == set(EXAMPLES)
     for command in leaves:
+        assert command.examples, command.path
         flags = {name for option in command.options for name in option.names}
         for _what, line in command.examples:
             words = shlex.split(line)

@@ -29,7 +29,7 @@ from arena_topo import cli
 from arena_topo import job as small
 from arena_topo.cli import jobfile
 from arena_topo.cli.arguments import FileFlag
-from arena_topo.cli.commands import JOB, ArenaCommand
+from arena_topo.cli.commands import ArenaCommand
 from arena_topo.cli.jobfile import ARENA, Items, Only, own_keys
 from arena_topo.cli.options import Globals, spread
 from arena_topo.errors import ArenaError, InvalidJob, UsageError
@@ -70,7 +70,6 @@ def command() -> Any:
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     app.command("mpi", cls=ArenaCommand)(take)
     made: Any = typer.main.get_command(app)
-    made.kind = JOB
     return made
 
 

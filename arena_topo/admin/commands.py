@@ -126,7 +126,12 @@ def install(
     ] = (),
     output_format: Annotated[Output, output(*DOCUMENTS, help="How to print it.")] = Output.YAML,
 ) -> None:
-    """Print what an administrator applies once: policies, roles, controller, node agent."""
+    """Print what an administrator applies once: policies, roles, controller, node agent.
+
+    Examples:
+      # Policies and roles alone
+      install --without-controller --without-agent
+    """
     if remove:
         _remove(everywhere, output_format)
         return
@@ -202,7 +207,14 @@ def check(
     *,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Check the cluster's features and your permissions; with a job, which GPUs its workers see."""
+    """Check the cluster's features and your permissions; with a job, which GPUs its workers see.
+
+    Examples:
+      # What the cluster offers, and what you may do
+      check
+      # Do the workers see the GPUs that were planned?
+      check bert
+    """
     backend = engine(everywhere)
     admin = _admin(backend)
     namespace = namespace_of(everywhere, backend)
@@ -245,7 +257,12 @@ def nodes_topology(
     force: _ForceFlag = False,
     dry_run: _DryRunFlag = False,
 ) -> None:
-    """Reserve nodes for topology jobs; their workers get exactly the chosen GPUs."""
+    """Reserve nodes for topology jobs; their workers get exactly the chosen GPUs.
+
+    Examples:
+      # Look before nodes are changed
+      nodes topology n1 n2 --dry-run
+    """
     _dedicate(nodes, "topology", everywhere, ack=ack, force=force, dry_run=dry_run)
 
 
@@ -258,7 +275,12 @@ def nodes_default(
     force: _ForceFlag = False,
     dry_run: _DryRunFlag = False,
 ) -> None:
-    """Give nodes back to all jobs."""
+    """Give nodes back to all jobs.
+
+    Examples:
+      # Open nodes to all jobs again
+      nodes default n1 n2
+    """
     _dedicate(nodes, "default", everywhere, ack=ack, force=force, dry_run=dry_run)
 
 
@@ -281,7 +303,12 @@ def _dedicate(
 
 @spread
 def nodes_list(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) -> None:
-    """List the nodes with GPUs and who may use them."""
+    """List the nodes with GPUs and who may use them.
+
+    Examples:
+      # Nodes with GPUs
+      nodes list
+    """
     from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
@@ -312,6 +339,10 @@ def controller(
     """Start waiting jobs in their turn, and look after those that run; runs until it is stopped.
 
     Stopping it loses nothing: all it knows is written on the jobs.
+
+    Examples:
+      # One round, for a CronJob
+      controller --once
     """
     from arena_topo.admin import controller as loop  # noqa: PLC0415 - for this command only
 

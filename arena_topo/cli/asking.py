@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from arena_topo.cli import remembering, settings
-from arena_topo.cli.commands import STEADY, ArenaCommand
+from arena_topo.cli.commands import ArenaCommand
 from arena_topo.cli.opening import namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, LogLevel, listen, spread
 from arena_topo.completion import names
@@ -36,7 +36,7 @@ def ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
     line = [f"--{name}={text}" for name, text in given if name in {*names.FLAGS, "namespace"}]
     line.append(f"--request-timeout={names.LIMIT:g}s")
     command: Any = typer.main.get_command(app)
-    command.kind = STEADY
+    command.steady = True
     command.main(args=line, prog_name=PROGRAM, standalone_mode=False)
 
 

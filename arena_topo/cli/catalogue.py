@@ -6,7 +6,6 @@ than the parser. It makes the whole tree, which takes a moment: no command needs
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import sys
@@ -20,14 +19,11 @@ import typer
 
 from arena_topo.cli.commands import (
     ALIASES,
-    PLAIN,
     ArenaCommand,
-    Kind,
     old_spellings,
     variables,
 )
-from arena_topo.cli.examples import EXAMPLES
-from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean, help_of
+from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean, examples_of, help_of
 from arena_topo.cli.root import ALSO, ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
 from arena_topo.flag import Flag, Word, hints_of, kind_of
@@ -124,7 +120,7 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
         ),
         options=tuple(sorted(options, key=lambda option: panels.index(option.panel))),
         commands=tuple(below),
-        examples=EXAMPLES.get(" ".join(path), ()),
+        examples=tuple(examples_of(made)),
     )
     for name, child in below.items():
         yield from _walk(child, made.commands[name], context, (*path, name))
@@ -134,9 +130,8 @@ def _declared(one: Leaf | Branch) -> Mapping[str, Any]:
     """The annotations of a command's parameters, by their names; those of records as fields."""
     if isinstance(one, Branch):
         return hints_of(Globals)
-    function = getattr(importlib.import_module(f"arena_topo.{one.module}"), one.function)
     found: dict[str, Any] = {}
-    for name, hint in get_type_hints(function.declared, include_extras=True).items():
+    for name, hint in get_type_hints(one.imported().declared, include_extras=True).items():
         if isinstance(hint, type) and is_dataclass(hint):
             hints = hints_of(hint)
             found |= {field.name: hints[field.name] for field in fields(hint)}
@@ -160,28 +155,25 @@ def _option(param: Any, hint: Any, command: Any, params: list[Any]) -> Option:
         repeats=bool(param.multiple),
         hidden=bool(param.hidden),
         # A group has none of its own: what it is told goes to its commands.
-        variables=variables(takes_job=_kind_of(command).takes_job).get(param.name, ()),
+        variables=variables(takes_job=_takes_job(command)).get(param.name, ()),
         deprecated=tuple(
-            old
-            for old, new in old_spellings(takes_job=_kind_of(command).takes_job).items()
-            if new in names
+            old for old, new in old_spellings(takes_job=_takes_job(command)).items() if new in names
         ),
     )
 
 
-def _kind_of(command: Any) -> Kind:
-    return command.kind if isinstance(command, ArenaCommand) else PLAIN
+def _takes_job(command: Any) -> bool:
+    return isinstance(command, ArenaCommand) and command.takes_job
 
 
 def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
     word = _carried(hint, Word)
     metavar = param.metavar or param.name.upper()
-    kind = _kind_of(command)
-    runs = kind.launches and at >= kind.named
+    runs = command.named is not None and at >= command.named
     return Argument(
         metavar=metavar,
         several=param.nargs != 1,
-        required=not metavar.startswith("[") and not kind.takes_job,
+        required=not metavar.startswith("[") and not command.takes_job,
         completes="command" if runs else word.completes if word else "",
     )
 

@@ -27,7 +27,12 @@ def version(
     ] = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Show the version of the program."""
+    """Show the version of the program.
+
+    Examples:
+      # The version and the Python below it
+      version
+    """
     known: dict[str, Any] = {"version": f"v{__version__}"}
     if not short and not everywhere.quiet:
         from arena_topo.cli import build  # noqa: PLC0415 - reads what pip has installed
@@ -62,7 +67,12 @@ def whoami(
     *,
     output_format: Annotated[Output, output(Output.JSON, Output.YAML)] = Output.JSON,
 ) -> None:
-    """Show the name that jobs are submitted under."""
+    """Show the name that jobs are submitted under.
+
+    Examples:
+      # The name that jobs are submitted under
+      whoami
+    """
     import hashlib  # noqa: PLC0415 - only here
 
     from arena_topo import layout  # noqa: PLC0415 - as above
@@ -86,6 +96,10 @@ def options(everywhere: Globals) -> None:
 
     They may stand before or after the command. Most can be set in files and by variables, too;
     `arena-topo config view` shows what is in force.
+
+    Examples:
+      # The options of every command
+      options
     """
     from arena_topo.cli.commands import options_of_all  # noqa: PLC0415 - as above
     from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
@@ -96,7 +110,12 @@ def options(everywhere: Globals) -> None:
 
 @spread
 def config_schema(everywhere: Globals) -> None:
-    """Print the JSON schema of job files (submit mpi -f), for editors."""
+    """Print the JSON schema of job files (submit mpi -f), for editors.
+
+    Examples:
+      # The schema of job files, for an editor
+      config schema
+    """
     from arena_topo.cli import jobfile  # noqa: PLC0415 - only here
 
     del everywhere

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from arena_topo import argv
-from arena_topo.cli.examples import EXAMPLES, shell_line
 from arena_topo.cli.options import (
     GLOBAL_PANEL,
     PROGRAM,
@@ -26,6 +25,7 @@ from arena_topo.cli.options import (
     check_together,
     declared_flags,
     environment,
+    examples_of,
     help_of,
     listen,
     renamed,
@@ -55,32 +55,6 @@ HELP = "help"
 
 _ALONE = {"dry_run": "client"}
 """What an option means that stands without a value (pflag's NoOptDefVal)."""
-
-
-class Kind(NamedTuple):
-    """What sets a command apart from others.
-
-    `names` is what its words must name, `instead` an option that may stand for the name. With
-    `launches` the words after the first so many (`named`) are a command to run. With `takes_job` it
-    has the options of a job, reads a file of one, and knows what settings say of jobs. One that is
-    `steady` works with settings that are wrong, and leaves them out.
-    """
-
-    names: Literal["", "jobs", "nodes"] = ""
-    instead: str = ""
-    launches: bool = False
-    named: int = 0
-    takes_job: bool = False
-    steady: bool = False
-
-
-STEADY = Kind(steady=True)
-NAMED = Kind(names="jobs")
-NODES = Kind(names="nodes")
-LOGS = Kind(names="jobs", instead="files")
-PLAIN = Kind()
-EXEC = Kind(names="jobs", launches=True, named=1)
-JOB = Kind(launches=True, takes_job=True)
 
 
 @dataclass(slots=True)
@@ -125,15 +99,34 @@ def old_spellings(*, takes_job: bool) -> Mapping[str, str]:
 
 
 class ArenaCommand(TyperCommand):
-    """A command whose words are read as pflag reads them; `kind` says what else sets it apart."""
+    """A command whose words are read as pflag reads them.
 
-    kind: Kind = PLAIN
+    A `steady` one works with settings that are wrong, and leaves them out. What its words are says
+    the metavar of each: COMMAND is one to run, and a command with no word before it is a job's.
+    """
+
+    steady = False
+
+    @property
+    def metavars(self) -> list[str]:
+        """What the help calls its words."""
+        return [str(one.metavar) for one in self.params if one.param_type_name == "argument"]
+
+    @property
+    def named(self) -> int | None:
+        """How many words stand before a command to run; None where it runs none."""
+        return next((at for at, one in enumerate(self.metavars) if "COMMAND" in one), None)
+
+    @property
+    def takes_job(self) -> bool:
+        """Whether it has the options of a job, reads a file of one, and heeds settings of jobs."""
+        return self.named == 0
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the line, with what groups and the environment say, and let Typer fill it in."""
         params, said = self.get_params(ctx), _said(ctx)
-        options = options_of(params, old_spellings(takes_job=self.kind.takes_job))
-        reader = argv.Reader(options, launches=self.kind.launches, named=self.kind.named)
+        options = options_of(params, old_spellings(takes_job=self.takes_job))
+        reader = argv.Reader(options, launches=self.named is not None, named=self.named or 0)
         line = argv.read(reader, args)
         said.given, said.dash = (*said.given, *line.given), line.dash
         if line.help:
@@ -162,32 +155,32 @@ class ArenaCommand(TyperCommand):
 
     def _layers(self, ctx: Any, params: Sequence[Any]) -> tuple[Layer, ...]:
         """Every source of options, firmest first."""
-        said, kind = _said(ctx), self.kind
+        said = _said(ctx)
         above = (
             Layer(LINE, said.given),
             *self._job_file(ctx, params),
-            *from_environment(params, variables(takes_job=kind.takes_job)),
+            *from_environment(params, variables(takes_job=self.takes_job)),
         )
         chosen = next((one for one in merged(params, above) if one.name == "profile"), None)
         try:
             found = settings(
                 params,
                 profile=(chosen.text, chosen.origin) if chosen else ("", ""),
-                of_jobs=partial(of_jobs, ctx) if kind.takes_job else None,
+                of_jobs=partial(of_jobs, ctx) if self.takes_job else None,
             )
         except UsageError as error:
-            if not kind.steady:
+            if not self.steady:
                 raise
             warn(f"{error.message}; settings are left out")
             return above
-        if not kind.steady:
+        if not self.steady:
             said.warnings = (*said.warnings, *found.warnings)
         return (*above, *found.layers)
 
     def _job_file(self, ctx: Any, params: Sequence[Any]) -> Iterable[Layer]:
         """What the job file says, if there is one."""
         said = _said(ctx)
-        path = dict(said.given).get("file") if self.kind.takes_job else None
+        path = dict(said.given).get("file") if self.takes_job else None
         if not path:
             return ()
         from arena_topo.cli import jobfile  # noqa: PLC0415 - only for files
@@ -198,22 +191,24 @@ class ArenaCommand(TyperCommand):
 
     def _positional(self, ctx: Any, words: Sequence[str]) -> Sequence[str]:
         """The words that Typer gets; UsageError where one is missing."""
-        kind, said = self.kind, _said(ctx)
-        if kind.takes_job:
+        said = _said(ctx)
+        if self.takes_job:
             # The command as one shell string: that of the line, else that of the job file.
             command = argv.shell_command(words) if words else said.command
             return [] if command is None else [command]
-        if words and kind.launches and said.dash == 0:
+        if words and self.named is not None and said.dash == 0:
             raise UsageError(
                 f"expected '{ctx.info_name} JOB_NAME [ARG1] [ARG2] ... [ARGN]'. "
                 f"JOB_NAME is required argument for the {ctx.info_name} command",
                 hint=f"{ctx.command_path} JOB -- COMMAND",
             )
-        if words or not kind.names:
+        word = next(iter(self.metavars), "[]").removesuffix("...")
+        if words or word[0] == "[":
             return words
-        if any(one.name == kind.instead for one in said.values):
+        flags = declared_flags(self)
+        if any(word in flags[one.name][0].excludes for one in said.values if one.name in flags):
             return [""]
-        if kind.names == "nodes":
+        if word == "NODE":
             raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
         usage = " ".join([ctx.command_path, *self.collect_usage_pieces(ctx)])
         raise UsageError("no job is named", hint=f"{usage}; --help says more")
@@ -226,27 +221,26 @@ class ArenaCommand(TyperCommand):
         needed = {
             f"[{one.metavar}]": str(one.metavar)
             for one in self.get_params(ctx)
-            if one.param_type_name == "argument" and not self.kind.takes_job
+            if one.param_type_name == "argument" and not self.takes_job
         }
         return [needed.get(piece, piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does, then its examples."""
         super().format_help_text(ctx, formatter)
-        words: list[str] = []
-        above = ctx
-        while above.parent is not None:
-            words.insert(0, above.command.name)
-            above = above.parent
-        if examples := EXAMPLES.get(" ".join(words)):
-            with formatter.section("Examples"):
-                for what, line in examples:
-                    # Never wrapped: an example is copied.
-                    formatter.write(f"  # {what}\n  {shell_line(PROGRAM, line)}\n")
+        with formatter.section("Examples"):
+            for what, line in examples_of(self):
+                # Never wrapped: an example is copied.
+                formatter.write(f"  # {what}\n  {shell_line(line)}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options grouped by panel, in the order of their declaration."""
         _write_panels(self.get_params(ctx), ctx, formatter)
+
+
+def shell_line(words: str) -> str:
+    """An example as a shell takes it, on two lines where it has a line feed."""
+    return f"{PROGRAM} {words}".replace("\n", " \\\n      ")
 
 
 def options_of(params: Iterable[Any], old: Mapping[str, str]) -> list[argv.Option]:

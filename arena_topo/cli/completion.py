@@ -36,6 +36,10 @@ def completion(
     Add a line to the startup file of your shell. bash: `source <(arena-topo completion bash)`; zsh,
     below compinit: `source <(arena-topo completion zsh)`; fish: `arena-topo completion fish |
     source`; PowerShell: `arena-topo completion powershell | Out-String | Invoke-Expression`.
+
+    Examples:
+      # The script for bash
+      completion bash
     """
     del everywhere
     if shell not in SHELLS:

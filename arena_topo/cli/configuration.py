@@ -44,7 +44,12 @@ def config_view(
     ] = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Show the settings in the files; no server is asked."""
+    """Show the settings in the files; no server is asked.
+
+    Examples:
+      # Where each setting comes from
+      config view
+    """
     from arena_topo.cli.root import tree  # noqa: PLC0415 - the tree knows this command
 
     params = list(tree().commands["submit"].commands["mpi"].params)

@@ -394,7 +394,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
     A field without a Flag is the positional argument. What is not given is left to the record's
     own default; a required text that is not given is empty, so that the record says what is wrong,
-    and words of which there are none are no words. The command itself is kept as `declared`.
+    and words of which there are none are no words. The command itself is kept as `declared`. The
+    end of its docstring may be `Examples:`, each a comment and words of a line: `examples_of`.
     """
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {}
@@ -431,12 +432,30 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             said[name] = record(**own)
         command(**dict.fromkeys(words, ()) | said)
 
-    gather.__name__, gather.__doc__ = command.__name__, command.__doc__
+    gather.__name__ = command.__name__
+    gather.__doc__, _, examples = inspect.cleandoc(command.__doc__ or "").partition(_EXAMPLES)
     gather.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(gather)["__signature__"] = inspect.Signature(shown)
     vars(gather)["declared"] = command
     vars(gather)["flags"] = flags
+    vars(gather)["examples"] = [
+        (what, inspect.cleandoc(line))
+        for one in f"\n{examples}".split("\n  # ")[1:]
+        for what, _, line in [one.partition("\n")]
+    ]
     return gather
+
+
+_EXAMPLES = "\n\nExamples:\n"
+
+
+def examples_of(command: Any) -> list[tuple[str, str]]:
+    """What each example of a command does, and its words after the program's name.
+
+    A line feed is where the line goes on in the next one, for terminals of 80 columns.
+    """
+    examples: list[tuple[str, str]] = vars(command.callback)["examples"]
+    return examples
 
 
 def declared_flags(command: Any) -> Mapping[str, tuple[Flag, object]]:

@@ -1,4 +1,4 @@
-"""The command tree: what there is, in which module, of which kind."""
+"""The command tree: what there is, and in which module."""
 
 from __future__ import annotations
 
@@ -8,255 +8,173 @@ from typing import Any, NamedTuple
 
 import typer
 
-from arena_topo.cli.commands import (
-    EXEC,
-    JOB,
-    LOGS,
-    NAMED,
-    NODES,
-    PLAIN,
-    STEADY,
-    ArenaCommand,
-    Kind,
-    group,
-)
+from arena_topo.cli.commands import ArenaCommand, group
 from arena_topo.cli.options import PROGRAM
 
 
 class Leaf(NamedTuple):
-    """A command: its summary, the function that does it and its module, its kind.
+    """A command: its summary, the function that does it as MODULE:NAME, and whether it is `steady`.
 
     The summary is the first paragraph of the function's docstring; it stands here so that no module
-    is imported only to be listed.
+    is imported only to be listed. A steady command works with settings that are wrong, and leaves
+    them out.
     """
 
     summary: str
-    module: str
     function: str
-    kind: Kind = PLAIN
+    steady: bool = False
+
+    def imported(self) -> Any:
+        """The function."""
+        module, _, name = self.function.partition(":")
+        return getattr(importlib.import_module(f"arena_topo.{module}"), name)
 
 
 class Branch(NamedTuple):
     """A group of commands and its summary."""
 
     summary: str
-    commands: Mapping[str, Leaf | Branch]
+    commands: dict[str, Leaf | Branch]
 
 
-_TREE = Branch(
-    "Submit MPI training jobs, each worker placed on the best-linked GPUs.",
-    {
-        "submit": Branch(
-            "Submit a job.",
-            {
-                "mpi": Leaf(
-                    "Submit an MPI job; with --gputopology each worker gets the best-linked GPUs.",
-                    "jobs.submit",
-                    "submit_mpi",
-                    JOB,
-                )
-            },
-        ),
-        "plan": Branch(
-            "Show where a job would go, without submitting it.",
-            {
-                "mpi": Leaf(
-                    "Show where the workers of an MPI job would go and how good that is; create"
-                    " nothing.",
-                    "jobs.submit",
-                    "plan_mpi",
-                    JOB,
-                )
-            },
-        ),
-        "forecast": Leaf(
-            "Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.",
-            "forecast.command",
-            "forecast",
-        ),
-        "get": Leaf(
-            "Show one job: its state, its pods, where they run and why.",
-            "jobs.get",
-            "get",
-            NAMED,
-        ),
-        "why": Leaf(
-            "Say why a job waits, failed or runs where it does: one verdict, its cause, what to"
-            " try.",
-            "reasons.command",
-            "why",
-            NAMED,
-        ),
-        "list": Leaf("List the jobs, newest first.", "jobs.listing", "list_jobs"),
-        "logs": Leaf(
-            "Show the log of a job's launcher, of another of its pods, or of all of them at once.",
-            "jobs.logs",
-            "logs",
-            LOGS,
-        ),
-        "attach": Leaf(
-            "Run a command in a job's launcher, or in another of its pods; else a shell.",
-            "jobs.attach",
-            "attach",
-            EXEC,
-        ),
-        "suspend": Leaf(
-            "Stop jobs until they are resumed; their GPUs are free for others meanwhile.",
-            "jobs.queue",
-            "suspend",
-            NAMED,
-        ),
-        "resume": Leaf(
-            "Start waiting, suspended or interrupted jobs, in order; they get a new placement.",
-            "jobs.queue",
-            "resume",
-            NAMED,
-        ),
-        "wait": Leaf(
-            "Wait until jobs are over, or run, have their nodes, have succeeded, or are gone.",
-            "jobs.wait",
-            "wait",
-            NAMED,
-        ),
-        "replan": Leaf(
-            "Stop a running job and start it again on the best GPUs there are now.",
-            "jobs.queue",
-            "replan",
-            NAMED,
-        ),
-        "delete": Leaf("Delete jobs and all that belongs to them.", "jobs.delete", "delete"),
-        "prune": Leaf(
-            "Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever"
-            " their age.",
-            "jobs.prune",
-            "prune",
-        ),
-        "top": Branch(
-            "Show who uses which GPUs.",
-            {
-                "node": Leaf(
-                    "Show the nodes: their GPUs, the pods that use them, and their fragmentation.",
-                    "nodes.top",
-                    "top_node",
-                ),
-                "job": Leaf(
-                    "Show the jobs by the GPUs that they ask for; with a job, how busy its GPUs"
-                    " are.",
-                    "jobs.top",
-                    "top_job",
-                ),
-            },
-        ),
-        "topology": Branch(
-            "Show and publish how GPUs are linked.",
-            {
-                "presets": Leaf(
-                    "List the machines that are known by name.",
-                    "nodes.topology",
-                    "topology_presets",
-                ),
-                "show": Leaf(
-                    "Show how the GPUs of a machine are linked; without one, how the nodes of the"
-                    " cluster are.",
-                    "nodes.topology",
-                    "topology_show",
-                ),
-                "discover": Leaf(
-                    "Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it.",
-                    "nodes.topology",
-                    "topology_discover",
-                ),
-                "publish": Leaf(
-                    "Publish in the cluster how the GPUs of a node are linked, for all to read.",
-                    "nodes.topology",
-                    "topology_publish",
-                ),
-            },
-        ),
-        "check": Leaf(
-            "Check the cluster's features and your permissions; with a job, which GPUs its workers"
-            " see.",
-            "admin.commands",
-            "check",
-        ),
-        "install": Leaf(
-            "Print what an administrator applies once: policies, roles, controller, node agent.",
-            "admin.commands",
-            "install",
-        ),
-        "nodes": Branch(
-            "Reserve nodes for topology jobs, or give them back.",
-            {
-                "topology": Leaf(
-                    "Reserve nodes for topology jobs; their workers get exactly the chosen GPUs.",
-                    "admin.commands",
-                    "nodes_topology",
-                    NODES,
-                ),
-                "default": Leaf(
-                    "Give nodes back to all jobs.", "admin.commands", "nodes_default", NODES
-                ),
-                "list": Leaf(
-                    "List the nodes with GPUs and who may use them.", "admin.commands", "nodes_list"
-                ),
-            },
-        ),
-        "controller": Leaf(
-            "Start waiting jobs in their turn, and look after those that run; runs until it is"
-            " stopped.",
-            "admin.commands",
-            "controller",
-        ),
-        "data": Branch(
-            "Show the data that jobs can mount.",
-            {
-                "list": Leaf(
-                    "List the bound volume claims, which --data can mount.",
-                    "jobs.data",
-                    "data_list",
-                )
-            },
-        ),
-        "whoami": Leaf("Show the name that jobs are submitted under.", "cli.cluster", "whoami"),
-        "config": Branch(
-            "Show the settings, and where each comes from.",
-            {
-                "view": Leaf(
-                    "Show the settings in the files; no server is asked.",
-                    "cli.configuration",
-                    "config_view",
-                ),
-                "schema": Leaf(
-                    "Print the JSON schema of job files (submit mpi -f), for editors.",
-                    "cli.cluster",
-                    "config_schema",
-                    STEADY,
-                ),
-            },
-        ),
-        "options": Leaf(
-            "Show the options that every command takes.", "cli.cluster", "options", STEADY
-        ),
-        "version": Leaf("Show the version of the program.", "cli.cluster", "version", STEADY),
-        "completion": Leaf(
-            "Print the completion script for bash, zsh, fish or powershell.",
-            "cli.completion",
-            "completion",
-            STEADY,
-        ),
-    },
-)
-"""The tree in the order of the help: people submit first and ask for the version last."""
+_GROUPS = {
+    "": "Submit MPI training jobs, each worker placed on the best-linked GPUs.",
+    "submit": "Submit a job.",
+    "plan": "Show where a job would go, without submitting it.",
+    "top": "Show who uses which GPUs.",
+    "topology": "Show and publish how GPUs are linked.",
+    "nodes": "Reserve nodes for topology jobs, or give them back.",
+    "data": "Show the data that jobs can mount.",
+    "config": "Show the settings, and where each comes from.",
+    "job": "Use commands by their names in arena v2: run is submit mpi, status is get; get, list,"
+    " logs, suspend, resume and delete are the same.",
+}
+"""Groups of commands, and what each is for."""
+
+_COMMANDS: Mapping[str, Leaf] = {
+    "submit mpi": Leaf(
+        "Submit an MPI job; with --gputopology each worker gets the best-linked GPUs.",
+        "jobs.submit:submit_mpi",
+    ),
+    "plan mpi": Leaf(
+        "Show where the workers of an MPI job would go and how good that is; create nothing.",
+        "jobs.submit:plan_mpi",
+    ),
+    "forecast": Leaf(
+        "Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.",
+        "forecast.command:forecast",
+    ),
+    "get": Leaf("Show one job: its state, its pods, where they run and why.", "jobs.get:get"),
+    "why": Leaf(
+        "Say why a job waits, failed or runs where it does: one verdict, its cause, what to try.",
+        "reasons.command:why",
+    ),
+    "list": Leaf("List the jobs, newest first.", "jobs.listing:list_jobs"),
+    "logs": Leaf(
+        "Show the log of a job's launcher, of another of its pods, or of all of them at once.",
+        "jobs.logs:logs",
+    ),
+    "attach": Leaf(
+        "Run a command in a job's launcher, or in another of its pods; else a shell.",
+        "jobs.attach:attach",
+    ),
+    "suspend": Leaf(
+        "Stop jobs until they are resumed; their GPUs are free for others meanwhile.",
+        "jobs.queue:suspend",
+    ),
+    "resume": Leaf(
+        "Start waiting, suspended or interrupted jobs, in order; they get a new placement.",
+        "jobs.queue:resume",
+    ),
+    "wait": Leaf(
+        "Wait until jobs are over, or run, have their nodes, have succeeded, or are gone.",
+        "jobs.wait:wait",
+    ),
+    "replan": Leaf(
+        "Stop a running job and start it again on the best GPUs there are now.",
+        "jobs.queue:replan",
+    ),
+    "delete": Leaf("Delete jobs and all that belongs to them.", "jobs.delete:delete"),
+    "prune": Leaf(
+        "Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever"
+        " their age.",
+        "jobs.prune:prune",
+    ),
+    "top node": Leaf(
+        "Show the nodes: their GPUs, the pods that use them, and their fragmentation.",
+        "nodes.top:top_node",
+    ),
+    "top job": Leaf(
+        "Show the jobs by the GPUs that they ask for; with a job, how busy its GPUs are.",
+        "jobs.top:top_job",
+    ),
+    "topology presets": Leaf(
+        "List the machines that are known by name.", "nodes.topology:topology_presets"
+    ),
+    "topology show": Leaf(
+        "Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are.",
+        "nodes.topology:topology_show",
+    ),
+    "topology discover": Leaf(
+        "Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it.",
+        "nodes.topology:topology_discover",
+    ),
+    "topology publish": Leaf(
+        "Publish in the cluster how the GPUs of a node are linked, for all to read.",
+        "nodes.topology:topology_publish",
+    ),
+    "check": Leaf(
+        "Check the cluster's features and your permissions; with a job, which GPUs its"
+        " workers see.",
+        "admin.commands:check",
+    ),
+    "install": Leaf(
+        "Print what an administrator applies once: policies, roles, controller, node agent.",
+        "admin.commands:install",
+    ),
+    "nodes topology": Leaf(
+        "Reserve nodes for topology jobs; their workers get exactly the chosen GPUs.",
+        "admin.commands:nodes_topology",
+    ),
+    "nodes default": Leaf("Give nodes back to all jobs.", "admin.commands:nodes_default"),
+    "nodes list": Leaf(
+        "List the nodes with GPUs and who may use them.", "admin.commands:nodes_list"
+    ),
+    "controller": Leaf(
+        "Start waiting jobs in their turn, and look after those that run; runs until it is"
+        " stopped.",
+        "admin.commands:controller",
+    ),
+    "data list": Leaf(
+        "List the bound volume claims, which --data can mount.", "jobs.data:data_list"
+    ),
+    "whoami": Leaf("Show the name that jobs are submitted under.", "cli.cluster:whoami"),
+    "config view": Leaf(
+        "Show the settings in the files; no server is asked.", "cli.configuration:config_view"
+    ),
+    "config schema": Leaf(
+        "Print the JSON schema of job files (submit mpi -f), for editors.",
+        "cli.cluster:config_schema",
+        steady=True,
+    ),
+    "options": Leaf(
+        "Show the options that every command takes.", "cli.cluster:options", steady=True
+    ),
+    "version": Leaf("Show the version of the program.", "cli.cluster:version", steady=True),
+    "completion": Leaf(
+        "Print the completion script for bash, zsh, fish or powershell.",
+        "cli.completion:completion",
+        steady=True,
+    ),
+}
+"""The commands in the order of the help: people submit first and ask for the version last."""
 
 _ARENA_V2 = {
     "run": "submit mpi",
     "get": "get",
     "list": "list",
     "status": "get",
-    "logs": "logs",
-    "suspend": "suspend",
-    "resume": "resume",
-    "delete": "delete",
+    **{name: name for name in ("logs", "suspend", "resume", "delete")},
 }
 """What the proposal for arena v2 calls commands (kubeflow/arena, keps/arena-v2), below `job`."""
 
@@ -264,25 +182,19 @@ ALSO = "job"
 """The group whose commands are others by another name."""
 
 
-def _found(path: str) -> Leaf | Branch:
-    one: Leaf | Branch = _TREE
-    for word in path.split():
-        assert isinstance(one, Branch)
-        one = one.commands[word]
-    return one
+def _whole() -> Branch:
+    root = Branch(_GROUPS[""], {})
+    also = {f"{ALSO} {name}": _COMMANDS[path] for name, path in _ARENA_V2.items()}
+    for path, leaf in {**_COMMANDS, **also}.items():
+        above, _, name = path.rpartition(" ")
+        below: Any = root
+        if above:
+            below = root.commands.setdefault(above, Branch(_GROUPS[above], {}))
+        below.commands[name] = leaf
+    return root
 
 
-ROOT = Branch(
-    _TREE.summary,
-    {
-        **_TREE.commands,
-        ALSO: Branch(
-            "Use commands by their names in arena v2: run is submit mpi, status is get; get, list,"
-            " logs, suspend, resume and delete are the same.",
-            {name: _found(path) for name, path in _ARENA_V2.items()},
-        ),
-    },
-)
+ROOT = _whole()
 """The whole tree."""
 
 
@@ -315,10 +227,9 @@ def _made(one: Leaf | Branch, name: str) -> Any:
         app = typer.Typer(
             rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
         )
-        module = importlib.import_module(f"arena_topo.{one.module}")
-        app.command(name, cls=ArenaCommand)(getattr(module, one.function))
+        app.command(name, cls=ArenaCommand)(one.imported())
         command: Any = typer.main.get_command(app)
-        command.kind = one.kind
+        command.steady = one.steady
         return command
     made: Any = typer.main.get_command(group(one.summary))
     made.name, made.commands = name, _Commands(one)

@@ -35,6 +35,12 @@ def forecast(
     MACHINE is a preset (topology presets), an instance type of a cloud, a node of the cluster, or a
     file: nvidia-smi topo -m, XML of NCCL, or JSON of topology show. The number is what
     nccl-tests would report as bus bandwidth of an all-reduce of large messages.
+
+    Examples:
+      # All-reduce on eight H100 of one machine
+      forecast hgx-h100
+      # Between two of these machines
+      forecast hgx-h100 --nodes 2
     """
     from arena_topo.forecast import forecasting  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.forecast import view as shown  # noqa: PLC0415 - not for help

@@ -53,6 +53,12 @@ def attach(
 
     From a terminal, it gets this terminal; in a pipe, stdin, stdout and stderr. Ends with the exit
     code of the command.
+
+    Examples:
+      # A shell in the launcher
+      attach bert
+      # A command in a worker
+      attach bert -i bert-worker-0 -- nvidia-smi
     """
     from arena_topo.engines import attaching, console  # noqa: PLC0415 - only here
 

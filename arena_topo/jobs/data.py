@@ -23,7 +23,12 @@ def data_list(
     all_namespaces: EverywhereFlag = False,
     output_format: JobsOutputFlag = Output.WIDE,
 ) -> None:
-    """List the bound volume claims, which --data can mount."""
+    """List the bound volume claims, which --data can mount.
+
+    Examples:
+      # Claims that --data can mount
+      data list
+    """
     backend = engine(everywhere)
     namespace = None if all_namespaces else namespace_of(everywhere, backend)
     found = backend.volumes(namespace)

@@ -43,7 +43,16 @@ def delete(
     ] = False,
     output_format: ActionOutputFlag = Output.WIDE,
 ) -> None:
-    """Delete jobs and all that belongs to them."""
+    """Delete jobs and all that belongs to them.
+
+    Examples:
+      # Two jobs by name
+      delete bert eval
+      # All jobs that wait
+      delete --status PENDING
+      # My jobs with a label
+      delete --mine -l team=vision
+    """
     if not names and not every and chosen == Chosen():
         raise UsageError(
             "no job is named",

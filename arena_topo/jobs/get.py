@@ -53,7 +53,16 @@ class Wanted:
 
 @spread
 def get(name: Name, wanted: Wanted, everywhere: Globals) -> None:
-    """Show one job: its state, its pods, where they run and why."""
+    """Show one job: its state, its pods, where they run and why.
+
+    Examples:
+      # State, pods and placement
+      get bert
+      # With the reason, for scripts
+      get bert --explain -o json
+      # Watch it to its end
+      get bert -w
+    """
     backend = engine(everywhere, stays=wanted.watch)
     namespace = namespace_of(everywhere, backend)
     if wanted.kind is Kind.OTHER:

@@ -66,7 +66,16 @@ class Wanted:
 
 @spread
 def list_jobs(wanted: Wanted, chosen: Chosen, everywhere: Globals) -> None:
-    """List the jobs, newest first."""
+    """List the jobs, newest first.
+
+    Examples:
+      # Jobs of all namespaces that wait or run
+      list -A --status PENDING,RUNNING
+      # With nodes, bandwidth and run time
+      list -o wide
+      # My jobs with a label
+      list --mine -l team=vision
+    """
     backend = engine(everywhere, stays=wanted.watch)
     namespace = None if wanted.all_namespaces else namespace_of(everywhere, backend)
     selector, none = chosen.labels(backend), wanted.kind is Kind.OTHER

@@ -222,7 +222,16 @@ class Wanted:
 
 @spread
 def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
-    """Show the log of a job's launcher, of another of its pods, or of all of them at once."""
+    """Show the log of a job's launcher, of another of its pods, or of all of them at once.
+
+    Examples:
+      # Follow the log of the launcher
+      logs -f bert
+      # All ranks in the order of time
+      logs bert --all
+      # What NCCL chose, beside the plan
+      logs bert --nccl
+    """
     show_logs(name, wanted, everywhere)
 
 

@@ -72,6 +72,10 @@ def prune(wanted: Wanted, everywhere: Globals) -> None:
     """Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever their age.
 
     The age of a job counts from its creation, as the AGE that kubectl shows.
+
+    Examples:
+      # What has ended more than a day ago
+      prune --since 24h --dry-run
     """
     since, dry_run = wanted.since, wanted.dry_run
     if since is None:

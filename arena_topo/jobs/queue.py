@@ -31,7 +31,12 @@ _WaitFlag = Annotated[
 def suspend(
     names: Names, everywhere: Globals, *, output_format: ActionOutputFlag = Output.WIDE
 ) -> None:
-    """Stop jobs until they are resumed; their GPUs are free for others meanwhile."""
+    """Stop jobs until they are resumed; their GPUs are free for others meanwhile.
+
+    Examples:
+      # Free the GPUs of a job
+      suspend bert
+    """
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
     brief = names_only(output_format, everywhere)
@@ -58,7 +63,12 @@ def resume(
     wait: _WaitFlag = False,
     output_format: ActionOutputFlag = Output.WIDE,
 ) -> None:
-    """Start waiting, suspended or interrupted jobs, in order; they get a new placement."""
+    """Start waiting, suspended or interrupted jobs, in order; they get a new placement.
+
+    Examples:
+      # Start a waiting job now, if it fits
+      resume bert
+    """
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
     brief = names_only(output_format, everywhere)
@@ -106,7 +116,12 @@ def _changed(name: str, how: str, *, brief: bool) -> str:
 
 @spread
 def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
-    """Stop a running job and start it again on the best GPUs there are now."""
+    """Stop a running job and start it again on the best GPUs there are now.
+
+    Examples:
+      # Move a job to better GPUs
+      replan bert
+    """
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
     backend = engine(everywhere)

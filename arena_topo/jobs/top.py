@@ -56,7 +56,14 @@ def top_job(
     refresh: RefreshFlag = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Show the jobs by the GPUs that they ask for; with a job, how busy its GPUs are."""
+    """Show the jobs by the GPUs that they ask for; with a job, how busy its GPUs are.
+
+    Examples:
+      # Jobs by the GPUs that they ask for
+      top job
+      # How busy the GPUs of a job are
+      top job bert
+    """
     backend = engine(everywhere, stays=refresh)
     namespace = namespace_of(everywhere, backend)
     heard = once(set())

@@ -35,6 +35,12 @@ def wait(
     when --timeout is over; the jobs go on. Waiting until jobs are finished ends with the code of
     the first launcher that failed. Jobs that have succeeded count as running; jobs that have failed
     do not.
+
+    Examples:
+      # Until both jobs have ended
+      wait bert eval
+      # At most ten minutes until it runs
+      wait bert --for running --timeout 10m
     """
     backend = engine(everywhere, repeating=True)
     namespace = namespace_of(everywhere, backend)

@@ -71,7 +71,14 @@ def top_node(
     refresh: RefreshFlag = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Show the nodes: their GPUs, the pods that use them, and their fragmentation."""
+    """Show the nodes: their GPUs, the pods that use them, and their fragmentation.
+
+    Examples:
+      # Who has which GPUs of a node
+      top node -d n1
+      # What the free GPUs are good for
+      top node --frag
+    """
     described = network(what.fabric, what.state)
     backend = None if what.state else engine(everywhere, stays=refresh, fabric=described)
 

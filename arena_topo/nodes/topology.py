@@ -75,7 +75,12 @@ _SourceFlag = Annotated[
 
 @spread
 def topology_presets(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) -> None:
-    """List the machines that are known by name."""
+    """List the machines that are known by name.
+
+    Examples:
+      # The names for --emulate and forecast
+      topology presets
+    """
     del everywhere
     if output_format is not Output.WIDE:
         known = [tables.machine_value(presets.machine(name, name)) for name in presets.names()]
@@ -108,7 +113,14 @@ def topology_show(
     plain: _PlainFlag = False,
     output_format: GraphOutputFlag = Output.WIDE,
 ) -> None:
-    """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are."""
+    """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are.
+
+    Examples:
+      # The links between the GPUs of a node
+      topology show n1
+      # A machine by its preset, as a picture
+      topology show dgx-a100 -o svg
+    """
     if source:
         from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
 
@@ -142,7 +154,12 @@ def topology_discover(
     plain: _PlainFlag = False,
     output_format: GraphOutputFlag = Output.WIDE,
 ) -> None:
-    """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it."""
+    """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it.
+
+    Examples:
+      # The links of this machine
+      topology discover
+    """
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
 
     del everywhere
@@ -229,7 +246,12 @@ def topology_publish(
         ),
     ] = "",
 ) -> None:
-    """Publish in the cluster how the GPUs of a node are linked, for all to read."""
+    """Publish in the cluster how the GPUs of a node are linked, for all to read.
+
+    Examples:
+      # Look before anything is written
+      topology publish n1 --preset dgx-a100 --dry-run
+    """
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.topology import published  # noqa: PLC0415 - only here
 

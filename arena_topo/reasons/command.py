@@ -26,7 +26,12 @@ def why(
     *,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
-    """Say why a job waits, failed or runs where it does: one verdict, its cause, what to try."""
+    """Say why a job waits, failed or runs where it does: one verdict, its cause, what to try.
+
+    Examples:
+      # Why does it wait, or why did it fail?
+      why bert
+    """
     from arena_topo.reasons import view as explanations  # noqa: PLC0415 - reads the solver
     from arena_topo.reasons import viewing  # noqa: PLC0415 - the verbs are loaded late
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 
 from arena_topo.cli.catalogue import Argument, Command, Option, commands
-from arena_topo.cli.examples import shell_line
+from arena_topo.cli.commands import shell_line
 from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -175,9 +175,7 @@ def page(command: Command) -> str:
     if _below(command):
         parts += ["## Commands", "", *_list(_below(command)), ""]
     if command.examples:
-        shown_lines = [
-            f"# {what}\n{shell_line(PROGRAM, words)}" for what, words in command.examples
-        ]
+        shown_lines = [f"# {what}\n{shell_line(words)}" for what, words in command.examples]
         parts += ["## Examples", "", "<!-- not run: they need jobs and machines of yours -->"]
         parts += ["```bash", "\n\n".join(shown_lines), "```", ""]
     if own(command):
