@@ -188,6 +188,31 @@ def test_fused_pods_are_named_as_they_are_planned():
     assert (found.plan.job.workers, found.plan.job.gpus) == (1, 4)
 
 
+@pytest.mark.parametrize(
+    ("on", "fused"),
+    [
+        ("dgx-0/;dgx-0/;dgx-0/;dgx-0/", "dgx-0/"),
+        ("dgx-0/0;dgx-0/3;dgx-1/1;dgx-1/2", "dgx-0/0,3;dgx-1/1,2"),
+        ("dgx-0/0,3;dgx-0/1,2", "dgx-0/0,3,1,2"),
+    ],
+)
+def test_several_pods_that_fused_makes_one_are_refused_with_the_map_to_write(on, fused):
+    world = cluster(*(node(name, V100) for name in ("dgx-0", "dgx-1")))
+    asked = {"workers": 4, "gpus": 1, "pod_shape": PodShape.FUSED}
+    with pytest.raises(UsageError, match="--on is invalid") as caught:
+        proposed(world, on=on, **asked)
+    assert caught.value.hint == f'write --on "{fused}"'
+    assert proposed(world, on=fused, **asked).plan is not None
+
+
+def test_the_best_of_an_empty_cluster_is_never_below_the_best_that_is_free():
+    world = cluster(*(node(name, V100) for name in ("dgx-0", "dgx-1")))
+    asked = {"workers": 4, "gpus": 1, "pod_shape": PodShape.FUSED}
+    found = proposed(world, on="dgx-0/0,3;dgx-1/0,3", **asked)
+    empty = found.comparison.best_empty.bandwidth.point
+    assert empty == found.best.bandwidth.point > found.plan.placement.bandwidth.point
+
+
 # ---------------------------------------------------------------- --top
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from arena_topo.bandwidth import Wire
 from arena_topo.engines import Backend
@@ -210,12 +212,18 @@ def _named(
             nearest="without --on it gets the best GPUs that are free" if best else None,
         )
     request = _as_bound(plan)
+    comparison, idle = compare(request, cluster, set_aside), cluster.idle()
+    free = shape.shaped(job, idle, backend, api=api)
+    if free.workers != asked.job.workers:
+        # The placement named has pods of another size than the best on an empty cluster.
+        empty = Solver(idle).find(planning.request_of(free, cluster, backend, api=api))
+        comparison = replace(comparison, best_empty=empty)
     return replace(
         found,
         plan=plan,
         refused=refused,
         request=request,
-        comparison=compare(request, cluster, set_aside),
+        comparison=comparison,
         named=True,
         best=None if best is None else _valued(best, cluster),
     )
@@ -437,6 +445,8 @@ def named(
     not what the job asks for.
     """
     workers = _read(text)
+    if job.pod_shape is PodShape.FUSED and (best is None or len(best.assignments) != len(workers)):
+        _check_fused(workers)
     job = _shaped(job, len(workers), version(backend, api))
     nodes = {node.name: node for node in cluster.nodes}
     for at, name, gpus in workers:
@@ -472,12 +482,27 @@ def _read(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
         raise _wrong(str(error)) from None
 
 
-def _wrong(why: str) -> UsageError:
-    return UsageError(
-        "--on is invalid",
-        why=why,
-        hint='name the node and the GPUs of each worker: --on "node-a/0,3;node-b/1,2"',
-    )
+def _wrong(
+    why: str,
+    hint: str = 'name the node and the GPUs of each worker: --on "node-a/0,3;node-b/1,2"',
+) -> UsageError:
+    return UsageError("--on is invalid", why=why, hint=hint)
+
+
+def _check_fused(pods: Sequence[tuple[int, str, tuple[int, ...]]]) -> None:
+    """Refuse several pods of each node, of which --pod-shape fused makes one."""
+    by_node: dict[str, list[tuple[int, ...]]] = {}
+    for _at, node, gpus in pods:
+        by_node.setdefault(node, []).append(gpus)
+    each = math.gcd(*map(len, by_node.values()))
+    if each > 1:
+        fused = [
+            f"{node}/{','.join(map(str, chain(*some[at : at + each])))}"
+            for node, some in by_node.items()
+            for at in range(0, len(some), each)
+        ]
+        why = f"--pod-shape fused makes one pod of each {each} that it names on a node"
+        raise _wrong(why, f'write --on "{";".join(fused)}"')
 
 
 def _shaped(job: MPIJob, pods: int, api: ApiVersion) -> MPIJob:
