@@ -37,7 +37,7 @@ KUBELETS = bool(os.environ.get("ARENA_TOPO_TEST_KUBELETS"))
 KUBELET = "arena-topo.io/kubelet"
 """Label of the machines whose kubelet the cluster simulates."""
 LABEL = "arena-topo.io/test"
-PATIENCE = 60.0
+PATIENCE = 180.0
 HEARTBEAT = 5.0
 """Seconds between two signs of life of a machine; 40 without one make it unreachable."""
 

@@ -62,7 +62,7 @@ def run(
     words: Sequence[str],
     *,
     input: Any = None,  # noqa: A002  as subprocess.run names it
-    timeout: float = 60.0,
+    timeout: float = 180.0,
     **more: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Run the program to its end; what it writes is captured unless `more`, Popen's, says else."""

@@ -13,7 +13,7 @@ from worlds import WORLDS, World
 from arena_topo.engines.lines import LONGEST, Following, Line, LogOptions, Notice, Source, Turn
 
 FOLLOW = LogOptions(follow=True)
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds after which what should have come is missing."""
 
 

@@ -26,7 +26,7 @@ from fake_terminal import FakeTerminal
 from starting import Server
 
 COLUMNS, ROWS = 100, 60
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds that a command may take, on a machine that does other things as well."""
 
 AGAIN = 3.0
