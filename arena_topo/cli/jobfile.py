@@ -18,9 +18,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from arena_topo.argv import shell_command
 from arena_topo.cli.options import PROGRAM, Globals
@@ -28,10 +28,13 @@ from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, encoding, whole
 from arena_topo.flag import Flag, flags_of, kinds_of, spelling
-from arena_topo.job import WORKING_DIR, Device, Duration, KeyValue, MPIJob, Quantity
+from arena_topo.job import Device, Duration, KeyValue, MPIJob, Quantity
 
 Node = Any
 """A node of PyYAML's, which is loaded only where there is a file."""
+
+Keys = tuple[str | int, ...]
+"""Where a value stands: the keys of mappings, and places in lists."""
 
 Pairs = list[tuple[str, str]]
 """Fields of a job, each with a text as typed."""
@@ -48,6 +51,9 @@ _TAGS = frozenset(
 )
 """What plain values and collections are by themselves; other tags want something of a reader."""
 
+_DEEPEST = 6
+"""Keys and places that lead to a value; those of jobs have four at most."""
+
 _MOST_VALUES = 20_000
 """Keys and values that a file may have: as many as an object of etcd has room for, and some seconds
 of reading."""
@@ -62,16 +68,14 @@ def own_keys() -> dict[str, str]:
 # ---------------------------------------------------------------- the words of arena v2
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(NamedTuple):
     """A key of arena v2 that may say nothing else than what is so anyway, and why."""
 
     value: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(NamedTuple):
     """A list of arena v2: the keys of an item, and what flags an item becomes.
 
     `becomes` raises ValueError for an item that no flag can say.
@@ -127,56 +131,42 @@ def _toleration(item: Mapping[str, str]) -> Pairs:
     return [("toleration", text)]
 
 
-_SLOTS = "slots_per_worker"
-_CODE = "local_path"
 _RESOURCE = r"/|^hugepages-|^ephemeral-storage$"
 """What the names of resources other than cpu and memory look like (kubernetes.io, Manage Resources
 for Containers); anything else is a slip of the pen."""
 
-ARENA: Mapping[str, Any] = {
+ARENA: Mapping[str, str | Only | Items] = {
     "version": Only("0.1.0", "it is the version of arena's schema that is known"),
     "description": "annotation kubernetes.io/description",
     "labels": "label",
     "annotations": "annotation",
     "run": COMMAND,
     "working_dir": "working-dir",
-    "framework": {
-        "name": Only("mpi", "only MPI jobs are submitted"),
-        "options": {
-            _SLOTS: _SLOTS,
-            "mounts_on_launcher": "mounts-on-launcher",
-            "run_launcher_as_worker": Only("false", "the launcher runs no rank"),
-        },
-    },
+    "framework name": Only("mpi", "only MPI jobs are submitted"),
+    "framework options mounts_on_launcher": "mounts-on-launcher",
+    "framework options run_launcher_as_worker": Only("false", "the launcher runs no rank"),
     "envs": "env",
-    "worker": {
-        "replicas": "workers",
-        "resources": {"cpu": "cpu", "memory": "memory", "nvidia.com/gpu": "gpus", "*": "device"},
-    },
-    "launcher": {
-        "replicas": Only("1", "there is one launcher"),
-        "resources": {
-            "cpu": "launcher-cpu",
-            "memory": "launcher-memory",
-            "nvidia.com/gpu": Only("0", "the launcher gets no GPU"),
-        },
-    },
-    "sync": Items(("git", "rsync", "branch", "image", _CODE), _sync),
+    "worker replicas": "workers",
+    "worker resources cpu": "cpu",
+    "worker resources memory": "memory",
+    "worker resources nvidia.com/gpu": "gpus",
+    "worker resources": "device",
+    "launcher replicas": Only("1", "there is one launcher"),
+    "launcher resources cpu": "launcher-cpu",
+    "launcher resources memory": "launcher-memory",
+    "launcher resources nvidia.com/gpu": Only("0", "the launcher gets no GPU"),
+    "sync": Items(("git", "rsync", "branch", "image"), _sync),
     "storages": Items(("name", "mount_path", "pvc", "hostpath", "shm"), _storage),
-    "scheduling": {
-        "priority_class_name": "priority",
-        "gang": {"enabled": "gang"},
-        "scheduler_name": "scheduler",
-        "node_selector": "selector",
-        "tolerations": Items(("key", "operator", "value", "effect"), _toleration),
-        "affinity": {"policy": Only("none", "--gputopology works out who shares nodes")},
-    },
-    "lifecycle": {
-        "clean_pod_policy": "clean-task-policy",
-        "active_deadline": "running-timeout",
-        "ttl_after_finished": "ttl-after-finished",
-        "backoff_limit": "retry",
-    },
+    "scheduling priority_class_name": "priority",
+    "scheduling gang enabled": "gang",
+    "scheduling scheduler_name": "scheduler",
+    "scheduling node_selector": "selector",
+    "scheduling tolerations": Items(("key", "operator", "value", "effect"), _toleration),
+    "scheduling affinity policy": Only("none", "--gputopology works out who shares nodes"),
+    "lifecycle clean_pod_policy": "clean-task-policy",
+    "lifecycle active_deadline": "running-timeout",
+    "lifecycle ttl_after_finished": "ttl-after-finished",
+    "lifecycle backoff_limit": "retry",
     "image_pull_policy": "image-pull-policy",
     "image_pull_secrets": "image-pull-secret",
     "service_account": "service-account",
@@ -184,13 +174,14 @@ ARENA: Mapping[str, Any] = {
     "host_network": "hostNetwork",
     "host_ipc": "hostIPC",
     "host_pid": "hostPID",
-    "logging": {
-        "tensorboard": {"enabled": "tensorboard", "logdir": "logdir", "image": "tensorboard-image"}
-    },
+    "logging tensorboard enabled": "tensorboard",
+    "logging tensorboard logdir": "logdir",
+    "logging tensorboard image": "tensorboard-image",
 }
 """The keys of arena v2 (kubeflow/arena, keps/arena-v2/yaml-schema.md, version 0.1.0) that can be
-said with flags: the key of ours that means the same, perhaps one KEY of it. `name`, `namespace`,
-`image` and `shell` are spelled as ours. `*` is any other resource.
+said with flags, with those above them: the key of ours that means the same, perhaps one KEY of it.
+`name`, `namespace`, `image` and `shell` are spelled as ours. What else is below `worker resources`
+is a resource.
 
 Its defaults are not taken over: what a file leaves open is as it is without that flag.
 """
@@ -205,8 +196,7 @@ def _hours(text: str) -> str:
 # ---------------------------------------------------------------- reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFile:
+class JobFile(NamedTuple):
     """What a file says: its command, None without one, and a layer for each flag and its line."""
 
     command: str | None
@@ -223,17 +213,17 @@ def read(path: str, params: Iterable[Any], given: Sequence[tuple[str, str]] = ()
         if path == STDIN and (other, STDIN) in given:
             raise UsageError(f"--file and --{other} cannot both be standard input")
     name = "standard input" if path == STDIN else path
-    options = {text for param in params for text in param.opts}
-    file = _File(name, options)
+    file = _File(name, {text for param in params for text in param.opts})
     file.read(_composed(_text(path, name), name))
     # A job is called by its name or by the start of one; of the two the line's wins.
     named = any(field in _NAMES for field, _text in given)
+    command = [one.text for one in file.said.pop(COMMAND, ())]
     layers = tuple(
-        Layer(f"{name}, line {line}", tuple((field, text) for text in texts))
-        for field, (line, texts) in file.said.items()
-        if field != COMMAND and not (named and field in _NAMES)
+        Layer(f"{name}, line {said[0].line}", tuple((field, one.text) for one in said))
+        for field, said in file.said.items()
+        if not (named and field in _NAMES)
     )
-    return JobFile(command=file.value(COMMAND), layers=layers)
+    return JobFile(shell_command(command) if command else None, layers)
 
 
 def _text(path: str, name: str) -> str:
@@ -280,203 +270,204 @@ def _composed(text: str, name: str) -> Node:
         raise UsageError(f"{name}: line {line}: {what}", hint=_FORM) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = 0 if mark is None else mark.line + 1
         what = f"not YAML: {error.problem}"
         if error.problem == "but found another document":
             what = "a second document begins, and one file is one job"
-        raise UsageError(f"{name}: line {line}: {what}", hint=_FORM) from error
+        raise UsageError(
+            f"{name}: line {mark.line + 1 if mark else 0}: {what}", hint=_FORM
+        ) from error
     if node is None or (node.id == "scalar" and not node.value):
         raise UsageError(f"{name}: the file is empty", hint=_FORM)
     return node
 
 
+class _Value(NamedTuple):
+    """What a file says of a field: one text, the key that says it, and its line."""
+
+    text: str
+    source: Keys
+    line: int
+
+
 class _File:
     """A job file under examination; every complaint names it, the line and the key.
 
-    `said` has the texts of each field, and the line of the first.
+    `said` has what is said of each field of a job.
     """
 
     def __init__(self, name: str, options: set[str]) -> None:
-        self.said: dict[str, tuple[int, list[str]]] = {}
+        self.said: dict[str, list[_Value]] = {}
         self._name, self._options = name, options
-        self._keys: dict[str, str] = {}
-        self._own = own_keys()
-        self._kinds = kinds_of(MPIJob)
-        self._agree: list[tuple[str, int, str, Callable[[], str]]] = []
+        self._own, self._kinds = own_keys(), kinds_of(MPIJob)
+        self._known: dict[Keys, str | Only | Items] = {
+            **{(key,): key for key in self._own},
+            **{tuple(path.split(" ")): target for path, target in ARENA.items()},
+        }
+        self._left = _MOST_VALUES
 
     def read(self, root: Node) -> None:
         """Take down what the file says."""
-        for key, node, line in self._mapping(root, ""):
-            if key in self._own:
-                self._flag(key, key, node, line)
+        if root.id != "mapping":
+            self._wrong((), 1, f"is {_SHAPES[root.id]}, not a mapping")
+        items: dict[Keys, tuple[Items, int, dict[str, str]]] = {}
+        for keys, line, text in self._leaves(root, (), 1):
+            start = next((at for at in range(len(keys), 0, -1) if keys[:at] in self._known), 0)
+            target, rest = self._known.get(keys[:start]), keys[start:]
+            if target is None or (target == "device" and start > 1 and not _resource(rest)):
+                self._unread(keys, line, text)
+            elif isinstance(target, Items):
+                found = items.setdefault(keys[: start + 1], (target, line, {}))
+                self._item(found, keys, start, line, text)
+            elif isinstance(target, Only):
+                if text is not None and (rest or text.lower() != target.value.lower()):
+                    what = f"can only be {target.value}, got {text!r}"
+                    self._wrong(keys, line, what, why=target.why)
             else:
-                self._arena(ARENA, key, key, node, line)
-        for key, line, text, wanted in self._agree:
-            if text.rstrip("/") != wanted():
-                self._wrong(key, line, f"can only be {wanted()}, got {text!r}")
-
-    def value(self, field: str) -> str | None:
-        """What is said of a field that has one value."""
-        return self.said[field][1][-1] if field in self.said else None
-
-    def _arena(self, known: Mapping[str, Any], key: str, path: str, node: Node, line: int) -> None:
-        """A key of arena's with its value; `path` is all of it."""
-        target = known.get(key)
-        if target is None and "*" in known and re.search(_RESOURCE, key):
-            target = f"{known['*']} {key}"
-        if target is None:
-            self._unknown(path, line, [*known, *(self._own if known is ARENA else ())])
-        if _null(node):
-            return
-        if isinstance(target, Mapping):
-            for name, value, at in self._mapping(node, path):
-                self._arena(target, name, f"{path}.{name}", value, at)
-        elif isinstance(target, Items):
-            self._items(target, path, node, line)
-        elif isinstance(target, Only):
-            text = self._scalar(node, path)
-            if text.lower() != target.value.lower():
-                what = f"can only be {target.value}, got {text!r}"
-                self._wrong(path, line, what, why=target.why)
-        elif target == _SLOTS:
-            text = self._scalar(node, path)
-            self._agree.append((path, line, text, self._slots))
-        else:
-            self._flag(target, path, node, line)
-
-    def _items(self, items: Items, path: str, node: Node, line: int) -> None:
-        if node.id != "sequence":
-            self._wrong(path, line, f"is {_shape(node)}, not a list")
-        for at, one in enumerate(node.value):
-            here = f"{path}[{at}]"
-            found: dict[str, str] = {}
-            start = one.start_mark.line + 1
-            for name, value, where in self._mapping(one, here):
-                if name not in items.keys:
-                    self._unknown(f"{here}.{name}", where, items.keys)
-                if _null(value):
-                    continue
-                found[name] = self._scalar(value, f"{here}.{name}")
-                if name == _CODE:
-                    self._agree.append((f"{here}.{name}", where, found[name], self._code))
+                self._flag(target, keys, start, line, text)
+        for source, (kind, line, values) in items.items():
             try:
-                pairs = items.becomes(found) if found else []
+                pairs = kind.becomes(values) if values else []
             except ValueError as error:
-                self._wrong(here, start, str(error))
+                self._wrong(source, line, str(error))
             for field, text in pairs:
-                self._say(field, path, start, [text])
+                self._say(field, source, line, text)
 
-    def _slots(self) -> str:
-        """How many slots a worker has: one for each GPU, at least one."""
-        gpus = self.value("gpus") or "0"
-        return "1" if gpus == "0" else gpus
-
-    def _code(self) -> str:
-        """Where code is put: into the folder code of the working directory."""
-        return f"{(self.value('working_dir') or WORKING_DIR).rstrip('/')}/code"
-
-    def _flag(self, target: str, path: str, node: Node, line: int) -> None:
-        """The values of a flag: one, a list, or a mapping where the flag takes KEY=VALUE."""
-        key, _, part = target.partition(" ")
-        field = self._own[key]
-        kind, several, _ = self._kinds.get(field, (str, False, False))
-        if _null(node):
-            return
-        if part or not several:
-            listed = field == COMMAND and node.id == "sequence"
-            texts = self._list(node, path) if listed else [self._scalar(node, path)]
-            if listed:
-                texts = [shell_command(texts)] if texts else []
-        elif node.id == "mapping" and issubclass(kind, KeyValue | Device):
-            texts = []
-            for name, value, at in self._mapping(node, path):
-                if "=" in name:
-                    self._wrong(f"{path}.{name}", at, "has a '=' in its key")
-                texts.append(f"{name}={self._scalar(value, f'{path}.{name}')}")
-        elif node.id == "sequence":
-            texts = self._list(node, path)
-        else:
-            mapping = "a mapping such as {A: B}" if issubclass(kind, KeyValue | Device) else ""
-            wanted = mapping or "a list such as [A, B]"
-            self._wrong(path, line, f"is {_shape(node)}, not {wanted}")
-        if kind is Duration and path != key:
-            texts = [_hours(text) for text in texts]
-        self._say(field, path, line, [f"{part}={text}" for text in texts] if part else texts)
-
-    def _list(self, node: Node, path: str) -> list[str]:
-        return [self._scalar(one, f"{path}[{at}]") for at, one in enumerate(node.value)]
-
-    def _say(self, field: str, path: str, line: int, texts: Sequence[str]) -> None:
-        """Take down what a key says of a field; nothing may be said twice."""
-        start, before = self.said.get(field, (line, []))
-        kind, several, _ = self._kinds.get(field, (str, False, False))
-        names = {text.partition("=")[0] for text in before}
-        paired = isinstance(kind, type) and issubclass(kind, KeyValue | Device)
-        if (before and not several) or (
-            paired and not names.isdisjoint(text.partition("=")[0] for text in texts)
-        ):
-            twice = f"says again what {self._keys[field]} says in line {start}"
-            self._wrong(path, line, twice, hint="say it once")
-        if texts:
-            self.said[field] = (start, [*before, *texts])
-            self._keys.setdefault(field, path)
-
-    # ------------------------------------------------------------ nodes
-
-    def _mapping(self, node: Node, path: str) -> Iterator[tuple[str, Node, int]]:
-        """The keys of a mapping with their values and lines; none may be there twice."""
-        if node.id != "mapping":
-            self._wrong(path, node.start_mark.line + 1, f"is {_shape(node)}, not a mapping")
-        self._untagged(node, path)
-        seen: dict[str, int] = {}
-        for name, value in node.value:
-            line = name.start_mark.line + 1
-            if name.id != "scalar":
-                self._wrong(path, line, "has a key that is no text")
-            key = _joined(name.value)
-            if key in seen:
-                whole_path = f"{path}.{key}" if path else key
-                self._wrong(whole_path, line, f"is there twice; first in line {seen[key]}")
-            seen[key] = line
-            yield key, value, line
-
-    def _scalar(self, node: Node, key: str) -> str:
-        line = node.start_mark.line + 1
-        if node.id != "scalar":
-            self._wrong(key, line, f"is {_shape(node)}, not one value")
-        self._untagged(node, key)
-        if _null(node):
-            self._wrong(key, line, "has no value", hint='write "" for an empty one')
-        return _joined(node.value)
-
-    def _untagged(self, node: Node, key: str) -> None:
+    def _leaves(self, node: Node, keys: Keys, line: int) -> Iterator[tuple[Keys, int, str | None]]:
+        """Every value with its keys and line, None for one that says nothing."""
+        self._left -= 1
         if node.tag not in _TAGS:
-            self._wrong(key, node.start_mark.line + 1, f"has the tag {node.tag}, which is not read")
+            self._wrong(keys, line, f"has the tag {node.tag}, which is not read")
+        if len(keys) > _DEEPEST or self._left < 0:
+            self._wrong(keys[:1], line, "is nested too deeply, or has too many values")
+        if node.id == "scalar":
+            null = node.tag.endswith(":null") and node.style is None
+            yield keys, line, None if null else _joined(node.value)
+        elif not node.value:
+            yield keys, line, None
+        elif node.id == "sequence":
+            for at, one in enumerate(node.value):
+                yield from self._leaves(one, (*keys, at), one.start_mark.line + 1)
+        else:
+            seen: dict[str, int] = {}
+            for name, value in node.value:
+                at = name.start_mark.line + 1
+                if name.id != "scalar":
+                    self._wrong(keys, at, "has a key that is no text")
+                key = _joined(name.value)
+                if key in seen:
+                    self._wrong((*keys, key), at, f"is there twice; first in line {seen[key]}")
+                seen[key] = at
+                yield from self._leaves(value, (*keys, key), at)
 
-    def _unknown(self, path: str, line: int, known: Iterable[str]) -> NoReturn:
-        key = path.rpartition(".")[2]
+    def _flag(self, target: str, keys: Keys, start: int, line: int, text: str | None) -> None:
+        """A value of a flag: its one, an item of a list, or KEY=VALUE of a mapping."""
+        name, _, part = target.partition(" ")
+        rest, field = keys[start:], self._own[name]
+        kind, several, _ = self._kinds.get(field, (str, False, False))
+        paired = issubclass(kind, KeyValue | Device)
+        if text is None and not rest:
+            return
+        if len(rest) > 1:
+            self._wrong(keys[: start + 1], line, f"is {_shape(rest[1:])}, not one value")
+        shapes = ["one value"] if part or not several else ["a list such as [A, B]"]
+        shapes += ["a mapping such as {A: B}"] * (paired and not part)
+        shapes += ["a list"] * (field == COMMAND)
+        if not any(one.startswith(_shape(rest)) for one in shapes):
+            self._wrong(keys[:start], line, f"is {_shape(rest)}, not {shapes[-1]}")
+        if text is None:
+            self._wrong(keys, line, "has no value", hint='write "" for an empty one')
+        if rest and isinstance(rest[0], str):
+            part = rest[0]
+            if "=" in part:
+                self._wrong(keys, line, "has a '=' in its key")
+        if kind is Duration and keys[:start] != (name,):
+            text = _hours(text)
+        self._say(field, keys[:start], line, f"{part}={text}" if part else text)
+
+    def _item(
+        self,
+        found: tuple[Items, int, dict[str, str]],
+        keys: Keys,
+        start: int,
+        line: int,
+        text: str | None,
+    ) -> None:
+        """A value of an item of a list."""
+        items, _line, values = found
+        match keys[start:]:
+            case (int(), str(key), *below):
+                if key not in items.keys:
+                    self._unknown(keys[: start + 2], line, items.keys)
+                if below:
+                    self._wrong(keys[: start + 2], line, f"is {_shape(below)}, not one value")
+                if text is not None:
+                    values[key] = text
+            case (int(), *below):
+                self._wrong(keys[: start + 1], line, f"is {_shape(below)}, not a mapping")
+            case rest:
+                if text is not None:
+                    self._wrong(keys[:start], line, f"is {_shape(rest)}, not a list")
+
+    def _say(self, field: str, source: Keys, line: int, text: str) -> None:
+        """Take down what a key says of a field; nothing may be said twice."""
+        kind, several, _ = self._kinds.get(field, (str, False, False))
+        paired = issubclass(kind, KeyValue | Device)
+        name = text.partition("=")[0]
+        for before in self.said.get(field, ()):
+            if before.source != source and (
+                not several or (paired and before.text.partition("=")[0] == name)
+            ):
+                twice = f"says again what {_path(before.source)} says in line {before.line}"
+                self._wrong(source, line, twice, hint="say it once")
+        self.said.setdefault(field, []).append(_Value(text, source, line))
+
+    def _unread(self, keys: Keys, line: int, text: str | None) -> None:
+        """Refuse a key that is not known, or a value where keys are to be."""
+        for depth, key in enumerate(keys):
+            above = [known for known in self._known if known[:depth] == keys[:depth]]
+            beside = [str(known[depth]) for known in above if len(known) > depth]
+            if isinstance(key, int):
+                self._wrong(keys[:depth], line, "is a list, not a mapping")
+            if key not in beside:
+                self._unknown(keys[: depth + 1], line, beside)
+        if text is not None:
+            self._wrong(keys, line, "is one value, not a mapping")
+
+    def _unknown(self, keys: Keys, line: int, known: Iterable[str]) -> NoReturn:
         # Without what people mix up: capitals, dashes, underscores.
-        plain = {re.sub(r"[-_]", "", one.lower()): one for one in known}
-        near = difflib.get_close_matches(re.sub(r"[-_]", "", key.lower()), plain, n=1)
+        plain = {re.sub(r"[-_]", "", one.lower()): one for one in reversed(list(known))}
+        key = re.sub(r"[-_]", "", str(keys[-1]).lower())
+        near = difflib.get_close_matches(key, plain, n=1)
         hint = f"did you mean {plain[near[0]]}?" if near else _FORM
-        if f"--{path}" in self._options:
-            hint = f"a file says what the job is; say --{path} on the command line"
-        self._wrong(path, line, "is not known", hint=hint)
+        if f"--{_path(keys)}" in self._options:
+            hint = f"a file says what the job is; say --{_path(keys)} on the command line"
+        self._wrong(keys, line, "is not known", hint=hint)
 
     def _wrong(
-        self, key: str, line: int, what: str, *, why: str | None = None, hint: str | None = None
+        self, keys: Keys, line: int, what: str, *, why: str | None = None, hint: str | None = None
     ) -> NoReturn:
-        subject = key or "the file"
+        subject = _path(keys) or "the file"
         raise UsageError(f"{self._name}: line {line}: {subject} {what}", why=why, hint=hint)
 
 
-def _null(node: Node) -> bool:
-    """Whether nothing is said: the key stands alone, or with null."""
-    return bool(node.id == "scalar" and node.tag.endswith(":null") and node.style is None)
+def _path(keys: Keys) -> str:
+    """Keys as a person writes them: `sync[0].git`."""
+    text = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in keys)
+    return text.removeprefix(".")
 
 
-def _shape(node: Node) -> str:
-    return {"mapping": "a mapping", "sequence": "a list", "scalar": "one value"}[node.id]
+_SHAPES = {"mapping": "a mapping", "sequence": "a list", "scalar": "one value"}
+
+
+def _shape(rest: Sequence[str | int]) -> str:
+    """What stands where these keys and places are below."""
+    if not rest:
+        return _SHAPES["scalar"]
+    return _SHAPES["sequence" if isinstance(rest[0], int) else "mapping"]
+
+
+def _resource(rest: Keys) -> bool:
+    return bool(rest) and re.search(_RESOURCE, str(rest[0])) is not None
 
 
 def _joined(text: str) -> str:
@@ -496,8 +487,8 @@ _PLAIN: Schema = {"type": ["string", "number", "boolean"]}
 _SPAN = r"(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|ms|us|ns|m|s))+|0"
 """A time span as Go writes it (time.ParseDuration)."""
 
-_DAYS = r"0|(\d+d)?(\d+(\.\d*)?(h|ms|us|ns|m|s))*"
-"""A time span that may have days."""
+_DAYS = r"^\d+d(\d+(\.\d*)?(h|ms|us|ns|m|s))*$"
+"""A time span that has days."""
 
 _AMOUNT = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
 """A Kubernetes quantity, as `Quantity` reads it."""
@@ -538,7 +529,7 @@ def schema() -> Schema:
         "description": "The flags of `arena-topo submit mpi`, in their own words or in those of"
         " arena v2's schema 0.1.0. Flags on the command line win.",
         "type": "object",
-        "properties": own | _of_arena(ARENA)["properties"],
+        "properties": own | _of_arena(),
         "additionalProperties": False,
     }
 
@@ -581,45 +572,38 @@ def _value(kind: Any, flag: Flag) -> Schema:
     return {"type": "string"}
 
 
-def _of_arena(known: Mapping[str, Any]) -> Schema:
-    """What a mapping of arena v2 may be."""
-    made: Schema = {
-        "type": "object",
-        "properties": {name: _of_key(one) for name, one in known.items() if name != "*"},
-        "additionalProperties": False,
-    }
-    if "*" in known:
-        made["patternProperties"] = {_RESOURCE: _QUANTITY}
-    return made
+def _of_arena() -> Schema:
+    """What the keys of arena v2 may be."""
+    found: Schema = {}
+    for path, target in ARENA.items():
+        *above, key = path.split(" ")
+        place = found
+        for one in above:
+            place = place.setdefault(one, _object())["properties"]
+        if key in place:  # the resources that have no key of their own
+            place[key]["patternProperties"] = {_RESOURCE: _QUANTITY}
+        else:
+            place[key] = _of_key(target)
+    return found
 
 
-def _of_key(target: Any) -> Schema:
+def _object(*keys: str) -> Schema:
+    properties = dict.fromkeys(keys, _PLAIN)
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _of_key(target: str | Only | Items) -> Schema:
     """What a key of arena v2 may be, by what it becomes."""
-    if isinstance(target, Mapping):
-        return _of_arena(target)
     if isinstance(target, Items):
-        return {"type": "array", "items": _of_arena(dict.fromkeys(target.keys, _SLOTS))}
+        return {"type": "array", "items": _object(*target.keys)}
     if isinstance(target, Only):
         # As an editor's reader of YAML may see it.
         seen: dict[str, Any] = {"false": False, "0": 0, "1": 1}
         enum = dict.fromkeys([target.value, seen.get(target.value, target.value)])
         return {"description": f"Only so: {target.why}.", "enum": list(enum)}
-    key, _, part = target.partition(" ")
-    return _of_same(key, anything=bool(part) or key == _SLOTS)
-
-
-def _of_same(key: str, *, anything: bool) -> Schema:
-    """What a key of arena v2 may be that means the same as one of ours."""
-    if key == COMMAND:
-        return {"description": "What the job runs, a line for its shell.", "type": "string"}
-    if anything:
-        return {"type": ["string", "number"]}
-    field = own_keys()[key]
-    kind = kinds_of(MPIJob)[field][0]
-    help_text = flags_of(MPIJob)[field].help.replace("; repeat for more", "")
-    if issubclass(kind, KeyValue):
-        return {"description": help_text, **_pairs(kind)}
-    if kind is Duration:
-        spans = [{"type": "string", "pattern": f"^({_DAYS})$"}, {"const": 0}]
-        return {"description": help_text, "anyOf": spans}
-    return {"$ref": f"#/properties/{key}"}
+    same = {"$ref": f"#/properties/{target}"}
+    if " " in target:
+        return _PLAIN
+    if kinds_of(MPIJob)[own_keys()[target]][0] is Duration:
+        return {"anyOf": [same, {"type": "string", "pattern": _DAYS}]}
+    return same
