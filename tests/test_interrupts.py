@@ -56,8 +56,8 @@ def test_an_interrupted_wait_for_gpus_says_who_starts_the_job(full):
         rest = waits.stderr.read()
     assert waits.returncode == 130
     assert rest == (
-        "The job demo waits without GPUs; arena-topo resume demo -n default starts it when it"
-        " fits; end it: arena-topo delete demo -n default\n"
+        "The job demo goes on. Come back: arena-topo logs -f demo -n default; end it:"
+        " arena-topo delete demo -n default\n"
     )
 
 
@@ -141,11 +141,11 @@ def test_a_time_that_is_over_while_an_error_is_written_is_no_traceback(monkeypat
 
         rang = False
 
-        def isatty(self) -> bool:
+        def write(self, text: str) -> int:
             if not self.rang:
                 self.rang = True
                 raise stopping.OutOfTime
-            return False
+            return super().write(text)
 
     monkeypatch.setattr(sys, "stderr", Rings())
     code = cli.run(["list", "--kubeconfig", "/nonexistent"])

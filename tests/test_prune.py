@@ -203,8 +203,7 @@ def test_on_a_terminal_the_jobs_are_shown_and_the_answer_is_no_unless_said(
     one_arena.finished("one")
     one_arena.finished("two", 1)
     with program.at_terminal(line(one_arena), encoding="utf-8", timeout=30) as terminal:
-        terminal.expect(r"NAME  STATUS     AGE\r\n")
-        terminal.expect(r"one   SUCCEEDED  1h\r\ntwo   FAILED     1h\r\n")
+        terminal.expect(r"Delete mpijob one with Age 1h\r\nDelete mpijob two with Age 1h\r\n")
         terminal.expect_exact("Delete these 2 jobs and all that belongs to them? [y/N] ")
         terminal.sendline(answer)
         terminal.expect(pexpect.EOF)

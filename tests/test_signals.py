@@ -162,11 +162,12 @@ def test_a_signal_ends_wait_which_says_with_what_it_goes_on(place, number):
         code, said = interrupted(waits, number)
     assert code == CODES[number]
     assert said.endswith(
-        "The job demo goes on. Come back: arena-topo wait demo --for succeeded -n default\n"
+        "The job demo is left as it is. Come back: arena-topo wait demo --for succeeded"
+        " -n default\n"
     )
 
 
-def test_a_signal_ends_the_waiting_for_several_jobs_and_says_that_they_go_on(local_place):
+def test_a_signal_ends_the_waiting_for_several_jobs_and_says_how_to_come_back(local_place):
     for name in ("one", "two"):
         local_place.submit(name)
         local_place.world.start(name)
@@ -175,7 +176,10 @@ def test_a_signal_ends_the_waiting_for_several_jobs_and_says_that_they_go_on(loc
         heard(waits, "The Job two is")
         assert interrupted(waits) == (
             130,
-            "The jobs go on. Come back: arena-topo wait one two --for finished -n default\n",
+            (
+                "The jobs are left as they are. Come back: arena-topo wait one two --for finished"
+                " -n default\n"
+            ),
         )
 
 
@@ -190,8 +194,8 @@ def test_a_signal_ends_the_waiting_for_a_job_that_does_not_go_on_by_itself(livin
         assert interrupted(waits) == (
             130,
             (
-                "The job demo waits without GPUs; arena-topo resume demo -n default starts it"
-                " when it fits. Come back: arena-topo wait demo --for finished -n default\n"
+                "The job demo is left as it is. Come back: arena-topo wait demo --for finished"
+                " -n default\n"
             ),
         )
 

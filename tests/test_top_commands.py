@@ -19,7 +19,7 @@ from kube_objects import group, node, pod
 from worlds import KubernetesWorld
 
 from arena_topo import cli
-from arena_topo.cli import renewing
+from arena_topo.cli import watching
 from arena_topo.clusters import view
 from arena_topo.clusters.records import MEMORY_GIVEN
 from arena_topo.engines import Options
@@ -230,7 +230,7 @@ def test_what_changes_is_seen_of_a_node_on_a_terminal_of_24_rows(tmp_path: Path)
 
 
 def test_the_same_note_is_not_told_again_at_every_look(capfd: pytest.CaptureFixture[str]):
-    heard = renewing.once(set())
+    heard = watching.once(set())
     heard("nothing is measured")
     heard("nothing is measured")
     assert capfd.readouterr().err == "note: nothing is measured\n"

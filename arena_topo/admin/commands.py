@@ -347,5 +347,6 @@ def controller(
     from arena_topo.admin import controller as loop  # noqa: PLC0415 - for this command only
 
     backend = engine(everywhere)
-    with coming_back(f"{PROGRAM} controller; all it knows is written on the jobs"):
+    back = f"{PROGRAM} controller; all it knows is written on the jobs"
+    with coming_back(back, "The jobs go on."):
         loop.run(backend, ack=ack, once=once, tell=remark)

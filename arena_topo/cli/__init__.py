@@ -51,8 +51,8 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code. Nothing escapes as a traceback."""
     listen(LogLevel.INFO)
-    keep_styles()
     try:
+        keep_styles()
         return _ended(arguments)
     except (KeyboardInterrupt, typer.Abort):
         return stopping.code()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
 import typer
 
+from arena_topo import layout
 from arena_topo.cli.options import Globals
 from arena_topo.flag import Flag, Word, flag
 
@@ -84,19 +84,6 @@ class DryRun(StrEnum):
     SERVER = "server"
 
 
-_KINDS: Mapping[str, tuple[str, str]] = {
-    "tf": ("tfjob", "Tensorflow"),
-    "mpi": ("mpijob", "MPI"),
-    "py": ("pytorchjob", "Pytorch"),
-    "horovod": ("horovodjob", "Horovod"),
-    "volcano": ("volcanojob", "Volcano"),
-    "et": ("etjob", "ElasticTraining"),
-    "spark": ("sparkjob", "Spark"),
-    "dp": ("deepspeedjob", "DeepSpeed"),
-    "rj": ("rayjob", "RayJob"),
-}
-
-
 class Kind(StrEnum):
     """What `--type` means: jobs of arena-topo, or jobs of a kind that it never has."""
 
@@ -105,21 +92,13 @@ class Kind(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Kind:
-        """Read a type by any of arena's names for it; ValueError lists the types."""
-        wanted = text.lower()
-        if wanted in {"mpijob", "mpi", "mj"}:
-            return cls.MPI
-        if any(
-            wanted in {short, *(name.lower() for name in names)} for short, names in _KINDS.items()
-        ):
-            return cls.OTHER
-        known = ",".join(f"{short}({names[1]})" for short, names in _KINDS.items())
-        raise ValueError(f"unsupport job type,arena only supports: [{known}], got {text!r}")
+        """Read a type by any of arena's names for it."""
+        return cls.MPI if text.lower() in {"mpijob", "mpi", "mj"} else cls.OTHER
 
 
 TypeFlag = Annotated[
     Kind | None,
-    Flag(help="Kind of job.", name="--type", short="-T", panel=PANEL, metavar="KIND"),
+    Flag("Kind of job.", "KIND", name="--type", short="-T", panel=PANEL, choices=(Kind.MPI,)),
 ]
 
 FileFlag = Annotated[
@@ -173,8 +152,6 @@ def names_only(output_format: Output | None, everywhere: Globals) -> bool:
 
 def document(value: object, output_format: Output) -> str:
     """A value for programs, in JSON or YAML; the last line has an end."""
-    from arena_topo import layout  # noqa: PLC0415 - not for help
-
     if output_format == Output.YAML:
         return layout.to_yaml(value)
     return layout.to_json(value) + "\n"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from arena_topo import __version__
-from arena_topo.cli.arguments import PANEL, Output, OutputFlag, output
+from arena_topo.cli.arguments import PANEL, Output, OutputFlag, document, output
 from arena_topo.cli.options import PROGRAM, Globals, display, show, spread, warn
 from arena_topo.flag import Flag
 
@@ -19,11 +18,7 @@ def version(
     short: Annotated[bool, Flag(help="Only the version.", panel=PANEL)] = False,
     verbose: Annotated[
         bool,
-        Flag(
-            help="Also the versions of the packages it works with, and where its templates are.",
-            short="-v",
-            panel=PANEL,
-        ),
+        Flag(help="Not used.", short="-v", panel=PANEL, hidden=True),
     ] = False,
     output_format: OutputFlag = Output.WIDE,
 ) -> None:
@@ -33,32 +28,18 @@ def version(
       # The version and the Python below it
       version
     """
+    del verbose  # arena's charts
     known: dict[str, Any] = {"version": f"v{__version__}"}
     if not short and not everywhere.quiet:
         from arena_topo.cli import build  # noqa: PLC0415 - reads what pip has installed
 
-        known |= build.facts(verbose=verbose)
-    if output_format is Output.WIDE:
-        show(_lines(known))
+        known |= build.facts()
+    if output_format is not Output.WIDE:
+        show(document(known, output_format))
         return
-    from arena_topo import layout  # noqa: PLC0415 - only for programs
-
-    if output_format is Output.JSON:
-        show(layout.to_json(known) + "\n")
-    else:
-        show(layout.to_yaml(known))
-
-
-def _lines(known: Mapping[str, Any]) -> str:
-    """What is known in arena's layout, its keys as arena writes them."""
-    lines = [f"{PROGRAM}: {known['version']}"]
-    for key, value in list(known.items())[1:]:
-        title = key[0].upper() + key[1:]
-        if isinstance(value, Mapping):
-            lines += [f"  {title}:", *(f"    {name}: {one}" for name, one in value.items())]
-        else:
-            lines.append(f"  {title}: {value}")
-    return "\n".join(lines) + "\n"
+    first, *others = known.items()
+    lines = [f"  {key[0].upper()}{key[1:]}: {value}\n" for key, value in others]
+    show(f"{PROGRAM}: {first[1]}\n{''.join(lines)}")
 
 
 @spread
@@ -75,8 +56,7 @@ def whoami(
     """
     import hashlib  # noqa: PLC0415 - only here
 
-    from arena_topo import layout  # noqa: PLC0415 - as above
-    from arena_topo.cli.opening import engine  # noqa: PLC0415 - as above
+    from arena_topo.cli.opening import engine  # noqa: PLC0415 - loads the engines
 
     backend = engine(everywhere)
     name = backend.owner(tell=warn)
@@ -85,7 +65,7 @@ def whoami(
     administrator = name in backend.administrators(everywhere.arena_namespace)
     shown = {"Name": name, "Id": identity, "IsAdminUser": administrator}
     if output_format is Output.YAML:
-        show(layout.to_yaml(shown))
+        show(document(shown, output_format))
     else:
         show(json.dumps(shown, separators=(",", ":"), ensure_ascii=False) + "\n")
 

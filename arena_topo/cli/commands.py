@@ -360,7 +360,7 @@ class ArenaGroup(TyperGroup):
             return UsageError(
                 f"arena's command {name} is not carried over", hint=NOT_CARRIED_OVER[name]
             )
-        if name in OTHER_KINDS and "mpi" in self.commands:
+        if "mpi" in self.commands:
             return UsageError(
                 f"cannot submit {name} jobs: only MPI jobs are supported",
                 hint=f"{ctx.command_path} mpi --name NAME --image IMAGE 'COMMAND'",
@@ -393,15 +393,6 @@ NOT_CARRIED_OVER = {
     ),
 }
 """Commands of arena that are not here, and what to do instead."""
-
-OTHER_KINDS = frozenset(
-    {
-        *("tf", "tfjob", "tensorflow", "py", "pytorch", "pytorchjob", "horovod", "horovodjob"),
-        *("volcano", "volcanojob", "et", "etjob", "elastictraining", "spark", "sparkjob"),
-        *("dp", "deepspeed", "deepspeedjob", "ray", "rayjob", "rj", "cron", "serve"),
-    }
-)
-"""Kinds of jobs that arena knows and arena-topo does not."""
 
 _SUBMIT = "submit mpi --name NAME --image IMAGE 'COMMAND'"
 HABITS = {

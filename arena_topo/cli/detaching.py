@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from arena_topo import layout
 from arena_topo.cli import stopping
@@ -34,18 +33,13 @@ def advise(text: str, *commands: str, indent: str = "  ") -> None:
 
 
 @contextmanager
-def coming_back(
-    command: str, left: Callable[[], str] = lambda: "Nothing else was ended."
-) -> Iterator[None]:
-    """Let Ctrl-C end a command that only looks, and say with what it goes on.
-
-    `left` says what becomes of what was looked at.
-    """
+def coming_back(command: str, left: str) -> Iterator[None]:
+    """Let Ctrl-C end a command that only looks; say what is `left`, and with what it goes on."""
     try:
         yield
     except (KeyboardInterrupt, stopping.OutOfTime):
         _over_echo()
-        advise(f"{left()} Come back: {command}", command.partition(";")[0])
+        advise(f"{left} Come back: {command}", command.partition(";")[0])
         raise
 
 
@@ -67,18 +61,33 @@ def detaching(
     try:
         yield
     except (KeyboardInterrupt, stopping.OutOfTime):
-        job = _Left(
-            name=name,
-            namespace=namespace,
-            back=back,
-            there=there(),
-            creates=creates,
-        )
-        said = job.blind("no answer")
+        known = there()
+        seen: JobStatus | ArenaError = ArenaError("no answer")
         with stopping.briefly(_GLANCE):
-            said = job.seen(backend)
+            try:
+                seen = backend.job(name, namespace)
+            except ArenaError as error:
+                seen = error
+        look, follow, end = (
+            f"{PROGRAM} {verb} {name} -n {namespace}" for verb in ("get", "logs -f", "delete")
+        )
         _over_echo()
-        advise(*said)
+        if isinstance(seen, NotFound):
+            gone = f"There is no job {name} in namespace {namespace}."
+            gone = "Nothing was created." if creates else gone
+            advise(f"The job {name} was deleted." if known else gone)
+        elif known or (not creates and isinstance(seen, JobStatus)):
+            suspended = isinstance(seen, JobStatus) and seen.phase is Phase.SUSPENDED
+            does = "is suspended" if suspended else "goes on"
+            back = back or follow
+            advise(f"The job {name} {does}. Come back: {back}; end it: {end}", back, end)
+        elif isinstance(seen, ArenaError):
+            is_there = "was created" if creates else "is there"
+            why = one_line(seen.message)
+            advise(f"Whether {name} {is_there} cannot be seen ({why}): {look}", look)
+        else:
+            # Somebody else's of the same name, or ours that was cut short.
+            advise(f"A job {name} is there, maybe not whole; end it: {end}", end)
         raise
 
 
@@ -86,66 +95,3 @@ def _over_echo() -> None:
     """Begin at the first column: a terminal has written `^C` there, which no width counts."""
     if moves(sys.stderr):
         sys.stderr.write("\r")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Left:
-    """A job that nobody looks at any more; its texts come with the commands in them."""
-
-    name: str
-    namespace: str
-    back: str | None
-    there: bool
-    creates: bool
-
-    def blind(self, why: str) -> tuple[str, ...]:
-        """What to say of it where it is not in sight."""
-        if self.there:
-            return self._on_its_way()
-        look = self._command("get")
-        is_there = "was created" if self.creates else "is there"
-        return f"Whether {self.name} {is_there} cannot be seen ({one_line(why)}): {look}", look
-
-    def seen(self, backend: Backend) -> tuple[str, ...]:
-        """What becomes of it, as far as that can be seen."""
-        doubtful = self.creates and not self.there
-        end = self._command("delete")
-        try:
-            status = backend.job(self.name, self.namespace)
-            waits = None if doubtful else _waits(backend, status)
-        except NotFound:
-            return (self._gone(),)
-        except ArenaError as error:
-            return self.blind(error.message)
-        if doubtful:
-            # Somebody else's of the same name, or ours that was cut short.
-            return f"A job {self.name} is there, maybe not whole; end it: {end}", end
-        if waits is None:
-            return self._on_its_way()
-        back = f" Come back: {self.back};" if self.back else ""
-        does = "is suspended" if status.phase is Phase.SUSPENDED else "waits without GPUs"
-        said = f"The job {self.name} {does}; {waits}{'.' if back else ';'}{back}"
-        resume = self._command("resume")
-        return f"{said} end it: {end}", resume, self.back or end, end
-
-    def _gone(self) -> str:
-        if self.there:
-            return f"The job {self.name} was deleted."
-        if self.creates:
-            return "Nothing was created."
-        return f"There is no job {self.name} in namespace {self.namespace}."
-
-    def _on_its_way(self) -> tuple[str, ...]:
-        back, end = self.back or self._command("logs -f"), self._command("delete")
-        return f"The job {self.name} goes on. Come back: {back}; end it: {end}", back, end
-
-    def _command(self, verb: str) -> str:
-        return f"{PROGRAM} {verb} {self.name} -n {self.namespace}"
-
-
-def _waits(backend: Backend, status: JobStatus) -> str | None:
-    """Who starts a job that waits for its GPUs; None for one that is on its way."""
-    from arena_topo.engines import waiting  # noqa: PLC0415 - only for who is left
-
-    start = waiting.start_of(status, backend)
-    return None if start is None else waiting.starting(start, status.name, status.namespace)

@@ -1,4 +1,4 @@
-"""The engine, the namespace and the network that the options name; the error of a missing job."""
+"""What the options name: the engine, the namespace, the network, machines; a missing job."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arena_topo.cli import remembering, stopping
-from arena_topo.cli.options import Globals, say
+from arena_topo.cli.options import PROGRAM, Globals, note, say
 from arena_topo.cli.settings import LINE, in_force
 from arena_topo.engines import Backend, opening
-from arena_topo.errors import ArenaError, NotFound, near
+from arena_topo.errors import ArenaError, NotFound, UsageError, near
 
 if TYPE_CHECKING:
+    from arena_topo.topology import Cluster, Machine, Node
     from arena_topo.topology.fabric import FabricFile
 
 
 _GLANCE = 3.0
-"""Seconds that looking for jobs of similar names may take."""
+"""Seconds that looking for jobs of similar names, or for a node named like a preset, may take."""
 
 
 def missing(name: str, namespace: str, backend: Backend | None = None) -> NotFound:
@@ -85,3 +86,50 @@ def _origin(name: str) -> str:
 def namespace_of(everywhere: Globals, backend: Backend) -> str:
     """The namespace asked for, else the engine's own."""
     return everywhere.namespace or backend.default_namespace()
+
+
+# ---------------------------------------------------------------- machines that a line names
+
+
+def cluster_of(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluster:
+    """The cluster of dumps, or the one that commands go to."""
+    described = network(fabric, state)
+    if state:
+        return opening.read_state(state, described)
+    backend = engine(everywhere, fabric=described)
+    cluster = backend.cluster()
+    remembering.nodes(backend, cluster)
+    return cluster
+
+
+def is_node(preset: str, everywhere: Globals) -> bool:
+    """Whether the Kubernetes cluster, where one is configured, has a node named like a preset."""
+    options = everywhere.options()
+    if opening.engine_of(options) != "kubernetes":
+        return False
+    from arena_topo.engines.kubernetes.engine import KubernetesBackend  # noqa: PLC0415 - heavy
+
+    why = f"no answer within {_GLANCE:g} s"
+    with stopping.briefly(_GLANCE):
+        try:
+            return KubernetesBackend(options).has_node(preset)
+        except ArenaError as error:
+            why = error.message
+    note(f"whether the cluster has a node {preset} is not known, the preset is shown: {why}")
+    return False
+
+
+def node_or_preset(name: str, cluster: Cluster) -> Node | Machine:
+    """The node of that name, else the preset."""
+    from arena_topo.topology import presets  # noqa: PLC0415 - reads the matrices
+
+    for node in cluster.nodes:
+        if node.name == name:
+            return node
+    if name in presets.names():
+        return presets.machine(name, name)
+    names = [*(str(node.name) for node in cluster.nodes), *presets.names()]
+    raise UsageError(
+        f"there is no node or preset {name}",
+        hint=near(name, names) or f"{PROGRAM} topology show lists the nodes",
+    )

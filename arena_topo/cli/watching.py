@@ -1,19 +1,23 @@
-"""Watching: a live screen on a terminal, elsewhere a line for each change."""
+"""--watch and --refresh: a live screen on a terminal, elsewhere one after another."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
+from arena_topo.cli.arguments import PANEL, Output
 from arena_topo.cli.live import live
-from arena_topo.cli.options import display, warn
+from arena_topo.cli.options import display, note, warn
 from arena_topo.cli.outlet import heed
 from arena_topo.cli.terminal import moves
 from arena_topo.errors import TimedOut
-from arena_topo.layout import duration, noted
+from arena_topo.escaping import escaped_in_quotes
+from arena_topo.flag import Flag
+from arena_topo.layout import clock, duration, folded, noted, to_yaml
 
 Found = TypeVar("Found")
 
@@ -122,3 +126,60 @@ class Sight:
             return ""
         why = self.lost or "no answer yet"
         return noted(f"this is what was seen {duration(old)} ago: {why}", alert=True)
+
+
+# ---------------------------------------------------------------- --refresh
+
+REFRESH = 2.0
+"""Seconds between two looks with --refresh (arena's)."""
+
+
+RefreshFlag = Annotated[
+    bool,
+    Flag(help="Refresh every two seconds.", short="-r", panel=PANEL, needs=("JOB",)),
+]
+
+
+def renew(
+    first: Any,
+    look: Callable[[], Any],
+    screen: Callable[[Any, int | None], str],
+    value: Callable[[Any], Any],
+    output_format: Output,
+    *,
+    limit: float | None,
+) -> None:
+    """Show what is seen every two seconds: in its place on a terminal, else one after another."""
+    waiting = [first]
+
+    def again() -> Any:
+        return waiting.pop() if waiting else look()
+
+    def text(_before: Any, seen: Any, now: float) -> str:
+        if output_format is Output.JSON:
+            return escaped_in_quotes(json.dumps(value(seen), ensure_ascii=False)) + "\n"
+        if output_format is Output.YAML:
+            return "---\n" + to_yaml(value(seen))
+        return f"{screen(seen, None)}{'-' * 25} {clock(now)} {'-' * 37}\n"
+
+    def draw(seen: Any, _now: float, width: int | None) -> str:
+        return folded(screen(seen, width), width)
+
+    watch(
+        again,
+        draw=draw if output_format is Output.WIDE else None,
+        changes=text,
+        every=REFRESH,
+        limit=limit,
+    )
+
+
+def once(said: set[str]) -> Callable[[str], None]:
+    """Say each thing one time only."""
+
+    def heard(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            note(text)
+
+    return heard

@@ -59,7 +59,7 @@ def forecast(
 
 def _machine(target: str, everywhere: Globals) -> Machine:
     """The machine of that name: a preset, an instance type, a file, a node."""
-    from arena_topo.cli.machines import cluster_of, node_or_preset  # noqa: PLC0415 - only here
+    from arena_topo.cli.opening import cluster_of, node_or_preset  # noqa: PLC0415 - only here
     from arena_topo.engines import machines  # noqa: PLC0415 - only for files
     from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
 

@@ -664,7 +664,7 @@ class MPIJob:
         if missing := [part for part, text in parts.items() if not text]:
             raise InvalidJob(
                 f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
-                hint="--name NAME --image IMAGE 'mpirun -np 4 python train.py'",
+                hint="arena-topo submit mpi --name NAME --image IMAGE 'mpirun python train.py'",
                 flag=missing[0] if missing[0].startswith("--") else "",
             )
         check(flags, given, known=flags, wrong=InvalidJob)

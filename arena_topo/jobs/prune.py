@@ -144,14 +144,8 @@ def _line(one: JobStatus, now: float, *, dry_run: bool, namespaces: bool) -> str
 
 def _agreed(jobs: Sequence[JobStatus], now: float, *, namespaces: bool) -> bool:
     """Whether the person at the terminal wants these jobs deleted; the answer is no by default."""
-    header = ["NAMESPACE", "NAME", "STATUS", "AGE"]
-    rows = [
-        [one.namespace, one.name, layout.state(one.phase.value), layout.duration(now - one.created)]
-        for one in jobs
-    ]
-    start = 0 if namespaces else 1
-    lines = layout.table(header[start:], (row[start:] for row in rows))
-    say(layout.align(lines).rstrip("\n"), LogLevel.ERROR)
+    lines = (_line(one, now, dry_run=False, namespaces=namespaces).rstrip() for one in jobs)
+    say("\n".join(lines), LogLevel.ERROR)
     what = "this job and all that belongs to it"
     if len(jobs) > 1:
         what = f"these {len(jobs)} jobs and all that belongs to them"

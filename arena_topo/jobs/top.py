@@ -32,7 +32,7 @@ from arena_topo.topology import natural
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.reasons.viewing import SeenJob
-from arena_topo.cli.renewing import RefreshFlag, once, renew
+from arena_topo.cli.watching import RefreshFlag, once, renew
 
 
 @spread

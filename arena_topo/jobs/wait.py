@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -45,8 +44,11 @@ def wait(
     backend = engine(everywhere, repeating=True)
     namespace = namespace_of(everywhere, backend)
     brief = names_only(output_format, everywhere)
-    watched = _Watched(names=names, namespace=namespace, goal=goal, brief=brief)
-    with coming_back(f"{PROGRAM} wait {' '.join(names)} --for {goal} -n {namespace}", watched.left):
+    watched = _Watched(namespace=namespace, goal=goal, brief=brief)
+    left = "The jobs are left as they are."
+    if len(names) == 1:
+        left = f"The job {names[0]} is left as it is."
+    with coming_back(f"{PROGRAM} wait {' '.join(names)} --for {goal} -n {namespace}", left):
         try:
             ends = waiting.wait_all(
                 backend,
@@ -58,7 +60,6 @@ def wait(
                     tell=watched.told,
                     waits=watched.waits,
                     ended=watched.ended,
-                    seen=watched.seen,
                     blind=watched.blind,
                 ),
             )
@@ -75,24 +76,16 @@ def wait(
 class _Watched:
     """The jobs that are waited for, as they are told of."""
 
-    names: Sequence[str]
     namespace: str
     goal: Goal
     brief: bool
-    known: dict[str, JobStatus] = field(default_factory=dict)
-    starts: dict[str, str] = field(default_factory=dict)
     hinted: set[str] = field(default_factory=set)
-    done: set[str] = field(default_factory=set)
     sees: bool = True
 
     def told(self, status: JobStatus) -> None:
         """A job has changed."""
         reason = f": {one_line(status.reason)}" if status.reason else ""
         say(f"The Job {status.name} is {status.phase}{reason}")
-
-    def seen(self, status: JobStatus) -> None:
-        """A job was looked at."""
-        self.known[status.name] = status
 
     def blind(self, why: str | None) -> None:
         """Nothing is seen, and why; None once something is again."""
@@ -103,32 +96,17 @@ class _Watched:
     def waits(self, status: JobStatus, start: Start | None) -> None:
         """A job holds nothing, or does no more."""
         name = status.name
-        if start is None:
-            self.starts.pop(name, None)
-            return
-        self.starts[name] = waiting.starting(start, name, self.namespace)
-        if name not in self.hinted:
+        if start is not None and name not in self.hinted:
             self.hinted.add(name)
             resume = waiting.command("resume", name, namespace=self.namespace)
-            advise(f"  It waits without GPUs; {self.starts[name]}", resume)
+            advise(
+                f"  It waits without GPUs; {waiting.starting(start, name, self.namespace)}", resume
+            )
 
     def ended(self, one: Ending) -> None:
         """A job is done with."""
-        self.done.add(one.name)
         if one.standing is Standing.REACHED:
             finished = one.status if self.goal is Goal.FINISHED else None
             how = finished.phase.lower() if finished else self.goal
             name = f"{view.RESOURCE}/{one.name}"
             show(f"{name}\n" if self.brief else f"{name} {how}\n")
-
-    def left(self) -> str:
-        """What becomes of the jobs that are left when nobody waits for them any more."""
-        names = [name for name in dict.fromkeys(self.names) if name not in self.done]
-        if not all(name in self.known and not self.known[name].phase.over for name in names):
-            return "Nothing else was ended."
-        held = [name for name in names if name in self.starts]
-        if not held:
-            return f"The job {names[0]} goes on." if len(names) == 1 else "The jobs go on."
-        if len(names) > 1:
-            return "Nothing else was ended."
-        return f"The job {held[0]} waits without GPUs; {self.starts[held[0]]}."

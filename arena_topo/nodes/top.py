@@ -19,7 +19,7 @@ from arena_topo.drawing import tables
 
 if TYPE_CHECKING:
     from arena_topo.nodes.overview import Overview
-from arena_topo.cli.renewing import RefreshFlag, once, renew
+from arena_topo.cli.watching import RefreshFlag, once, renew
 
 
 class _Mode:

@@ -49,7 +49,7 @@ from arena_topo.topology import Cluster, Machine, Node, presets
 if TYPE_CHECKING:
     import networkx as nx
 
-from arena_topo.cli.machines import cluster_of, is_node, node_or_preset
+from arena_topo.cli.opening import cluster_of, is_node, node_or_preset
 
 _AGENT = "Agent"
 _INTERVAL = Seconds(15)
