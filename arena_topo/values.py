@@ -94,7 +94,6 @@ from arena_topo.reasons.explanation import Waiting as Waiting
 from arena_topo.reasons.launcher_log import LauncherLog as LauncherLog
 from arena_topo.reasons.viewing import SeenJob as SeenJob
 from arena_topo.solver import Assignment as Assignment
-from arena_topo.solver import Baseline as Baseline
 from arena_topo.solver import Placement as Placement
 from arena_topo.solver import Policy as Policy
 from arena_topo.solver import Proof as Proof

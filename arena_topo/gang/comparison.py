@@ -28,7 +28,6 @@ from arena_topo.manifests.binding import bind
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import (
-    Baseline,
     Counts,
     Objective,
     Placement,
@@ -63,8 +62,8 @@ class Comparison:
     """
 
     best_empty: Placement | None
-    first_fit: Baseline | None
-    spread: Baseline | None
+    first_fit: Placement | None
+    spread: Placement | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from arena_topo.jobs.view import guarantee
 from arena_topo.layout import number
 from arena_topo.manifests import Plan, estimates
 from arena_topo.manifests.forecast import counted_on, valued_as
-from arena_topo.solver import NODE_TIER, Baseline, Placement
+from arena_topo.solver import NODE_TIER, Placement
 from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set, members
 
 _WIDEST = 1120.0
@@ -46,7 +46,7 @@ class _Side:
     """One choice: who makes it, what it is worth, and what it takes of each node."""
 
     who: str
-    found: Placement | Baseline
+    found: Placement
     nodes: Mapping[NodeName, Taken]
     poor: bool = False
     proof: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +19,7 @@ from arena_topo.layout import NOTHING, align, number
 from arena_topo.manifests import Forecast, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
-from arena_topo.solver import BEYOND, NODE_TIER, Baseline, Placement
+from arena_topo.solver import BEYOND, NODE_TIER, Placement
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -175,7 +174,7 @@ def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster) -> str:
         return "".join(f"{line}\n" for line in lines)
     with_it = proposal.job.gputopology or proposal.named
     this = "as planned" if ours != placement.bandwidth else "this placement"
-    rows: list[tuple[str, Placement | Baseline | None]] = [
+    rows: list[tuple[str, Placement | None]] = [
         (this if with_it else "with --gputopology", placement),
         *([("best, free GPUs", proposal.best)] if proposal.named else []),
         ("best, all GPUs free", comparison.best_empty),
@@ -212,11 +211,11 @@ def _doubt(found: Estimate) -> str:
     return "*" if found.assumed else ""
 
 
-def limited(one: Placement | Baseline, found: Estimate, cluster: Cluster) -> str:
+def limited(one: Placement, found: Estimate, cluster: Cluster) -> str:
     """What limits the bandwidth of a choice, with the NICs that the pods use where these do."""
-    nodes = len(_loads(one))
+    nodes = len(one.nodes)
     words = estimates.limit(str(found.regime), str(found.limited_by), tier=one.tier, nodes=nodes)
-    if found.limited_by is not Limit.NICS or not isinstance(one, Placement):
+    if found.limited_by is not Limit.NICS:
         return words
     cards = _cards(one, cluster)
     return f"{words}: {cards}" if cards else words
@@ -239,7 +238,7 @@ def _cards(placement: Placement, cluster: Cluster) -> str:
 
 
 def _compared(
-    rows: Sequence[tuple[str, Placement | Baseline | None]], ours: float, cluster: Cluster
+    rows: Sequence[tuple[str, Placement | None]], ours: float, cluster: Cluster
 ) -> list[str]:
     """What choices give the same pods, and where they put them."""
     cells = [("", *_SPEED, "", "")]
@@ -268,21 +267,14 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in align("  " + "\t".join(row) for row in cells).splitlines()]
 
 
-def _place(one: Placement | Baseline, cluster: Cluster) -> str:
+def _place(one: Placement, cluster: Cluster) -> str:
     """Where a choice puts the workers: `2 + 2, unknown network`."""
-    loads = _loads(one)
+    loads = list(one.loads.values())
     where = meets(one.tier, cluster)
     if len(loads) == 1:
         return where
     shares = " + ".join(map(str, loads)) if len(loads) <= _MOST_SHARES else f"{len(loads)} nodes"
     return f"{shares}, {where}"
-
-
-def _loads(one: Placement | Baseline) -> list[int]:
-    """How many workers each node gets."""
-    if isinstance(one, Placement):
-        return list(Counter(worker.node for worker in one.assignments).values())
-    return list(one.loads.values())
 
 
 def meets(tier: str, cluster: Cluster) -> str:

@@ -10,14 +10,13 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from arena_topo.solver import UNPROVEN, Counts, Placement, Request
 from arena_topo.solver.classes import room
-from arena_topo.solver.gang import word
-from arena_topo.solver.request import Baseline, Counts, Request
-from arena_topo.solver.valuing import shared_level, worth
+from arena_topo.solver.valuing import placed
 from arena_topo.topology import Cluster, Node, members, natural
 
 
-def first_fit(request: Request, cluster: Cluster) -> Baseline | None:
+def first_fit(request: Request, cluster: Cluster) -> Placement | None:
     """Fill nodes one by one in the order of their names, GPUs by index; None if not all fit."""
     loads: dict[int, int] = {}
     left = request.workers
@@ -30,7 +29,7 @@ def first_fit(request: Request, cluster: Cluster) -> Baseline | None:
     return None
 
 
-def spread(request: Request, cluster: Cluster) -> Baseline | None:
+def spread(request: Request, cluster: Cluster) -> Placement | None:
     """Give each worker the node with the smallest share of GPUs in use; ties by name, by index.
 
     So four one-GPU workers on two empty nodes go 2 + 2, as ordinary scheduling puts them in Alibaba
@@ -97,20 +96,13 @@ def _outcome(
     cluster: Cluster,
     seats: Sequence[tuple[Node, int]],
     loads: Mapping[int, int],
-) -> Baseline:
-    nodes = [seats[at][0] for at in loads]
+) -> Placement:
     pods = [
-        (node, gpus)
-        for node, workers in zip(nodes, loads.values(), strict=True)
-        for gpus in _by_index(node, workers, request.gpus)
+        (seats[at][0], gpus)
+        for at, workers in loads.items()
+        for gpus in _by_index(seats[at][0], workers, request.gpus)
     ]
-    value = worth(pods, request.gpus, cluster, joined=request.joined, wire=request.wire)
-    return Baseline(
-        bandwidth=value.bandwidth,
-        inside=value.inside,
-        tier=word(cluster, shared_level(cluster, nodes)),
-        loads={node.name: load for node, load in zip(nodes, loads.values(), strict=True)},
-    )
+    return placed(pods, request, cluster, proof=UNPROVEN, blind=False)
 
 
 def _by_index(node: Node, workers: int, gpus: int) -> list[tuple[int, ...]]:

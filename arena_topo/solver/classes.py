@@ -17,6 +17,7 @@ from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING
 
 from arena_topo.bandwidth import Wire, network_limit
+from arena_topo.solver import Reason, Request
 from arena_topo.solver.fragmentation import (
     PackingCost,
     Proximity,
@@ -28,7 +29,6 @@ from arena_topo.solver.fragmentation import (
 from arena_topo.solver.gpu_sets import UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Loads, Terms, loads_of
 from arena_topo.solver.memo import remembered
-from arena_topo.solver.request import Reason, Request
 from arena_topo.solver.valuing import is_given, nvlink_domain, rate_of_level
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, count, natural
 

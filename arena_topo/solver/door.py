@@ -6,24 +6,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from arena_topo.solver import baselines, gang
-from arena_topo.solver.classes import Index, refused, room
-from arena_topo.solver.explain import explain
-from arena_topo.solver.freeing import Freeing
-from arena_topo.solver.gang import Found, Objective, word
-from arena_topo.solver.gpu_sets import UNLIMITED
-from arena_topo.solver.request import (
-    Assignment,
-    Baseline,
+from arena_topo.solver import (
+    UNPROVEN,
     Counts,
     Instead,
     Placement,
-    Proof,
     Reason,
     Request,
     Unplaceable,
+    baselines,
+    gang,
 )
-from arena_topo.solver.valuing import seated, shared_level, worth
+from arena_topo.solver.classes import Index, refused, room
+from arena_topo.solver.explain import explain
+from arena_topo.solver.freeing import Freeing
+from arena_topo.solver.gang import Found, Objective
+from arena_topo.solver.valuing import placed
 from arena_topo.topology import Cluster, Node, NodeName
 
 __all__ = ["Found", "Objective", "Solver", "place", "valued"]
@@ -124,21 +122,10 @@ class Solver:
         a node that the cluster has not.
         """
         some = list(workers)
-        seats = seated(some, self.cluster)
-        found = worth(seats, request.gpus, self.cluster, joined=request.joined, wire=request.wire)
-        return Placement(
-            assignments=tuple(
-                Assignment(worker=at, node=node, gpus=gpus) for at, (node, gpus) in enumerate(some)
-            ),
-            bandwidth=found.bandwidth,
-            inside=found.inside,
-            worst=found.worst,
-            tier=word(self.cluster, shared_level(self.cluster, [node for node, _ in seats])),
-            proof=Proof(optimal=False, bound=UNLIMITED),
-            gpus=request.gpus,
-            joined=request.joined,
-            wire=request.wire,
-        )
+        names = {name for name, _ in some}
+        nodes = {node.name: node for node in self.cluster.nodes if node.name in names}
+        seats = [(nodes[name], gpus) for name, gpus in some]
+        return placed(seats, request, self.cluster, proof=UNPROVEN)
 
     def valued(self, placement: Placement, *, joined: bool) -> Placement:
         """The same placement with what it is worth where pods of a node are `joined`, or not."""
@@ -147,19 +134,13 @@ class Solver:
             workers=len(workers), gpus=placement.gpus, joined=joined, wire=placement.wire
         )
         found = self.value(request, workers)
-        return replace(
-            placement,
-            bandwidth=found.bandwidth,
-            inside=found.inside,
-            worst=found.worst,
-            joined=joined,
-        )
+        return replace(found, assignments=placement.assignments, proof=placement.proof)
 
-    def first_fit(self, request: Request) -> Baseline | None:
+    def first_fit(self, request: Request) -> Placement | None:
         """What filling nodes in the order of their names gives; None if not all fit."""
         return baselines.first_fit(request, self.cluster)
 
-    def spread(self, request: Request) -> Baseline | None:
+    def spread(self, request: Request) -> Placement | None:
         """What giving each worker the least used node gives; None if not all fit."""
         return baselines.spread(request, self.cluster)
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import functools
 import operator
 
+from arena_topo.solver import Policy, Request
 from arena_topo.solver.gpu_sets import SMALL, GPUSets, firsts, with_lowest
 from arena_topo.solver.memo import remembered
-from arena_topo.solver.request import Policy, Request
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)

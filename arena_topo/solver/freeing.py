@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from arena_topo.solver import Request
 from arena_topo.solver.classes import Domain, Kind, NodeClass, Pool, kind_of, room
 from arena_topo.solver.gang import Way, outermost
 from arena_topo.solver.gpu_sets import SMALL, choices
 from arena_topo.solver.loads import Hosts, Terms
-from arena_topo.solver.request import Request
 from arena_topo.topology import GPUSet, Node, count, members, natural
 
 MOST_NAMES = 3

@@ -16,6 +16,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from arena_topo.solver import (
+    BEYOND,
+    Placement,
+    Proof,
+    Request,
+    band,
+    distances,
+    edge,
+)
 from arena_topo.solver.classes import WHOLE, Candidates, Index, Kind, Pool
 from arena_topo.solver.domains import (
     Choice,
@@ -27,18 +36,7 @@ from arena_topo.solver.domains import (
 )
 from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
-from arena_topo.solver.request import (
-    BEYOND,
-    NODE_TIER,
-    Assignment,
-    Placement,
-    Proof,
-    Request,
-    band,
-    distances,
-    edge,
-)
-from arena_topo.solver.valuing import NVLINK, Seat, worth
+from arena_topo.solver.valuing import NVLINK, Seat, placed
 from arena_topo.topology import Cluster, natural
 
 
@@ -398,27 +396,9 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
         if groups is None:
             groups = shared[at, workers] = found.candidates.classes[at].pods(workers, found.floor)
         seats += [(node, gpus) for gpus in groups]
-    value = worth(seats, request.gpus, index.cluster, joined=request.joined, wire=request.wire)
+    proof = Proof(optimal=found.proven, bound=found.bound)
+    made = placed(seats, request, index.cluster, proof=proof)
     # Nodes of several NVLink domains are searched one by one, and are worth more together.
-    same = value.bandwidth is None or math.isclose(value.bandwidth.point, found.bandwidth)
-    return Placement(
-        assignments=tuple(
-            Assignment(worker=worker, node=node.name, gpus=gpus)
-            for worker, (node, gpus) in enumerate(seats)
-        ),
-        bandwidth=value.bandwidth,
-        inside=value.inside,
-        worst=value.worst,
-        tier=word(index.cluster, found.level),
-        proof=Proof(optimal=found.proven and same, bound=found.bound),
-        gpus=request.gpus,
-        joined=request.joined,
-        wire=request.wire,
-    )
-
-
-def word(cluster: Cluster, level: int | None) -> str:
-    """The word for a level: `node` for None, the name of a tier, `beyond`."""
-    if level is None:
-        return NODE_TIER
-    return BEYOND if level == WHOLE else cluster.tiers[level].name
+    if made.bandwidth is None or math.isclose(made.bandwidth.point, found.bandwidth):
+        return made
+    return replace(made, proof=replace(proof, optimal=False))

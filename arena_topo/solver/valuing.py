@@ -11,19 +11,12 @@ import functools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from arena_topo.bandwidth import SOCKETS, Estimate, Host, Wire, estimate
+from arena_topo.solver import BEYOND, NODE_TIER, Assignment, Placement, Proof, Request
 from arena_topo.solver.loads import AMONG, Hosts, Loads, Terms, loads_of
-from arena_topo.topology import (
-    Cluster,
-    GPUSet,
-    Machine,
-    Node,
-    NodeName,
-    count,
-    gpu_set,
-)
+from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName, count, gpu_set
 from arena_topo.topology.models import MODELS
 
 NVLINK = "nvlink"
@@ -33,22 +26,14 @@ Seat = tuple[Node, tuple[int, ...]]
 """The node and the GPUs of one worker; no GPUs where the kubelet picks them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
-    """GB/s of a placement, None for a single GPU.
+def placed(
+    seats: Sequence[Seat], request: Request, cluster: Cluster, *, proof: Proof, blind: bool = True
+) -> Placement:
+    """The placement of the workers of a gang, with what it is worth.
 
-    `bandwidth` is what the pods get, `inside` what the same GPUs give where all pods of a node are
-    one host, `worst` what the pods get of the slowest GPUs that the kubelet may pick on these
-    nodes.
+    Without `blind` nobody asks what the slowest GPUs are worth that the kubelet may pick.
     """
-
-    bandwidth: Estimate | None
-    inside: Estimate | None
-    worst: Estimate | None
-
-
-def worth(seats: Sequence[Seat], gpus: int, cluster: Cluster, *, joined: bool, wire: Wire) -> Worth:
-    """Value a placement of workers with `gpus` GPUs each."""
+    gpus, joined, wire = request.gpus, request.joined, request.wire
     pods: dict[NodeName, tuple[Node, list[tuple[int, ...]]]] = {}
     for node, some in seats:
         pods.setdefault(node.name, (node, []))[1].append(some)
@@ -77,13 +62,31 @@ def worth(seats: Sequence[Seat], gpus: int, cluster: Cluster, *, joined: bool, w
         ranks, rated = len(seats) * gpus, network is not None
         return Terms(hosts=hosts, gpus=gpus, ranks=ranks, joined=joined, wire=wire, rated=rated)
 
-    bandwidth = of(joined=joined)
-    alike = all(one.by_count(on(joined=joined)) for one in kinds.values())
-    return Worth(
+    bandwidth, worst = of(joined=joined), None
+    if blind:
+        alike = all(one.by_count(on(joined=joined)) for one in kinds.values())
+        worst = bandwidth if alike else of(joined=joined, blind=True)
+    return Placement(
+        assignments=tuple(
+            Assignment(worker=worker, node=node.name, gpus=chosen)
+            for worker, (node, chosen) in enumerate(seats)
+        ),
         bandwidth=bandwidth,
         inside=bandwidth if joined else of(joined=True),
-        worst=bandwidth if alike else of(joined=joined, blind=True),
+        worst=worst,
+        tier=word(cluster, shared_level(cluster, used)),
+        proof=proof,
+        gpus=gpus,
+        joined=joined,
+        wire=wire,
     )
+
+
+def word(cluster: Cluster, level: int | None) -> str:
+    """The word for a level: `node` for None, the name of a tier, `beyond`."""
+    if level is None:
+        return NODE_TIER
+    return BEYOND if level < 0 else cluster.tiers[level].name
 
 
 def _hosts(
@@ -131,14 +134,6 @@ def _sets(
         free = node.free if count(node.free) >= size else node.machine.everything
         worst = iter(loads.pods(loads.worst_set(free, size, terms), terms))
     return [gpu_set(some or next(worst)) for some in pods]
-
-
-def seated(workers: Iterable[tuple[NodeName, tuple[int, ...]]], cluster: Cluster) -> list[Seat]:
-    """Workers with the nodes that they name."""
-    some = list(workers)
-    names = {name for name, _ in some}
-    nodes = {node.name: node for node in cluster.nodes if node.name in names}
-    return [(nodes[name], gpus) for name, gpus in some]
 
 
 _MANY = 8
@@ -206,7 +201,7 @@ def is_given(cluster: Cluster, level: int) -> bool:
 
 
 def _given(cluster: Cluster, level: int) -> bool:
-    return not cluster.guessed("beyond" if level < 0 else cluster.tiers[level].name)
+    return not cluster.guessed(BEYOND if level < 0 else cluster.tiers[level].name)
 
 
 def _rate(cluster: Cluster, level: int) -> float:
