@@ -53,9 +53,8 @@ from arena_topo.manifests.versions import ApiVersion, VersionName
 from arena_topo.nodes import fabric, overview, top_view
 from arena_topo.nodes.overview import Overview
 from arena_topo.reasons import view as reasons_view
-from arena_topo.reasons import viewing
 from arena_topo.reasons.explanation import Explanation
-from arena_topo.reasons.viewing import Parts, SeenJob
+from arena_topo.reasons.view import SeenJob
 from arena_topo.topology import Cluster, Machine
 from arena_topo.topology import presets as known_machines
 
@@ -175,9 +174,16 @@ class Client:
         `metrics` asks what its GPUs do, `events` what happened to it, `explain` why it is as it is.
         NotFound if there is none.
         """
-        parts = Parts(metrics=metrics, events=events, explain=explain)
         with self._opened() as backend:
-            return viewing.look(backend, name, backend.default_namespace(), parts, tell=self.tell)
+            return reasons_view.look(
+                backend,
+                name,
+                backend.default_namespace(),
+                metrics=metrics,
+                events=events,
+                explain=explain,
+                tell=self.tell,
+            )
 
     def list_jobs(
         self,
@@ -244,7 +250,7 @@ class Client:
     def why(self, name: str) -> Explanation:
         """Why a job waits, failed or runs where it does; NotFound if there is none."""
         with self._opened() as backend:
-            return viewing.explained(backend, name, backend.default_namespace())
+            return reasons_view.explained(backend, name, backend.default_namespace())
 
     def delete(self, name: str, *, ignore_not_found: bool = False) -> None:
         """Delete a job and all that belongs to it; NotFound if there is none, unless ignored."""

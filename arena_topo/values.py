@@ -92,7 +92,7 @@ from arena_topo.reasons.explanation import Holder as Holder
 from arena_topo.reasons.explanation import Turn as Turn
 from arena_topo.reasons.explanation import Waiting as Waiting
 from arena_topo.reasons.launcher_log import LauncherLog as LauncherLog
-from arena_topo.reasons.viewing import SeenJob as SeenJob
+from arena_topo.reasons.view import SeenJob as SeenJob
 from arena_topo.solver import Assignment as Assignment
 from arena_topo.solver import Placement as Placement
 from arena_topo.solver import Policy as Policy

@@ -9,7 +9,7 @@ from typing import Any
 from arena_topo.clusters.selectors import every
 from arena_topo.engines import Backend, JobStatus, Phase, unheard
 from arena_topo.engines.opening import privileged
-from arena_topo.reasons.viewing import SeenJob
+from arena_topo.reasons.view import SeenJob
 
 OWNER_LABEL = "arena.kubeflow.org/uid"
 """Arena's label on each job: the MD5 of the name of whoever submitted it."""

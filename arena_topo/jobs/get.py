@@ -28,10 +28,10 @@ from arena_topo.engines.opening import UnknownJob
 from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.escaping import one_line
 from arena_topo.jobs import progress, view
-from arena_topo.reasons import command
+from arena_topo.reasons import view as reasons
 
 if TYPE_CHECKING:
-    from arena_topo.reasons.viewing import SeenJob
+    from arena_topo.reasons.view import SeenJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,23 +96,24 @@ class _Shown:
 
     def look(self, *, tell: Callable[[str], None] | None = None, names: bool = False) -> SeenJob:
         """The job as it is now; with `tell` once, else one look of many."""
-        from arena_topo.reasons import viewing  # noqa: PLC0415 - the verbs are loaded late
-
         gpus, wide = self.wanted.gpus, self.wanted.output_format is Output.WIDE
 
         def note(text: str) -> None:
             if gpus and tell is not None:
                 tell(f"note: {one_line(text)}")
 
-        parts = viewing.Parts(
-            drift=not names,
-            # Once for programs, which arena tells it too.
-            metrics=not names and (gpus or (tell is not None and not wide)),
-            events=self.wanted.events and wide,
-            explain=self.wanted.explain,
-        )
         try:
-            return viewing.look(self.backend, self.name, self.namespace, parts, tell=note)
+            return reasons.look(
+                self.backend,
+                self.name,
+                self.namespace,
+                drift=not names,
+                # Once for programs, which arena tells it too.
+                metrics=not names and (gpus or (tell is not None and not wide)),
+                events=self.wanted.events and wide,
+                explain=self.wanted.explain,
+                tell=note,
+            )
         except UnknownJob:
             raise missing(self.name, self.namespace, self.backend) from None
 
@@ -121,7 +122,7 @@ class _Shown:
         text = view.job(
             seen.status, now=now, gpus=self.wanted.gpus, samples=seen.samples, events=seen.events
         )
-        return "\n".join([text, *command.blocks(seen.drift, seen.explanation, width=width)])
+        return "\n".join([text, *reasons.below(seen, width=width)])
 
     def watch(self, limit: float | None) -> None:
         """Show it until it ends."""

@@ -31,7 +31,7 @@ from arena_topo.topology import natural
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
-    from arena_topo.reasons.viewing import SeenJob
+    from arena_topo.reasons.view import SeenJob
 from arena_topo.cli.watching import RefreshFlag, once, renew
 
 
@@ -108,7 +108,7 @@ def _job(
     instance: str,
     heard: Callable[[str], None],
 ) -> tuple[SeenJob, ...]:
-    from arena_topo.reasons.viewing import SeenJob, measured  # noqa: PLC0415 - only here
+    from arena_topo.reasons.view import SeenJob, measured  # noqa: PLC0415 - only here
 
     try:
         status = backend.job(name, namespace)

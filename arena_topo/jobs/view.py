@@ -27,7 +27,7 @@ from arena_topo.manifests import Binding, Forecast, Guarantee, estimates
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
-    from arena_topo.reasons.viewing import SeenJob
+    from arena_topo.reasons.view import SeenJob
 
 
 TRAINER = "mpijob"

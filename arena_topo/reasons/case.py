@@ -1,26 +1,25 @@
-"""What a verdict on a job is made from, and what it is.
+"""What is known of a job, and the verdict that is made from it.
 
 Pure values. `Case` holds all that is known of a job, in the words of whichever engine has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 from arena_topo.clusters.queues import queuing, suspended, suspender
-from arena_topo.engines import Event, JobStatus, Phase
-from arena_topo.engines.kubernetes.facts import Object
+from arena_topo.engines import Event, Phase
+from arena_topo.engines.kubernetes.facts import Facts, Object
+from arena_topo.engines.kubernetes.mpijob import condition_of
 from arena_topo.manifests import FORMAT, STATE
 from arena_topo.manifests.cause import Cause, CauseCode
 from arena_topo.reasons.launcher_log import LauncherLog
-from arena_topo.reasons.live_events import standing
+from arena_topo.reasons.live_events import current
 from arena_topo.solver import Verdict as Fits
-
-if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.facts import Facts
 
 PROGRAM = "arena-topo"
 
@@ -89,7 +88,7 @@ class Fit:
 
     `message` is the answer in a sentence, `why` the nodes counted by what refuses the gang,
     `nearest` the nearest change that would fit. `behind` names the older gang that the GPUs it
-    could take are kept for.
+    could take are reserved for.
     """
 
     verdict: Fits | None = None
@@ -99,113 +98,165 @@ class Fit:
     behind: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a verdict is made from.
+    """What a verdict is made from, worked out once.
 
-    `facts` is None on an engine that has no objects to look at: then `status` tells it all. `fit`
-    is None for a job that does not wait for GPUs. `starts` says whether somebody starts waiting
-    jobs by itself, None that this is not known. `log` is the end of the launcher's log, None
-    where it was not read. `now` is Unix seconds.
+    An engine without objects gives `facts` of a status alone, with an empty MPIJob. `fit` is empty
+    for a job that does not wait for GPUs. `watched` is asked once, where it matters, whether
+    somebody starts waiting jobs by itself; None: that is not known. `log` is the end of the
+    launcher's log, None where it was not read. `state` is `waiting`, `placed`, `held`, or nothing
+    for a job that is not ours; `cause` is why it waits or is held, as recorded; `owner` the queue
+    that alone starts and stops it, and `queue` the one that blocks it now. `events` are those that
+    still hold.
     """
 
-    status: JobStatus
-    now: float
-    facts: Facts | None = None
-    fit: Fit | None = None
-    starts: bool | None = None
-    log: LauncherLog | None = None
+    def __init__(
+        self,
+        facts: Facts,
+        *,
+        fit: Fit | None = None,
+        watched: Callable[[], bool | None] = lambda: None,
+        log: LauncherLog | None = None,
+    ) -> None:
+        self.facts, self.status, self.now = facts, facts.status, facts.now
+        self.fit, self.log, self._watched = fit or Fit(), log, watched
+        self.mpijob, self.pods, self.nodes = facts.mpijob, facts.pods, facts.nodes
+        self.meta: Object = self.mpijob.get("metadata") or {}
+        self.notes: Object = self.meta.get("annotations") or {}
+        self.suspended = suspended(self.mpijob)
+        self.workload: Object = facts.workload or {}
+        self.owner = suspender(self.mpijob) if self.mpijob else None
+        self.queue = queuing(self.mpijob, pods=bool(self.pods)) if self.mpijob else None
+        phase, forecast = self.status.phase, self.status.forecast
+        self.cause: Cause | None = None if forecast is None else forecast.cause
+        self.state = str(self.notes.get(STATE) or "") if FORMAT in self.notes else ""
+        if not self.mpijob and forecast is not None:
+            self.state = forecast.state
+        self.pending, self.runs, self.over = (
+            phase is Phase.PENDING,
+            phase is Phase.RUNNING,
+            phase.over,
+        )
+        waits = self.state == "waiting" and self.pending
+        self.waits = waits and (self.suspended or not self.mpijob)
+        """Whether it waits for GPUs, and nothing of it runs."""
+        self.at_gates = waits and self.owner is not None and not self.suspended
+        """Whether a queue has started it, and its workers are to be placed only now."""
+        self.rolled_back = self.suspended and not self.over
+        """Whether the whole gang was rolled back, so that what broke its pods is over."""
+        self.events: tuple[Event, ...] = ()
+        if phase is not Phase.SUCCEEDED:
+            told, wanted = facts.events, self._wanted()
+            self.events = current(told, self.pods, wanted=wanted, now=self.now, over=self.over)
 
-    @property
-    def mpijob(self) -> Object:
-        """The object; empty where the engine has none."""
-        return self.facts.mpijob if self.facts is not None else {}
+    @cached_property
+    def starts(self) -> bool | None:
+        """Whether somebody starts waiting jobs by itself."""
+        return self._watched()
 
-    @property
-    def notes(self) -> Object:
-        """Its annotations."""
-        return (self.mpijob.get("metadata") or {}).get("annotations") or {}
-
-    @property
-    def suspended(self) -> bool:
-        """Whether somebody keeps the operator from starting it."""
-        return suspended(self.mpijob)
-
-    @property
-    def state(self) -> str:
-        """`waiting`, `placed`, `held`, or nothing for a job that is not ours."""
-        if self.facts is None:
-            forecast = self.status.forecast
-            return forecast.state if forecast is not None else ""
-        return str(self.notes.get(STATE) or "") if FORMAT in self.notes else ""
-
-    @property
-    def cause(self) -> Cause | None:
-        """Why it waits or is held, as whoever wrote its state said."""
-        return None if self.status.forecast is None else self.status.forecast.cause
-
-    def is_because(self, code: CauseCode) -> bool:
-        """Whether that is the recorded cause."""
-        return self.cause is not None and self.cause.code == code
-
-    @property
-    def recorded_reason(self) -> str:
-        """The cause in a sentence; empty where none is recorded."""
-        return str(self.cause or "")
-
-    @property
-    def owner(self) -> str | None:
-        """The queue that alone starts and stops it."""
-        return suspender(self.mpijob) if self.mpijob else None
-
-    @property
-    def queue(self) -> str | None:
-        """The queue that keeps it from running now."""
-        return queuing(self.mpijob, pods=bool(self.pods)) if self.mpijob else None
-
-    @property
-    def nodes(self) -> Mapping[str, Object | None]:
-        """The nodes that were looked at; None for one that does not exist."""
-        return self.facts.nodes if self.facts is not None else {}
-
-    @property
-    def pods(self) -> tuple[Object, ...]:
-        """Its pods."""
-        return self.facts.pods if self.facts is not None else ()
-
-    @property
-    def wanted(self) -> int:
+    def _wanted(self) -> int:
         """How many workers it is to have."""
         spec = self.mpijob.get("spec") or {}
         worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec
         replicas = worker.get("replicas")
         return replicas if isinstance(replicas, int) else 0
 
-    @property
-    def workload(self) -> Object:
-        """Kueue's stand-in; empty where there is none."""
-        return (self.facts.workload if self.facts is not None else None) or {}
+    def is_because(self, code: CauseCode) -> bool:
+        """Whether that is the recorded cause."""
+        return self.cause is not None and self.cause.code == code
 
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The events that still hold."""
-        if self.facts is None or self.status.phase is Phase.SUCCEEDED:
-            return ()
-        return standing(
-            self.facts.events,
-            self.pods,
-            wanted=self.wanted,
-            now=self.now,
-            over=self.status.phase.over,
-        )
+    @cached_property
+    def words(self) -> Mapping[str, str]:
+        """What texts about the job may name: it, and the command lines about it."""
+        name, namespace = self.status.name, self.status.namespace
+        verbs = ("logs", "resume", "replan", "delete", "attach")
+        words = {verb: f"{PROGRAM} {verb} {name} -n {namespace}" for verb in verbs}
+        anew = f"{words['delete']}, and submit it again"
+        restarted = self.state and self.owner is None and not self.over
+        return {
+            **words,
+            "anew": anew,
+            "again": words["replan"] if restarted else anew,
+            "describe": f"kubectl describe mpijob {name} -n {namespace}",
+            "name": name,
+            "namespace": namespace,
+        }
 
-    def command(self, verb: str) -> str:
-        """A command line of this program about the job."""
-        return f"{PROGRAM} {verb} {self.status.name} -n {self.status.namespace}"
+    def unusable(self, node: str) -> str | None:
+        """Why nothing can run on a node at all; None if it can, or nobody has looked at it."""
+        if self.nodes.get(node, {}) is None:
+            return f"node {node} does not exist any more"
+        ready = condition_of(self.nodes.get(node) or {}, "Ready")
+        if ready is None or ready.get("status") == "True":
+            return None
+        said = str(ready.get("message") or ready.get("reason") or "").rstrip(".")
+        return f"node {node} is not ready" + (f": {said}" if said else "")
 
-    @property
-    def again(self) -> str:
-        """How to start the whole gang anew."""
-        if self.state and self.owner is None and not self.status.phase.over:
-            return self.command("replan")
-        return f"{self.command('delete')}, and submit it again"
+    def cordoned(self, node: str) -> bool:
+        """Whether a node takes no new pods, while those on it run on."""
+        return bool(((self.nodes.get(node) or {}).get("spec") or {}).get("unschedulable"))
+
+    def told(self, reasons: str) -> dict[str, str]:
+        """What pods, their nodes and events tell with such a reason (a pattern): words by pod."""
+        found: dict[str, str] = {}
+        for pod, reason, message in self._signs:
+            if re.fullmatch(reasons, reason):
+                found.setdefault(pod, message or reason)
+        return found
+
+    @cached_property
+    def _signs(self) -> list[tuple[str, str, str]]:
+        """(pod, reason, message) of whatever is the matter with a pod; of events, their object."""
+        return [*self._signs_of_pods(), *self._signs_of_events()]
+
+    def _signs_of_pods(self) -> Iterator[tuple[str, str, str]]:
+        for pod in self.pods:
+            name, status = name_of(pod), pod.get("status") or {}
+            signs = [status, *waits(pod), *ends(pod)]
+            for kind, bad in (("DisruptionTarget", "True"), ("PodScheduled", "False")):
+                found = condition_of(pod, kind) or {}
+                signs += [found] if found.get("status") == bad else []
+            why = self.unusable(node_of(pod))
+            signs += [{"reason": "NodeLost", "message": why}] if why is not None else []
+            for sign in signs:
+                yield name, str(sign.get("reason") or ""), str(sign.get("message") or "")
+
+    def _signs_of_events(self) -> Iterator[tuple[str, str, str]]:
+        for event in self.events:
+            yield event.source.partition("/")[2], event.reason, event.message
+
+
+# ---------------------------------------------------------------- what a pod shows
+
+
+def name_of(pod: Object) -> str:
+    """Its name."""
+    return str(pod["metadata"]["name"])
+
+
+def node_of(pod: Object) -> str:
+    """The node that it is on; empty for none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def phase_of(pod: Object) -> str:
+    """Its phase in Kubernetes' words."""
+    return str((pod.get("status") or {}).get("phase") or "Unknown")
+
+
+def _states(pod: Object, how: str) -> Iterator[Object]:
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for one in (pod.get("status") or {}).get(kind) or ():
+            for state in ("state", "lastState"):
+                if found := (one.get(state) or {}).get(how):
+                    yield found
+
+
+def waits(pod: Object) -> Iterator[Object]:
+    """Why containers of a pod wait, by `reason` and `message`."""
+    return _states(pod, "waiting")
+
+
+def ends(pod: Object) -> Iterator[Object]:
+    """How containers of a pod ended, those that were started again included."""
+    return _states(pod, "terminated")

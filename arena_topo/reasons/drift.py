@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -21,9 +22,8 @@ from arena_topo.errors import ArenaError
 from arena_topo.manifests import Guarantee
 
 if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.facts import Given, Sightings
+    from arena_topo.engines.kubernetes.facts import Sightings
     from arena_topo.engines.kubernetes.podexec import Done
-    from arena_topo.topology import Cluster
 
 GATED = "SchedulingGated"
 
@@ -64,39 +64,33 @@ class Difference:
 def compare(status: JobStatus, sightings: Sightings | None = None) -> tuple[Difference, ...]:
     """What of a job is not as planned, by worker; nothing for one without a placement that runs."""
     forecast = status.forecast
-    if forecast is None or forecast.state != "placed" or not forecast.workers:
+    if forecast is None or forecast.state != "placed":
         return ()
     if status.phase not in {Phase.PENDING, Phase.RUNNING}:
         return ()
-    mine = {_who(status, one) for one in status.instances}
     workers = {one.worker: one for one in status.instances if one.worker is not None}
     begun = any(one.started is not None for one in workers.values())
     shared = Counter(node for _, node, _ in forecast.workers)
     found: list[Difference] = []
     for index, node, gpus in forecast.workers:
-        one = workers.get(index)
-        # One template can only name all GPUs of a node.
-        alone = shared[node] == 1 or forecast.binding != "template"
-        kinds = [*_of_pod(one, node, gpus, begun=begun, alone=alone)] if one is not None else []
+        one, place = workers.get(index), _place(node, gpus)
+        kinds: list[_Differs] = []
         # Without any worker the job is about to end: they are cleaned up together.
         if one is None and status.phase is Phase.RUNNING and begun:
-            kinds = [(Kind.MISSING, _place(node, gpus), "nothing")]
-        if sightings is not None and one is not None:
-            claims = [given for given in sightings.claims if given.who == _who(status, one)]
-            kinds += _of_claims(claims, node, gpus)
-        if sightings is not None and forecast.guarantee == Guarantee.GPUS:
-            started = one.started if one is not None else None
-            kinds += _of_others(sightings, mine, started, node, gpus)
+            kinds = [(Kind.MISSING, place, "nothing")]
+        elif one is not None:
+            # One template can only name all GPUs of a node.
+            alone = shared[node] == 1 or forecast.binding != "template"
+            kinds = [*_of_pod(one, node, gpus, begun=begun, alone=alone)]
+            if sightings is not None:
+                seen = _of_sightings(status, one, node, gpus, sightings)
+                kinds += [(kind, place, words) for kind, words in seen]
         pod = one.name if one is not None else f"{status.name}-worker-{index}"
         found += [
-            Difference(kind=kind, worker=index, pod=pod, planned=planned, seen=seen)
-            for kind, planned, seen in kinds
+            Difference(kind=kind, worker=index, pod=pod, planned=planned, seen=words)
+            for kind, planned, words in kinds
         ]
     return tuple(sorted(found, key=lambda one: (one.worker, one.kind)))
-
-
-def _who(status: JobStatus, one: Instance) -> str:
-    return f"{status.namespace}/{one.name}"
 
 
 def _place(node: str, gpus: Sequence[int]) -> str:
@@ -122,27 +116,26 @@ def _of_pod(
     if one.devices is not None and gpus and one.node == node:
         said, planned = set(one.devices), set(gpus)
         if said != planned if alone else not planned <= said:
-            seen = f"GPU {_list(one.devices)} by its annotation"
-            yield Kind.GPUS, f"GPU {_list(gpus)}", seen
+            yield Kind.GPUS, f"GPU {_list(gpus)}", f"GPU {_list(one.devices)} by its annotation"
 
 
-def _of_claims(claims: Iterable[Given], node: str, gpus: Sequence[int]) -> Iterator[_Differs]:
-    """A worker whose claim holds other GPUs than were planned for it."""
-    for given in claims:
-        if given.node != node or (gpus and set(given.gpus) != set(gpus)):
-            yield Kind.GPUS, _place(node, gpus), f"{_place(given.node, given.gpus)} by its claim"
-
-
-def _of_others(
-    sightings: Sightings, mine: set[str], started: float | None, node: str, gpus: Sequence[int]
-) -> Iterator[_Differs]:
-    """Pods of others that kubelets have given GPUs of a worker, since it runs there."""
-    if started is None or sightings.observed_at.get(node, 0.0) <= started:
+def _of_sightings(
+    status: JobStatus, one: Instance, node: str, gpus: Sequence[int], sightings: Sightings
+) -> Iterator[tuple[Kind, str]]:
+    """Other GPUs in the claim of a worker, and pods of others to which kubelets gave its GPUs."""
+    for given in sightings.claims:
+        other = given.node != node or (gpus and set(given.gpus) != set(gpus))
+        if given.who == f"{status.namespace}/{one.name}" and other:
+            yield Kind.GPUS, f"{_place(given.node, given.gpus)} by its claim"
+    mine = {f"{status.namespace}/{pod.name}" for pod in status.instances}
+    exact = status.forecast is not None and status.forecast.guarantee == Guarantee.GPUS
+    since = one.started if exact else None
+    if since is None or sightings.observed_at.get(node, 0.0) <= since:
         return
     for given in sightings.kubelets:
         taken = sorted(set(given.gpus) & set(gpus))
         if given.node == node and given.who not in mine and taken:
-            yield Kind.FOREIGN, _place(node, gpus), f"pod {given.who} has {_place(node, taken)}"
+            yield Kind.FOREIGN, f"pod {given.who} has {_place(node, taken)}"
 
 
 @runtime_checkable
@@ -161,13 +154,11 @@ class _Executing(Protocol):
 
 def of(backend: Backend, status: JobStatus) -> tuple[Difference, ...]:
     """What of a job that runs is not as planned."""
-    forecast = status.forecast
-    runs = status.phase in {Phase.PENDING, Phase.RUNNING} and bool(status.instances)
-    if forecast is None or forecast.state != "placed" or not runs:
-        return ()
-    if status.phase is Phase.RUNNING and isinstance(backend, _Seeing):
+    placed = status.forecast is not None and status.forecast.state == "placed"
+    looked = placed and status.phase is Phase.RUNNING and status.instances
+    if looked and isinstance(backend, _Seeing):
         return compare(status, backend.sightings(status))
-    return compare(status, None)
+    return compare(status)
 
 
 # ---------------------------------------------------------------- a look into the workers
@@ -244,66 +235,50 @@ def inspect(backend: Backend, status: JobStatus) -> tuple[Sight, ...]:
     forecast = status.forecast
     if forecast is None or not isinstance(backend, _Executing):
         return ()
-    try:
-        cluster = backend.cluster()
-    except ArenaError:
-        cluster = None
+    uuids: dict[str, dict[int, str | None]] = {}
+    with suppress(ArenaError):
+        for known in backend.cluster().nodes:
+            uuids[known.name] = {gpu.index: gpu.uuid for gpu in known.machine.gpus}
+
+    def named(node: str, gpus: Sequence[int]) -> tuple[str, ...]:
+        """The UUIDs of GPUs of a node, where all of them are published."""
+        found = [uuids.get(node, {}).get(gpu) for gpu in gpus]
+        return tuple(one for one in found if one is not None) if all(found) else ()
+
     pods = {one.worker: one for one in status.instances if one.worker is not None}
-    return tuple(
-        _sight(backend, status, pods.get(index), (index, node, gpus), cluster)
-        for index, node, gpus in forecast.workers
-    )
+    sights = []
+    for index, node, gpus in forecast.workers:
+        one = pods.get(index)
+        devices, trouble = _look(backend, status, one)
+        others = [plan for _, where, plan in forecast.workers if where == node and plan != gpus]
+        if forecast.binding != "claims":
+            others = []
+        sights.append(
+            Sight(
+                worker=index,
+                pod=one.name if one is not None else f"{status.name}-worker-{index}",
+                node=node,
+                planned=gpus,
+                uuids=named(node, gpus),
+                # Claims give out any of the groups that are planned on a node.
+                instead=tuple(filter(None, (named(node, plan) for plan in others))),
+                seen=devices,
+                trouble=trouble,
+            )
+        )
+    return tuple(sights)
 
 
-def _sight(
-    backend: _Executing,
-    status: JobStatus,
-    one: Instance | None,
-    plan: tuple[int, str, tuple[int, ...]],
-    cluster: Cluster | None,
-) -> Sight:
-    index, node, gpus = plan
-    trouble, devices = None, tuple[Device, ...]()
+def _look(
+    backend: _Executing, status: JobStatus, one: Instance | None
+) -> tuple[tuple[Device, ...], str | None]:
+    """The GPUs that a pod lists, and what went wrong."""
     if one is None or one.started is None or one.finished is not None:
-        trouble = "it does not run"
-    else:
-        try:
-            done = backend.execute(status.namespace, one.name, LIST_GPUS)
-        except ArenaError as error:
-            trouble = error.message if error.why is None else f"{error.message}: {error.why}"
-        else:
-            devices = listed(done.stdout.decode("utf-8", "replace"))
-            if done.code:
-                said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-                trouble = f"nvidia-smi ended with {done.code}" + (f": {said[-1]}" if said else "")
-    return Sight(
-        worker=index,
-        pod=one.name if one is not None else f"{status.name}-worker-{index}",
-        node=node,
-        planned=gpus,
-        uuids=_uuids(cluster, node, gpus),
-        instead=tuple(_instead(cluster, status, node, gpus)),
-        seen=devices,
-        trouble=trouble,
-    )
-
-
-def _instead(
-    cluster: Cluster | None, status: JobStatus, node: str, gpus: tuple[int, ...]
-) -> Iterator[tuple[str, ...]]:
-    """The UUIDs of the other groups of a node, where claims give out any of them."""
-    forecast = status.forecast
-    if forecast is None or forecast.binding != "claims":
-        return
-    for _, where, others in forecast.workers:
-        if where == node and others != gpus and (uuids := _uuids(cluster, where, others)):
-            yield uuids
-
-
-def _uuids(cluster: Cluster | None, node: str, gpus: Sequence[int]) -> tuple[str, ...]:
-    """The UUIDs of GPUs of a node, where all of them are published."""
-    for one in cluster.nodes if cluster is not None else ():
-        if one.name == node:
-            known = {gpu.index: gpu.uuid for gpu in one.machine.gpus if gpu.uuid}
-            return tuple(known[gpu] for gpu in gpus) if set(gpus) <= known.keys() else ()
-    return ()
+        return (), "it does not run"
+    try:
+        done = backend.execute(status.namespace, one.name, LIST_GPUS)
+    except ArenaError as error:
+        return (), error.message if error.why is None else f"{error.message}: {error.why}"
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    trouble = ": ".join([f"nvidia-smi ended with {done.code}", *said]) if done.code else None
+    return listed(done.stdout.decode("utf-8", "replace")), trouble

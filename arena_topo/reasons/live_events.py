@@ -1,6 +1,6 @@
 """The events that still hold: what they complain of is still so. Pure.
 
-A cluster keeps events for an hour, long after what they tell has passed: a pod that could not be
+A cluster stores events for an hour, long after what they tell has passed: a pod that could not be
 scheduled runs now, a quota that was exceeded has room. A complaint about a pod holds until the pod
 is ready or has come further than the complaint; one about a pod that could not be created, until
 the pod is there; any other for five minutes. Of the same complaint about the same object the newest
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from arena_topo.clusters.objects import Object
 from arena_topo.engines import Event
 from arena_topo.engines.kubernetes.mpijob import (
     condition,
@@ -26,20 +26,6 @@ from arena_topo.engines.kubernetes.mpijob import (
     when,
 )
 
-Object = Mapping[str, Any]
-
-IMAGE_REASONS = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    }
-)
-"""Why a container waits for its image (kubelet, pkg/kubelet/images/types.go)."""
-
 _CREATION = re.compile(
     r"forbidden|denied request|denied the request|created? (pod )?fail|Error creat"
 )
@@ -49,19 +35,13 @@ _RECENT = 300.0
 """Seconds that a complaint counts for which no state can be looked at."""
 
 _DISRUPTED = frozenset({"Preempted", "TaintManagerEviction"})
-_BEFORE_IMAGE = frozenset(
-    {
-        "FailedAttachVolume",
-        "FailedCreatePodSandBox",
-        "FailedMount",
-        "NetworkNotReady",
-    }
+_BEFORE_START = frozenset(
+    {"FailedAttachVolume", "FailedCreatePodSandBox", "FailedMount", "NetworkNotReady", "Pulling"}
 )
-_OF_CONTAINERS = frozenset({"BackOff", "ErrImageNeverPull", "Failed", "InspectFailed"})
-_STARTS = frozenset({"ContainerCreating", "PodInitializing"})
+"""What kubelets tell of a pod on their node that has not started yet."""
 
 
-def standing(
+def current(
     events: Iterable[Object], pods: Iterable[Object], *, wanted: int, now: float, over: bool
 ) -> tuple[Event, ...]:
     """The events that still hold, oldest first, the newest of each complaint.
@@ -76,21 +56,20 @@ def standing(
         newest[str(about.get("kind")), str(about.get("name")), str(one.get("reason"))] = one
 
     def holds(event: Object) -> bool:
-        if subject(event).get("kind") == "Pod":
+        kind = subject(event).get("kind")
+        if kind == "Pod":
             return _holds_of_pod(event, there, over=over)
         if event.get("type") != "Warning":
             return False
-        created = subject(event).get("kind") != "ResourceQuota" and _CREATION.search(
-            str(event.get("message"))
-        )
-        if created:
-            return not over and _lacks_pods(event, there, wanted)
-        # What the operator says of the job's end holds as long as the job does.
-        ended = over and subject(event).get("kind") != "ResourceQuota"
-        return ended or (not over and now - when(event) <= _RECENT)
+        if kind != "ResourceQuota":
+            if _CREATION.search(str(event.get("message"))):
+                return not over and _lacks_pods(event, there, wanted)
+            if over:
+                # What the operator says of the job's end holds as long as the job does.
+                return True
+        return not over and now - when(event) <= _RECENT
 
-    held = filter(holds, newest.values())
-    return tuple(event_of(one) for one in sorted(held, key=when))
+    return tuple(map(event_of, sorted(filter(holds, newest.values()), key=when)))
 
 
 def _lacks_pods(event: Object, pods: Mapping[str, Object], wanted: int) -> bool:
@@ -100,51 +79,23 @@ def _lacks_pods(event: Object, pods: Mapping[str, Object], wanted: int) -> bool:
     if named and named[1] in pods:
         return False
     workers = sum(not is_launcher(pod) for pod in pods.values())
-    no_launcher, few_workers = workers == len(pods), workers < wanted
+    no_launcher = workers == len(pods)
     if about.get("kind") == "Job" or "launcher" in str(about.get("name")):
         return no_launcher
     of_workers = about.get("kind") == "StatefulSet" or "worker" in message
-    return few_workers or (no_launcher and not of_workers)
+    return workers < wanted or (no_launcher and not of_workers)
 
 
 def _holds_of_pod(event: Object, pods: Mapping[str, Object], *, over: bool) -> bool:
     reason, pod = str(event.get("reason")), pods.get(str(subject(event).get("name")))
+    phase = ((pod or {}).get("status") or {}).get("phase")
+    well = pod is not None and (phase == "Succeeded" or condition(pod, "Ready") == "True")
     if reason in _DISRUPTED:
         # It is told of the pod that was taken away; the one made in its place has another uid.
-        return not over and (pod is None or not _is_well(pod))
+        return not over and not well
     if pod is None or not is_about_pod(event, pod):
         return False
-    status, waiting = pod.get("status") or {}, {reason for _name, reason, _said in waits(pod)}
-    bound, pending = bool((pod.get("spec") or {}).get("nodeName")), status.get("phase") == "Pending"
-    if reason == "FailedScheduling":
-        holds = pending and not bound
-    elif reason in _BEFORE_IMAGE:
-        holds = pending and bound
-    elif reason == "Pulling":
-        holds = pending and bound and (not waiting or "ContainerCreating" in waiting)
-    elif reason in _OF_CONTAINERS:
-        holds = bool(waiting - _STARTS)
-    elif reason == "Evicted":
-        holds = status.get("reason") == "Evicted"
-    elif reason in {"Unhealthy", "NodeNotReady"}:
-        holds = status.get("phase") == "Running" and not _is_well(pod)
-    else:
-        holds = event.get("type") == "Warning" and not _is_well(pod)
-    return holds
-
-
-def _is_well(pod: Object) -> bool:
-    done = (pod.get("status") or {}).get("phase") == "Succeeded"
-    return done or condition(pod, "Ready") == "True"
-
-
-def waits(pod: Object) -> list[tuple[str, str, str]]:
-    """(container, reason, message) of every container that waits."""
-    found = []
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for one in (pod.get("status") or {}).get(kind) or ():
-            waiting = (one.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason"):
-                name = str(one.get("name", ""))
-                found.append((name, str(waiting["reason"]), str(waiting.get("message") or "")))
-    return found
+    bound = bool((pod.get("spec") or {}).get("nodeName"))
+    if reason == "FailedScheduling" or reason in _BEFORE_START:
+        return phase == "Pending" and bound == (reason != "FailedScheduling")
+    return event.get("type") == "Warning" and not well

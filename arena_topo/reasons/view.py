@@ -1,21 +1,122 @@
-"""Why a job is where it is, as text and as a value for JSON and YAML."""
+"""One job as it is now: its state, what its GPUs do, what is not as planned, and why it is there.
+
+As values, as text, and for JSON and YAML.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
+from arena_topo.engines import Backend, Event, JobStatus, unheard
+from arena_topo.engines.opening import known, privileged
+from arena_topo.errors import AccessDenied
 from arena_topo.escaping import one_line
 from arena_topo.layout import align, duration, fold, state, table
-from arena_topo.reasons.drift import Difference
-from arena_topo.reasons.explanation import Explanation, Holder, Waiting
 from arena_topo.reasons.launcher_log import failed_rank
+
+if TYPE_CHECKING:
+    from arena_topo.engines.metrics import GpuSample
+    from arena_topo.reasons.drift import Difference
+    from arena_topo.reasons.explanation import Explanation, Holder, Waiting
 
 _FEW_REASONS = 2
 
 MOST_ROWS = 10
 """Jobs, nodes and events that are listed before the rest is counted."""
+
+
+# ---------------------------------------------------------------- a look at a job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenJob:
+    """A job as it was at one look: `drift` is what is not as planned, `samples` what GPUs do.
+
+    `events` and `explanation` are None where nobody asked for them.
+    """
+
+    status: JobStatus
+    drift: Sequence[Difference] = ()
+    samples: Sequence[GpuSample] = ()
+    events: Sequence[Event] | None = None
+    explanation: Explanation | None = None
+
+    def __repr__(self) -> str:
+        """The job on one line, for a prompt."""
+        return repr(self.status).replace("JobStatus", "SeenJob", 1)
+
+
+def look(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    drift: bool = True,
+    metrics: bool = False,
+    events: bool = False,
+    explain: bool = False,
+    tell: Callable[[str], None] = unheard,
+) -> SeenJob:
+    """Look at a job, and at what else of it is asked for.
+
+    `tell` hears why nothing is known of what its GPUs do. UnknownJob if it is not there;
+    AccessDenied has arena's words.
+    """
+    may = f"get the training job in namespace {namespace}"
+    with privileged(may):
+        found = explained(backend, name, namespace) if explain else None
+    try:
+        with privileged(may), known(name, namespace):
+            status = backend.job(name, namespace)
+    except AccessDenied:
+        # The pods may not be listed: what can be said without them was asked for.
+        if found is None:
+            raise
+        status = found.status
+    return SeenJob(
+        status=status,
+        samples=measured(backend, status, tell=tell) if metrics else (),
+        drift=_differences(backend, status) if drift else (),
+        events=backend.events(status) if events else None,
+        explanation=found,
+    )
+
+
+def explained(backend: Backend, name: str, namespace: str) -> Explanation:
+    """Why a job is where it is; UnknownJob if it is not there."""
+    from arena_topo.reasons import explanation  # noqa: PLC0415 - reads the solver
+
+    with known(name, namespace):
+        return explanation.explain(backend, name, namespace, now=time.time())
+
+
+def _differences(backend: Backend, status: JobStatus) -> Sequence[Difference]:
+    if status.forecast is None or status.forecast.state != "placed":
+        return ()
+    from arena_topo.reasons import drift  # noqa: PLC0415 - only for placed jobs
+
+    return drift.of(backend, status)
+
+
+def measured(
+    backend: Backend, status: JobStatus, *, tell: Callable[[str], None] = unheard
+) -> tuple[GpuSample, ...]:
+    """What the GPUs of a job's pods do; none where it holds none. `tell` hears why none is known.
+
+    Nothing is asked for a job that has no pod with a GPU.
+    """
+    pods = {one.name for one in status.instances if one.node and not one.finished}
+    if not pods or not status.request_gpus or status.phase.over:
+        return ()
+    samples = backend.metrics(status.namespace, pods=sorted(pods), tell=tell)
+    here = {"", status.namespace}
+    return tuple(one for one in samples if one.pod in pods and one.namespace in here)
+
+
+# ---------------------------------------------------------------- as text
 
 
 def text(found: Explanation, *, width: int | None = None) -> str:
@@ -24,38 +125,45 @@ def text(found: Explanation, *, width: int | None = None) -> str:
     # Where the code is the status again, once is enough.
     same = said.code.value.upper() == status.phase.value
     code = "" if same else f", {said.code.value}"
-    lines = [f"{status.name}: {state(status.phase.value)}{code}", f"  {one_line(said.what)}"]
-    lines += [f"  why:  {one_line(said.why)}"] if said.why else []
-    lines += [f"  try:  {one_line(said.hint)}"] if said.hint else []
-    first = "".join(f"{fold(line, width, indent='        ')}\n" for line in lines)
-    blocks = [first, *_log(found), *_nodes(found), *_holders(found), *_turn(found, width)]
-    blocks += [*_nearest(found, width), *_events(found, width), *_denied(found, width)]
-    return "\n".join(blocks)
+    head = [f"{status.name}: {state(status.phase.value)}{code}", f"  {one_line(said.what)}"]
+    head += [f"  why:  {one_line(said.why)}"] if said.why else []
+    head += [f"  try:  {one_line(said.hint)}"] if said.hint else []
+    blocks = [
+        _folded(head, width, 8),
+        *_log(found),
+        *_nodes(found),
+        *_holders(found),
+        _folded(_turn(found), width, 4),
+        _folded([f"Nearest: it {one_line(found.nearest)}"] if found.nearest else [], width, 2),
+        _folded(_events(found), width, 4),
+        _folded(_denied(found), width, 6),
+    ]
+    return "\n".join(filter(None, blocks))
 
 
-def block(found: Explanation, *, width: int | None = None) -> str:
-    """The same as a part of another screen, under a heading."""
-    return "Why:\n" + "".join(
-        f"  {line}".rstrip() + "\n" for line in text(found, width=_less(width)).splitlines()
-    )
+def below(seen: SeenJob, *, width: int | None) -> Iterator[str]:
+    """What is not as planned, and the explanation asked for, to go below the screen of a job."""
+    if seen.drift:
+        line = one_line(f"Drift: {'; '.join(map(str, seen.drift))}")
+        yield fold(line, width) + "\n"
+    if seen.explanation is not None:
+        lines = text(seen.explanation, width=None if width is None else width - 2).splitlines()
+        yield "Why:\n" + "".join(f"  {line}".rstrip() + "\n" for line in lines)
 
 
-def _less(width: int | None) -> int | None:
-    return None if width is None else width - 2
+def _folded(lines: Iterable[str], width: int | None, indent: int) -> str:
+    return "".join(f"{fold(line, width, indent=' ' * indent)}\n" for line in lines)
 
 
 def _log(found: Explanation) -> Iterator[str]:
-    """The last lines of a launcher that failed."""
+    """The last lines of a launcher that failed, as they were indented."""
     if found.log is None or not found.log.lines or not found.status.phase.over:
         return
-    lines = "".join(f"  {_indented(line)}\n" for line in found.log.lines)
-    yield f"Last lines of {found.log.pod}:\n{lines}"
-
-
-def _indented(line: str) -> str:
-    """A line of a log as it was indented."""
-    words = line.lstrip(" \t")
-    return line[: len(line) - len(words)].expandtabs() + one_line(words)
+    shown = [f"Last lines of {found.log.pod}:"]
+    for line in found.log.lines:
+        words = line.lstrip(" \t")
+        shown.append(f"  {line[: len(line) - len(words)].expandtabs()}{one_line(words)}")
+    yield "\n".join(shown) + "\n"
 
 
 def _nodes(found: Explanation) -> Iterator[str]:
@@ -70,8 +178,6 @@ def _nodes(found: Explanation) -> Iterator[str]:
 
 
 def _holders(found: Explanation) -> Iterator[str]:
-    if not found.holders and not found.unnamed:
-        return
     rows = [
         (
             f"{one.namespace}/{one.name}",
@@ -82,19 +188,14 @@ def _holders(found: Explanation) -> Iterator[str]:
         )
         for one in found.holders[:MOST_ROWS]
     ]
-    rest = found.holders[MOST_ROWS:]
-    if rest:
+    if rest := found.holders[MOST_ROWS:]:
         rows.append((f"{len(rest)} more jobs", str(sum(one.gpus for one in rest)), "", "", ""))
     if found.unnamed:
         rows.append(("others", str(found.unnamed), "", "", ""))
-    header = ("USED BY", "GPUS", "AGE", "LEFT", "NODES")
-    yield _plain([*table(header, rows, indent="  ")], "GPUs in use by:")
-
-
-def _plain(lines: list[str], heading: str) -> str:
-    """A table under a heading, without blanks at the ends of its lines."""
-    aligned = align([heading, *lines]).splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in aligned)
+    if rows:
+        header = ("USED BY", "GPUS", "AGE", "LEFT", "NODES")
+        aligned = align(["GPUs in use by:", *table(header, rows, indent="  ")])
+        yield "".join(f"{line.rstrip()}\n" for line in aligned.splitlines())
 
 
 def _where(one: Holder) -> str:
@@ -104,23 +205,20 @@ def _where(one: Holder) -> str:
     return f"{shown}{f' and {more} more' if more > 0 else ''}{note}"
 
 
-def _turn(found: Explanation, width: int | None) -> Iterator[str]:
+def _turn(found: Explanation) -> Iterator[str]:
     turn = found.turn
     if turn is None:
         return
     counted = "" if turn.whole else f" of namespace {found.status.namespace}"
-    lines = [f"Queue: {turn.place} of {turn.of} waiting jobs{counted}"]
+    yield f"Queue: {turn.place} of {turn.of} waiting jobs{counted}"
     if turn.ahead:
         shown = "; ".join(_ahead(one, found.now) for one in turn.ahead[:MOST_ROWS])
         more = len(turn.ahead) - MOST_ROWS
-        lines.append(f"  ahead of it: {one_line(shown)}{f'; and {more} more' if more > 0 else ''}")
+        yield f"  ahead of it: {one_line(shown)}{f'; and {more} more' if more > 0 else ''}"
     if found.starts_by is not None:
         left = duration(max(0.0, found.starts_by - found.now))
-        lines.append(
-            f"Start: in {left} at the latest, when the --running-timeout of those who hold its GPUs"
-            " is over"
-        )
-    yield "".join(f"{fold(line, width, indent='    ')}\n" for line in lines)
+        whose = "the --running-timeout of those who hold its GPUs"
+        yield f"Start: in {left} at the latest, when {whose} is over"
 
 
 def _ahead(one: Waiting, now: float) -> str:
@@ -129,31 +227,24 @@ def _ahead(one: Waiting, now: float) -> str:
     return f"{one.namespace}/{one.name} ({gpus}, {duration(now - one.since)}{priority})"
 
 
-def _nearest(found: Explanation, width: int | None) -> Iterator[str]:
-    if found.nearest is not None:
-        yield fold(f"Nearest: it {one_line(found.nearest)}", width) + "\n"
-
-
-def _events(found: Explanation, width: int | None) -> Iterator[str]:
-    if not found.events:
-        return
-    lines: list[str] = []
+def _events(found: Explanation) -> Iterator[str]:
+    if found.events:
+        yield "Current events:"
     for one in found.events[-MOST_ROWS:]:
         age = duration(found.now - one.when)
-        lines.append(one_line(f"{one.source}, {age} ago: [{one.reason}] {one.message}"))
-    folded = (f"{fold(f'  {line}', width, indent='    ')}\n" for line in lines)
-    yield "".join(["Current events:\n", *folded])
+        yield "  " + one_line(f"{one.source}, {age} ago: [{one.reason}] {one.message}")
 
 
-def _denied(found: Explanation, width: int | None) -> Iterator[str]:
-    if not found.denied:
-        return
-    lines = ["Not looked at:"]
+def _denied(found: Explanation) -> Iterator[str]:
+    if found.denied:
+        yield "Not looked at:"
     for one in found.denied:
-        lines.append(f"  {one_line(str(one))}")
+        yield f"  {one_line(str(one))}"
         if one.why is None:
-            lines.append(f"    ask for: {one_line(one.rule)}")
-    yield "".join(f"{fold(line, width, indent='      ')}\n" for line in lines)
+            yield f"    ask for: {one_line(one.rule)}"
+
+
+# ---------------------------------------------------------------- for programs
 
 
 def value(found: Explanation) -> dict[str, Any]:
@@ -161,7 +252,7 @@ def value(found: Explanation) -> dict[str, Any]:
 
     Times are seconds; `startsBy` counts from now.
     """
-    status, said = found.status, found.verdict
+    status, said, now = found.status, found.verdict, found.now
     return {
         "name": status.name,
         "namespace": status.namespace,
@@ -175,21 +266,12 @@ def value(found: Explanation) -> dict[str, Any]:
             {"reason": one.reason.value, "nodes": one.nodes, "example": str(one.example)}
             for one in found.refusals
         ],
-        "holders": [_holder_value(one, found.now) for one in found.holders],
+        "holders": [_holder_value(one, now) for one in found.holders],
         "heldByOthers": found.unnamed,
         "queue": _turn_value(found),
-        "startsBy": None if found.starts_by is None else max(0, int(found.starts_by - found.now)),
+        "startsBy": None if found.starts_by is None else max(0, int(found.starts_by - now)),
         "nearest": found.nearest,
-        "events": [
-            {
-                "source": one.source,
-                "type": one.kind,
-                "reason": one.reason,
-                "message": one.message,
-                "age": int(found.now - one.when),
-            }
-            for one in found.events
-        ],
+        "events": [_event_value(one, now) for one in found.events],
         "denied": [
             {
                 "verb": one.verb,
@@ -203,7 +285,7 @@ def value(found: Explanation) -> dict[str, Any]:
     }
 
 
-def _log_value(found: Explanation) -> Mapping[str, Any] | None:
+def _log_value(found: Explanation) -> dict[str, Any] | None:
     """The end of the launcher's log; `age` is how long ago its last line was written."""
     log = found.log
     if log is None:
@@ -217,7 +299,17 @@ def _log_value(found: Explanation) -> Mapping[str, Any] | None:
     }
 
 
-def _holder_value(one: Holder, now: float) -> Mapping[str, Any]:
+def _event_value(one: Event, now: float) -> dict[str, Any]:
+    return {
+        "source": one.source,
+        "type": one.kind,
+        "reason": one.reason,
+        "message": one.message,
+        "age": int(now - one.when),
+    }
+
+
+def _holder_value(one: Holder, now: float) -> dict[str, Any]:
     return {
         "name": one.name,
         "namespace": one.namespace,
@@ -230,33 +322,16 @@ def _holder_value(one: Holder, now: float) -> Mapping[str, Any]:
     }
 
 
-def _turn_value(found: Explanation) -> Mapping[str, Any] | None:
-    if found.turn is None:
+def _turn_value(found: Explanation) -> dict[str, Any] | None:
+    turn = found.turn
+    if turn is None:
         return None
-    return {
-        "place": found.turn.place,
-        "of": found.turn.of,
-        "allNamespaces": found.turn.whole,
-        "ahead": [
-            {
-                "name": one.name,
-                "namespace": one.namespace,
-                "gpus": one.gpus,
-                "priority": one.priority,
-                "age": int(found.now - one.since),
-            }
-            for one in found.turn.ahead
-        ],
-    }
+    ahead = [asdict(one) for one in turn.ahead]
+    for one in ahead:
+        one["age"] = int(found.now - one.pop("since"))
+    return {"place": turn.place, "of": turn.of, "allNamespaces": turn.whole, "ahead": ahead}
 
 
 def difference_value(one: Difference) -> dict[str, Any]:
     """A difference from the plan for JSON."""
-    return {
-        "kind": one.kind.value,
-        "worker": one.worker,
-        "pod": one.pod,
-        "planned": one.planned,
-        "seen": one.seen,
-        "message": str(one),
-    }
+    return {**asdict(one), "kind": one.kind.value, "message": str(one)}
