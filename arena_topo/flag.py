@@ -22,7 +22,7 @@ class Flag:
     `name` is needed only where the flag is not the field's name with dashes. `deprecated` are old
     spellings: they work, with a warning on stderr. `at_least` bounds numbers; the text of the
     error is arena's `--FLAG is invalid`. `needs` are the flags without which this one means
-    nothing (`--gputopology`, `--policy adaptive`, `--watch or --once`), `excludes` those that it
+    nothing (`--gputopology`, `--policy adaptive`), `excludes` those that it
     contradicts, as a person types them (`--wait`, `--output json`); a word that is no flag goes by
     its name in the help (`JOB`). One that a command does not have is not asked of it. `completes`
     is what a shell offers for the value: some of KINDS, with spaces between them; choices and
@@ -145,12 +145,11 @@ def check(
         lacking = [
             one
             for one in flag.needs
-            if one.partition(" ")[0] in known
-            and not any(_is_given(each, given) for each in one.split(" or "))
+            if one.partition(" ")[0] in known and not _is_given(one, given)
         ]
         if lacking:
-            hint = "add " + " and ".join(one.partition(" or ")[0] for one in lacking)
-            raise wrong(f"{name} needs {' and '.join(lacking)}", hint=hint, flag=name)
+            needed = " and ".join(lacking)
+            raise wrong(f"{name} needs {needed}", hint=f"add {needed}", flag=name)
         other = next((one for one in flag.excludes if _is_given(one, given)), None)
         if other is not None:
             raise wrong(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from arena_topo.bandwidth import Wire
 from arena_topo.layout import folded
 from arena_topo.nodes import fragmentation
-from arena_topo.nodes import fragmentation_view as screen
+from arena_topo.nodes import fragmentation as screen
 from arena_topo.nodes.fragmentation import Alike, Gang, Kind, look
 from arena_topo.solver import Request, Solver
 from arena_topo.solver.classes import Index
@@ -498,7 +498,7 @@ def test_the_document_of_a_report_is_whole():
         "bestNodes": 1,
         "bestTier": "node",
     }
-    assert [one["names"] for one in kind["nodes"]] == [["a"], ["b"]]
+    assert [one["names"] for one in kind["nodes"]] == [("a",), ("b",)]
     assert kind["sets"][0] == {"size": 2, "whole": 5, "broken": 1, "most": 8}
 
 

@@ -21,6 +21,7 @@ from arena_topo.cli.arguments import (
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped, wrapped
+from arena_topo.cli.watching import RefreshFlag, once, renew
 from arena_topo.drawing import tables
 from arena_topo.engines import Backend, JobStatus, Phase, metrics
 from arena_topo.errors import NotFound
@@ -32,7 +33,6 @@ from arena_topo.topology import natural
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.reasons.view import SeenJob
-from arena_topo.cli.watching import RefreshFlag, once, renew
 
 
 @spread

@@ -70,22 +70,6 @@ class Watch:
             self.close()
             raise ArenaError(f"NVML does not list the GPUs: {error}") from error
 
-    def stirred(self) -> bool:
-        """Whether a GPU has reported a critical error since this was asked last; never waits."""
-        if not self._open or self._events is None:
-            return False
-        before = dict(self._ill)
-        nvml = self._nvml
-        with contextlib.suppress(nvml.NVMLError):  # the time is over: there are no more
-            while True:
-                event = nvml.nvmlEventSetWait(self._events, 0)
-                xid = int(event.eventData)
-                if event.eventType == nvml.nvmlEventTypeXidCriticalError and (
-                    xid not in APPLICATION_ERRORS
-                ):
-                    self._ill[str(nvml.nvmlDeviceGetUUID(event.device))] = f"Xid {xid}"
-        return self._ill != before
-
     def close(self) -> None:
         """Let go of the driver."""
         if self._open:
@@ -96,7 +80,7 @@ class Watch:
         self._open, self._events = False, None
 
     def _look(self) -> Sight:
-        self.stirred()
+        self._listen()
         if self._open and self._looks % _REOPEN == 0:
             self.close()
         if not self._open:
@@ -115,6 +99,19 @@ class Watch:
             parts |= dict.fromkeys(self._migs(handle), uuids[index])
         self._ill = {uuid: why for uuid, why in self._ill.items() if uuid in uuids.values()}
         return Sight(uuids=uuids, ill=dict(self._ill), parts=parts)
+
+    def _listen(self) -> None:
+        """Note the critical errors that GPUs have reported since the last look; never waits."""
+        nvml = self._nvml
+        if self._events is None:
+            return
+        with contextlib.suppress(nvml.NVMLError):  # the time is over: there are no more
+            while True:
+                event = nvml.nvmlEventSetWait(self._events, 0)
+                xid = int(event.eventData)
+                critical = event.eventType == nvml.nvmlEventTypeXidCriticalError
+                if critical and xid not in APPLICATION_ERRORS:
+                    self._ill[str(nvml.nvmlDeviceGetUUID(event.device))] = f"Xid {xid}"
 
     def _begin(self) -> None:
         nvml = self._nvml

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from arena_topo.errors import ArenaError, TimedOut
+
+T = TypeVar("T")
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """Where the kubelet listens, below its root directory (`--root-dir`)."""
@@ -72,25 +74,23 @@ class PodResources:
 
     def holders(self) -> tuple[Holder, ...]:
         """The pods of the node that hold devices of any kind, in the kubelet's order."""
-        answer = self._ask("List")
-        try:
-            found = tuple(_holder(one) for one in _fields(answer)[1])
-        except ValueError as error:
-            raise self._odd(error) from error
+        found = self._ask("List", _holder)
         return tuple(one for one in found if one.devices)
 
     def allocatable(self) -> tuple[Device, ...]:
         """The healthy devices of device plugins."""
-        answer = self._ask("GetAllocatableResources")
+        found = self._ask("GetAllocatableResources", _plugin_devices)
+        return tuple(device for devices in found for device in devices)
+
+    def _ask(self, method: str, read: Callable[[bytes], T]) -> list[T]:
+        answer = self._answer(method)
         try:
-            return tuple(device for one in _fields(answer)[1] for device in _plugin_devices(one))
+            return [read(one) for one in _fields(answer)[1]]
         except ValueError as error:
-            raise self._odd(error) from error
+            what = f"the kubelet's answer on {self.socket} makes no sense"
+            raise ArenaError(what, why=str(error)) from error
 
-    def _odd(self, error: Exception) -> ArenaError:
-        return ArenaError(f"the kubelet's answer on {self.socket} makes no sense", why=str(error))
-
-    def _ask(self, method: str) -> bytes:
+    def _answer(self, method: str) -> bytes:
         # Its handlers for forks complain on stderr when nvidia-smi is run.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         try:
@@ -113,16 +113,12 @@ class PodResources:
             try:
                 return bytes(call(b"", timeout=_TIMEOUT))
             except grpc.RpcError as error:
-                raise _failure(grpc, error, self.socket) from error
-
-
-def _failure(grpc: Any, error: Any, socket: str) -> ArenaError:
-    code, said = error.code(), str(error.details() or "")
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return TimedOut(f"the kubelet behind {socket} did not answer in time", why=said or None)
-    return ArenaError(
-        f"the kubelet behind {socket} does not answer", why=said or code.name, hint=_HINT
-    )
+                code, said = error.code(), str(error.details() or "")
+                late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+                silent = "did not answer in time" if late else "does not answer"
+                what = f"the kubelet behind {self.socket} {silent}"
+                failure = TimedOut if late else ArenaError
+                raise failure(what, why=said or code.name, hint=_HINT) from error
 
 
 # ---------------------------------------------------------------- the messages
@@ -130,32 +126,23 @@ def _failure(grpc: Any, error: Any, socket: str) -> ArenaError:
 
 def _holder(data: bytes) -> Holder:
     said = _fields(data)
-    return Holder(
-        name=_text(said[1]),
-        namespace=_text(said[2]),
-        devices=tuple(device for one in said[3] for device in _container(one)),
-    )
+    devices = tuple(device for one in said[3] for device in _container(one))
+    return Holder(name=_text(said[1]), namespace=_text(said[2]), devices=devices)
 
 
 def _container(data: bytes) -> Iterator[Device]:
     said = _fields(data)
     for one in said[2]:
         yield from _plugin_devices(one)
-    for claim in said[5]:
-        for one in _fields(claim)[4]:
-            yield _claimed(one)
+    for one in (device for claim in said[5] for device in _fields(claim)[4]):
+        device = _fields(one)
+        name, pool = _text(device[4]), _text(device[3])
+        yield Device(resource=_text(device[2]), name=name, pool=pool)
 
 
-def _plugin_devices(data: bytes) -> Iterator[Device]:
+def _plugin_devices(data: bytes) -> list[Device]:
     said = _fields(data)
-    resource = _text(said[1])
-    for name in said[2]:
-        yield Device(resource=resource, name=name.decode())
-
-
-def _claimed(data: bytes) -> Device:
-    said = _fields(data)
-    return Device(resource=_text(said[2]), name=_text(said[4]), pool=_text(said[3]))
+    return [Device(resource=_text(said[1]), name=name.decode()) for name in said[2]]
 
 
 def _text(values: list[bytes]) -> str:

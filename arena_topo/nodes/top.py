@@ -15,11 +15,11 @@ from arena_topo.cli.arguments import NODES, FabricFlag, Output, OutputFlag, opti
 from arena_topo.cli.opening import engine, network
 from arena_topo.cli.options import Globals, display, say, show, spread, tell
 from arena_topo.cli.terminal import cropped, wrapped
+from arena_topo.cli.watching import RefreshFlag, once, renew
 from arena_topo.drawing import tables
 
 if TYPE_CHECKING:
     from arena_topo.nodes.overview import Overview
-from arena_topo.cli.watching import RefreshFlag, once, renew
 
 
 class _Mode:
@@ -125,23 +125,20 @@ def _nodes_screen(sight: Overview, what: Nodes, *, named: bool, brief: bool) -> 
     found = sight.found
     if what.frag:
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
-        from arena_topo.nodes import fragmentation_view as shown  # noqa: PLC0415 - only for --frag
 
-        text = shown.screen(fragmentation.look(found.cluster))
+        text = fragmentation.screen(fragmentation.look(found.cluster))
         return text + (f"{tables.emulated()}\n" if found.cluster.emulated else "")
     if not what.details:
         return top_view.nodes(found.nodes, named=named)
-    samples = top_view.by_node(sight.samples)
-    return top_view.details(found.nodes, samples, brief=brief)
+    return top_view.details(found.nodes, top_view.by_node(sight.samples), brief=brief)
 
 
 def _nodes_value(sight: Overview, what: Nodes) -> dict[str, Any]:
     if what.frag:
-        found = sight.found
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
-        from arena_topo.nodes import fragmentation_view as shown  # noqa: PLC0415 - only for --frag
 
-        return shown.value(fragmentation.look(found.cluster), emulated=found.cluster.emulated)
+        cluster = sight.found.cluster
+        return fragmentation.value(fragmentation.look(cluster), emulated=cluster.emulated)
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
     return top_view.value(sight)

@@ -14,7 +14,7 @@ from arena_topo.engines.metrics import percent
 from arena_topo.engines.occupancy import SHARE_CORE, SHARE_MEMORY, Mode, NodePod, NodeStatus, Share
 from arena_topo.escaping import one_line
 from arena_topo.layout import Column
-from arena_topo.topology import Knowledge, count, gpu_set, natural
+from arena_topo.topology import Knowledge, count, gpu_set
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
@@ -25,7 +25,6 @@ Samples = Mapping[str, Mapping[int, "GpuSample"]]
 
 _GIB = float(1 << 30)
 _RULE = "-" * 99
-_SHARE_RULE = "-" * 107
 _NONE = "<none>"
 
 _SELF = "N-A"
@@ -64,11 +63,6 @@ _COUNTS: tuple[Column[NodeStatus], ...] = (
     ("GPU(Total)", lambda one: _go(one.total)),
     ("GPU(Allocated)", lambda one: _go(one.allocated)),
 )
-_SHARES: tuple[Column[NodeStatus], ...] = (
-    ("GPUs(Allocated/Total)", lambda one: f"{_go(one.allocated)}/{_go(one.total)}"),
-    ("GPU_MEMORY(Allocated/Total)", lambda one: _taken(*_memory(one), ".1f", " GiB")),
-    ("GPU_CORE(Allocated/Total)", lambda one: _taken(*_core(one), "d", "")),
-)
 _MODE: Column[NodeStatus] = ("GPU(Mode)", lambda one: one.mode.alias)
 _ILL: Column[NodeStatus] = ("UNHEALTHY", lambda one: _go(one.unhealthy))
 
@@ -79,18 +73,14 @@ def nodes(statuses: Sequence[NodeStatus], *, named: bool = False) -> str:
     `named` says that only some nodes were asked for; then a mixed summary has no total.
     """
     modes = {one.mode for one in statuses}
-    share = modes == {Mode.SHARE}
-    columns = [*_NODE, *(_SHARES if share else _COUNTS)]
+    columns = [*_NODE, *_COUNTS]
     columns += [_MODE] if len(modes - {Mode.NORMAL}) > 1 else []
     columns += [_ILL] if any(one.unhealthy for one in statuses) else []
     lines = layout.tabulated(columns, _ordered(statuses))
-    resources = {name for one in statuses for name in (_offered(one) if share else _resource(one))}
+    resources = {name for one in statuses for name in _offers(one) or [one.node.resource]}
     of = f"GPUs of nodes which own resource {', '.join(sorted(resources))} In Cluster:"
     if len(modes) > 1:
         lines += [] if named else [_RULE, *_totals(statuses, "GPUs In Cluster:")]
-    elif share:
-        totals = list(_totals(statuses, of))
-        lines += [_SHARE_RULE, *totals[:2], *_parts(statuses), *totals[2:]]
     elif modes != {Mode.NORMAL}:
         lines += [_RULE, *_totals(statuses, of)]
     return layout.align(lines)
@@ -114,29 +104,13 @@ def _totals(statuses: Sequence[NodeStatus], of: str) -> Iterator[str]:
             yield f"{_go(round(some, 1))}/{_go(total)} ({share:.1f}%)"
 
 
-def _parts(statuses: Sequence[NodeStatus]) -> Iterator[str]:
-    """How much memory and how many cores of shared GPUs are taken."""
-    for name, resource, of, form, unit in (
-        ("GPU Memory", SHARE_MEMORY, _memory, ".1f", " GiB"),
-        ("GPU Core", SHARE_CORE, _core, "d", " "),
-    ):
-        taken, most = (sum(values) for values in zip(*map(of, statuses), strict=True))
-        if most:
-            yield f"Allocated/Total {name} of nodes which own resource {resource} In Cluster:"
-            yield f"{taken:{form}}/{most:{form}}{unit}({100 * taken / most:.1f}%)"
-
-
-def _taken(some: float, most: float, form: str, unit: str) -> str:
-    return f"{some:{form}}/{most:{form}}{unit}" if most else "__"
-
-
-def _resource(one: NodeStatus) -> list[str]:
-    return [one.node.resource]
-
-
-def _offered(one: NodeStatus) -> list[str]:
-    """What pods ask for to get a part of these GPUs."""
-    return [SHARE_MEMORY] if one.capacity.get(SHARE_MEMORY) else list(one.slices)
+def _offers(one: NodeStatus) -> dict[str, tuple[float, float]]:
+    """Of each resource by which pods get parts of GPUs: how much there is, and what is taken."""
+    if one.mode is not Mode.SHARE:
+        return {}
+    parts = {SHARE_MEMORY: _memory(one), SHARE_CORE: _core(one)}
+    shared = {name: (most, taken) for name, (taken, most) in parts.items() if most}
+    return {**shared, **one.slices}
 
 
 def _memory(one: NodeStatus) -> tuple[float, float]:
@@ -180,8 +154,7 @@ def details(
             ]
         )
         if one.pods:
-            pods = [pod for pod in one.pods if not _memory(one)[1] or pod.share is not None]
-            lines += ["Instances:", *layout.tabulated(_pods(one, measured), pods, indent="  ")]
+            lines += ["Instances:", *layout.tabulated(_pods(one, measured), one.pods, indent="  ")]
         if one.mode is Mode.TOPOLOGY and not brief:
             lines += _matrices(one)
         if measured:
@@ -198,7 +171,7 @@ def _description(one: NodeStatus) -> list[str]:
         return ["This node has no GPUs."]
     if one.mode is Mode.SHARE:
         why = node.shared or "GPUs are shared"
-        return [f"{why}: no gang gets a whole one.", f"Pods ask for {', '.join(_offered(one))}."]
+        return [f"{why}: no gang gets a whole one.", f"Pods ask for {', '.join(_offers(one))}."]
     how = f"claims of {node.driver}" if node.driver else f"the resource {node.resource}"
     told = {
         Knowledge.MEASURED: "The links between its GPUs are known.",
@@ -225,27 +198,11 @@ def _pods(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[Column[Node
             if samples
             else columns
         )
-    if not _memory(one)[1]:
-        return [*columns, status, ("REQUESTED", _asks)]
-    columns += [
-        ("GPU_MEM(Requested)", lambda pod: f"{_share(pod).memory:.1f} GiB"),
-        ("GPU_MEM(Allocated)", lambda pod: _given(_share(pod).memory_of, "({:.1f}GiB)")),
-    ]
-    if _core(one)[1]:
-        columns += [
-            ("GPU_CORE(Requested)", lambda pod: str(_share(pod).core)),
-            ("GPU_CORE(Allocated)", lambda pod: _given(_share(pod).core_of, "({})")),
-        ]
-    return columns
+    return [*columns, status, ("REQUESTED", _asks)]
 
 
 def _share(pod: NodePod) -> Share:
     return pod.share or Share()
-
-
-def _given(parts: Mapping[str, int], form: str) -> str:
-    ordered = sorted(parts.items(), key=lambda part: natural(part[0]))
-    return ",".join(f"gpu{gpu}{form.format(many)}" for gpu, many in ordered)
 
 
 def _asks(pod: NodePod) -> str:
@@ -309,45 +266,21 @@ def _gpus(one: NodeStatus) -> list[str]:
             doubt = "of the unknown ones are in use; which ones is not reported."
             lines.append(f"  {one.node.unattributed} {doubt}")
         return lines
-    if not _memory(one)[1]:
-        header = ("RESOURCE", "TOTAL", "ALLOCATED")
-        rows = [(name, _go(most), _go(some)) for name, (most, some) in one.slices.items()]
-        return ["Slices:", *layout.table(header, rows, indent="  ")]
-    columns: list[Column[dict[str, Any]]] = [
-        ("INDEX", lambda gpu: gpu["id"]),
-        ("MEMORY(Total)", lambda gpu: f"{_go(gpu['totalGPUMemory'] / _GIB)} GiB"),
-        ("MEMORY(Allocated)", lambda gpu: _part(gpu, "GPUMemory", _GIB, " GiB")),
-    ]
-    if _core(one)[1]:
-        columns += [
-            ("CORE(Total)", lambda gpu: str(gpu["totalGPUCore"])),
-            ("CORE(Allocated)", lambda gpu: _part(gpu, "GPUCore", 1, "")),
-        ]
-    return ["GPUs:", *layout.tabulated(columns, _share_devices(one), indent="  ")]
+    header = ("RESOURCE", "TOTAL", "ALLOCATED")
+    rows = [(name, _go(most), _go(some)) for name, (most, some) in _offers(one).items()]
+    return ["Slices:", *layout.table(header, rows, indent="  ")]
 
 
-def _part(gpu: Mapping[str, Any], what: str, size: float, unit: str) -> str:
-    total, taken = gpu[f"total{what}"], gpu[f"allocated{what}"]
-    return f"{_go(taken / size)}{unit}({100 * taken / total if total else 0.0:.1f}%)"
-
-
-def _summary(one: NodeStatus) -> list[str]:
-    """The last lines of a node; arena aligns them for exclusive nodes only."""
+def _summary(one: NodeStatus, *more: tuple[str, str]) -> list[str]:
+    """The last lines of a node; arena aligns them for exclusive nodes, and where it measures."""
     fields = [
         ("Total GPUs:", _go(one.total)),
         ("Allocated GPUs:", _go(one.allocated)),
         ("Unhealthy GPUs:", _go(one.unhealthy)),
+        *more,
     ]
-    taken, memory = _memory(one)
-    if one.mode is Mode.SHARE and memory:
-        fields += [
-            ("Total GPU Memory:", f"{memory:.1f} GiB"),
-            ("Allocated GPU Memory:", f"{taken:.1f} GiB"),
-        ]
-        some, core = _core(one)
-        if core:
-            fields += [("Total GPU Core:", str(core)), ("Allocated GPU Core:", str(some))]
-    gap = len("Allocated GPUs:") if one.mode is Mode.EXCLUSIVE else 0
+    aligned = more or one.mode is Mode.EXCLUSIVE
+    gap = max(len(name) for name, _text in fields) if aligned else 0
     return ["GPU Summary:", *(f"  {name:<{gap}} {text}" for name, text in fields)]
 
 
@@ -364,16 +297,9 @@ def _measured(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
         cycle = percent(None if sample is None else sample.duty_cycle)
         rows.append((str(gpu.index), *map(_gib, amounts), cycle))
     header = ("INDEX", "MEMORY(Total)", "MEMORY(Allocated)", "MEMORY(Used)", "DUTY_CYCLE")
-    fields = (
-        ("Total GPUs:", _go(one.total)),
-        ("Allocated GPUs:", _go(one.allocated)),
-        ("Unhealthy GPUs:", _go(one.unhealthy)),
-        ("Total GPU Memory:", _gib(totals[0])),
-        ("Allocated GPU Memory:", _gib(totals[1])),
-        ("Used GPU Memory:", _gib(totals[2])),
-    )
-    lines = ["GPUs:", *layout.table(header, rows, indent="  "), "GPU Summary:"]
-    return [*lines, *(f"  {name:<21} {text}" for name, text in fields)]
+    names = ("Total GPU Memory:", "Allocated GPU Memory:", "Used GPU Memory:")
+    summary = _summary(one, *zip(names, map(_gib, totals), strict=True))
+    return ["GPUs:", *layout.table(header, rows, indent="  "), *summary]
 
 
 def _gib(value: float | None) -> str:

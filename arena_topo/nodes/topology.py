@@ -191,15 +191,6 @@ def topology_publish(
             completes="files",
         ),
     ] = "",
-    node: Annotated[
-        str,
-        Flag(
-            help="The node, as an alternative to naming it first; else $NODE_NAME, else this host.",
-            panel=PANEL,
-            metavar="NODE",
-            completes="nodes",
-        ),
-    ] = "",
     dry_run: Annotated[
         DryRun | None,
         Flag(
@@ -221,15 +212,6 @@ def topology_publish(
             excludes=_NOT_AN_AGENTS,
         ),
     ] = False,
-    once: Annotated[
-        bool,
-        Flag(
-            help="Do what --watch does, one time.",
-            name="--once",
-            panel=_AGENT,
-            excludes=_NOT_AN_AGENTS,
-        ),
-    ] = False,
     interval: Annotated[
         Seconds,
         Flag(help="How often --watch looks.", panel=_AGENT, metavar="DURATION"),
@@ -240,7 +222,7 @@ def topology_publish(
             help="The kubelet's socket that lists the GPUs of each pod (default"
             " /var/lib/kubelet/pod-resources/kubelet.sock).",
             panel=_AGENT,
-            needs=("--watch or --once",),
+            needs=("--watch",),
             metavar="SOCKET",
             completes="files",
         ),
@@ -255,16 +237,13 @@ def topology_publish(
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.topology import published  # noqa: PLC0415 - only here
 
-    if target and node and target != node:
-        raise UsageError(f"which node is it, {target} or {node}?", hint="name it once")
-    if watch or once:
-        _keep(target or node, everywhere, None if once else interval, pod_resources)
+    if watch:
+        _keep(target, everywhere, interval, pod_resources)
         return
-    known = target or node
-    if bus_bandwidth and known and not (source or preset):
-        found = machines.known(engine(everywhere), known)
+    if bus_bandwidth and target and not (source or preset):
+        found = machines.known(engine(everywhere), target)
     else:
-        found = machines.publishing(known, source=source, preset=preset)
+        found = machines.publishing(target, source=source, preset=preset)
     if bus_bandwidth:
         found = machines.with_measured(found, bus_bandwidth)
     tell(found.notes)
@@ -282,8 +261,8 @@ def topology_publish(
     say(said if dry_run is None else f"{said} (server dry run: nothing was written)")
 
 
-def _keep(node: str, everywhere: Globals, interval: float | None, socket: str) -> None:
-    """Be the agent of a node, until SIGTERM; without an interval for one look."""
+def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
+    """Be the agent of a node, until SIGTERM."""
     # The first process of a container dies of no signal that it does not ask for.
     signal.signal(signal.SIGTERM, _end)
     from arena_topo.engines.kubernetes.publishing import open_reports  # noqa: PLC0415
@@ -301,15 +280,11 @@ def _keep(node: str, everywhere: Globals, interval: float | None, socket: str) -
         raise UsageError(
             "which node is it?",
             why="an agent writes of its own node, which the host's name may not tell",
-            hint="set NODE_NAME to spec.nodeName by the downward API, or say --node",
+            hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
         )
-    agent = Agent(
-        open_reports(everywhere.options(), name), name, say=remark, socket=socket or SOCKET
-    )
-    if interval is None:
-        agent.once()
-    else:
-        agent.run(threading.Event(), interval=max(1.0, interval))
+    reports = open_reports(everywhere.options(), name)
+    agent = Agent(reports, name, say=remark, socket=socket or SOCKET)
+    agent.run(threading.Event(), interval=max(1.0, interval))
 
 
 def _end(*_signal: object) -> None:
