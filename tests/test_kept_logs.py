@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from arena_topo.engines import JobStatus, Options, Phase
 from arena_topo.engines.archive import AGE, SWITCH, Archive, Kept, open_archive
-from arena_topo.engines.lines import Line, LogOptions, Source, stamped
+from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, stamped
 from arena_topo.engines.opening import open_backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.joblogs import notices
 from arena_topo.joblogs.ranks import LineAttributor
-from arena_topo.joblogs.save import Saving, sized
+from arena_topo.joblogs.save import Saving
 
 SERVER = "https://10.0.0.1:6443"
 JOB = JobStatus(uid="u1", name="train", namespace="team", phase=Phase.RUNNING, created=100.0)
@@ -51,7 +51,7 @@ def follow(
     with archive.keeping(SERVER, job, whole=whole) as keeping:
         keeping.write(lines)
         for one in ended:
-            keeping.ended(one)
+            keeping.write([Notice(turn=Turn.ENDED, source=one)])
         keeping.close(job)
 
 
@@ -546,7 +546,7 @@ def test_what_cannot_be_kept_is_told_once_and_is_no_error(tmp_path: Path) -> Non
     for _ in range(2):
         with archive.keeping(SERVER, JOB) as keeping:
             keeping.write([line(1)])
-            keeping.ended(CHIEF)
+            keeping.write([Notice(turn=Turn.ENDED, source=CHIEF)])
     where = tmp_path / "state/arena-topo/logs"
     assert told == [f"the log is not kept in {where}: Not a directory (to keep none: {SWITCH}=off)"]
     assert archive.kept(SERVER, "team", "train") == ()
@@ -696,15 +696,6 @@ def test_logs_are_saved_whole_and_byte_for_byte(tmp_path: Path) -> None:
     }
     assert saving.told == f"saved in {tmp_path}/a/b: logs: 6, lines: 9, 32 bytes"
     assert saving.error is None
-
-
-@pytest.mark.parametrize(
-    ("size", "said"),
-    [(0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (1000, "1.0 kB"), (31_400, "31.4 kB"),
-     (999_960, "1.0 MB"), (2_000_000, "2.0 MB"), (3_140_000_000, "3.1 GB")],
-)  # fmt: skip
-def test_what_was_saved_is_told_in_units_that_fit(size: int, said: str) -> None:
-    assert sized(size) == said
 
 
 def test_saved_lines_start_with_their_times_where_they_are_wanted(tmp_path: Path) -> None:

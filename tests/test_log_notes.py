@@ -17,7 +17,7 @@ from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.engines.waiting import Start, start_of, starting
 from arena_topo.errors import ClusterError, NotFound
 from arena_topo.joblogs import follow
-from arena_topo.joblogs.follow import AFTER_END, SILENCE, SILENT, Asked, End, Waiting
+from arena_topo.joblogs.follow import AFTER_END, SILENCE, SILENT, Asked, End
 from arena_topo.joblogs.notices import DELETED, GATHER
 from arena_topo.joblogs.pod_selection import early
 from arena_topo.joblogs.ranks import only
@@ -122,25 +122,18 @@ def test_launchers_are_named_in_the_order_in_which_they_were_tried():
     assert one.tries == [(LAUNCHER.pod, "1"), (AGAIN.pod, "3")]
 
 
-def test_the_next_try_is_told_with_how_the_one_before_ended():
-    status = job(Phase.RUNNING, LAUNCHER)
-    for late in (False, True):
-        one = course(Asked(options=FOLLOW), LAUNCHER)
-        one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
-        known = failed(status, LAUNCHER, "ended with exit code 7")
-        if not late:
-            one.saw(known, 1.0)
-        [note] = one.notice(Notice(turn=Turn.JOINED, source=AGAIN), 2.0)
-        said = "demo-launcher-again is the launcher's next try"
-        if not late:
-            assert note.text == f"{said}: demo-launcher ended with exit code 7"
-            assert one.told() == []
-        else:
-            assert note.text == said
-            one.saw(known, 3.0)
-            assert [note.text for note in one.told()] == [
-                "demo-launcher, the launcher's try before, ended with exit code 7"
-            ]
+def test_the_next_try_is_told_and_how_the_one_before_ended():
+    known = failed(job(Phase.RUNNING, LAUNCHER), LAUNCHER, "ended with exit code 7")
+    one = course(Asked(options=FOLLOW), LAUNCHER)
+    one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
+    one.saw(known, 1.0)
+    assert one.told() == []
+    [note] = one.notice(Notice(turn=Turn.JOINED, source=AGAIN), 2.0)
+    assert note.text == "demo-launcher-again is the launcher's next try"
+    one.saw(known, 3.0)
+    assert [note.text for note in one.told()] == [
+        "demo-launcher, the launcher's try before, ended with exit code 7"
+    ]
 
 
 def test_each_try_of_the_launcher_has_its_own_prefix(still_world: KubernetesWorld):
@@ -162,8 +155,6 @@ def test_the_earlier_run_of_a_launcher_is_the_one_that_was_tried_before(
     still_world.say("demo", "first")
     still_world.retry("demo")
     still_world.say("demo", "second")
-    pieces = follow.copied(still_world.backend, "demo", "default", Asked(options=BEFORE))
-    assert b"".join(pieces) == b"first\n"
     assert Showing(still_world, Asked(options=BEFORE, tags=True)).rest() == ["first"]
     assert Showing(still_world, Asked(tags=True)).rest() == ["second"]
 
@@ -276,18 +267,16 @@ def test_a_log_that_is_open_and_empty_is_told_of_and_one_that_had_lines_is_not()
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
     one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
-    assert one.waiting(running, None, None, 0.0) == (False, None)
-    _, waiting = one.waiting(running, None, None, SILENCE)
+    assert one.waiting(running, None, 0.0) == (False, None)
+    _, waiting = one.waiting(running, None, SILENCE)
     assert waiting is not None
     assert (waiting.reason, waiting.what) == (SILENT, "runs, but has written nothing yet")
-    one.came([], SILENCE)
-    assert not one.speaks()
-    one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], SILENCE)
-    assert one.speaks()
+    assert not one.came([], SILENCE)
+    assert one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], SILENCE)
     # The stream may end before the pod does.
     one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), SILENCE)
     for second in range(9):
-        assert one.waiting(running, None, None, 2 * SILENCE + second) == (False, None)
+        assert one.waiting(running, None, 2 * SILENCE + second) == (False, None)
 
 
 def test_a_job_whose_pods_have_ended_does_not_seem_to_wait():
@@ -297,16 +286,16 @@ def test_a_job_whose_pods_have_ended_does_not_seem_to_wait():
     one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
     one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
     one.notice(Notice(turn=Turn.ENDED, source=LAUNCHER), 0.0)
-    assert one.waiting(over, None, None, 9.0) == (False, None)
+    assert one.waiting(over, None, 9.0) == (False, None)
 
 
 def test_a_suspended_job_is_called_suspended():
     status = replace(job(Phase.SUSPENDED), reason="`arena-topo resume` starts it")
-    _, waiting = course().waiting(status, Start.RESUME, None, 0.0)
+    _, waiting = course().waiting(status, Start.RESUME, 0.0)
     assert waiting is not None
     assert waiting.what == "is suspended"
     held = replace(status, forecast=Forecast(state="held", cause=in_words("node a is lost")))
-    _, waiting = course().waiting(held, Start.RESUME, None, 0.0)
+    _, waiting = course().waiting(held, Start.RESUME, 0.0)
     assert waiting is not None
     assert waiting.what == "is suspended: node a is lost"
 
@@ -315,17 +304,16 @@ def test_a_job_that_is_suspended_while_nothing_was_written_is_told_once_with_who
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
     one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
-    one.waiting(running, None, None, 0.0)
-    _, waiting = one.waiting(running, Start.RESUME, None, SILENCE)
+    one.waiting(running, None, 0.0)
+    _, waiting = one.waiting(running, Start.RESUME, SILENCE)
     assert waiting is not None
     assert (waiting.what, waiting.start) == ("runs, but has written nothing yet", None)
     suspended = job(Phase.SUSPENDED, LAUNCHER)
-    _, waiting = one.waiting(suspended, Start.RESUME, None, SILENCE)
+    _, waiting = one.waiting(suspended, Start.RESUME, SILENCE)
     assert waiting is not None
     assert (waiting.what, waiting.start) == ("is suspended", Start.RESUME)
-    one.came([], SILENCE)
-    assert not one.speaks()
-    assert one.waiting(suspended, Start.RESUME, None, SILENCE) == (False, None)
+    assert not one.came([], SILENCE)
+    assert one.waiting(suspended, Start.RESUME, SILENCE) == (False, None)
 
 
 def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_world):
@@ -386,14 +374,6 @@ def test_a_moment_out_of_sight_is_no_news():
     [note] = one.sight("no answer", 2 * SILENCE)
     assert note.warns
     assert list(one.sight("no answer", 3 * SILENCE)) == []
-
-
-def test_why_nothing_is_seen_goes_with_what_is_waited_for():
-    one = course()
-    pending = job(Phase.PENDING, reason="no GPUs")
-    _, waiting = one.waiting(pending, None, "no answer", 0.0)
-    assert isinstance(waiting, Waiting)
-    assert (waiting.what, waiting.blind) == ("waits: no GPUs", "no answer")
 
 
 # ---------------------------------------------------------------- what is kept
@@ -498,7 +478,7 @@ def test_a_log_that_cannot_be_read_is_not_called_silent():
     one = course(Asked(options=FOLLOW))
     refused = ClusterError("the API server refused it", why="dial tcp: connection refused")
     one.notice(Notice(turn=Turn.BROKEN, source=LAUNCHER, error=refused), 0.0)
-    _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, None, 60.0)
+    _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, 60.0)
     assert waiting is not None
     assert waiting.what == (
         "waits: its log cannot be read yet: the API server refused it"
@@ -506,6 +486,6 @@ def test_a_log_that_cannot_be_read_is_not_called_silent():
     )
     one.notice(Notice(turn=Turn.RESUMED, source=LAUNCHER), 61.0)
     for now in (61.0, 61.0 + SILENCE):
-        _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, None, now)
+        _, waiting = one.waiting(job(Phase.RUNNING, LAUNCHER), None, now)
     assert waiting is not None
     assert waiting.what == "runs, but has written nothing yet"

@@ -35,7 +35,6 @@ from arena_topo.joblogs.notices import DELETED, Note
 from arena_topo.joblogs.ranks import only
 
 FOLLOW = LogOptions(follow=True)
-WORKER_THEN = Source(pod="demo-worker-9", uid="9", worker=9)
 
 
 @pytest.fixture(params=[living_world, WORLDS["local"]], ids=["kubernetes", "local"])
@@ -206,11 +205,8 @@ def test_a_namesake_is_told_from_the_job_by_its_uid(still_world: World):
             assert time.monotonic() < end, "nothing was noticed"
             time.sleep(0.01)
     assert list(poller.news()) == []
-    assert poller.lost.message.endswith("was followed, and created anew")
-    assert poller.lost.hint == (
-        "arena-topo logs -f demo -n default follows the new one,"
-        " arena-topo logs --kept demo -n default shows the archived log of the old one"
-    )
+    assert poller.lost.message == "the job demo was deleted while its log was followed"
+    assert poller.lost.hint == "arena-topo logs --kept demo -n default shows its archived log"
 
 
 def test_what_was_not_kept_is_not_offered(local_world: World):
@@ -350,35 +346,24 @@ def test_of_pods_that_are_gone_what_was_followed_is_shown(world: World, tmp_path
         assert re.fullmatch(text, again.told())
 
 
-def test_workers_that_are_gone_are_shown_beside_a_launcher_that_is_there(
-    local_world: World, tmp_path: Path
+def test_archived_logs_of_workers_that_are_gone_are_named_beside_a_launcher_that_is_there(
+    still_world: World, tmp_path: Path
 ):
-    archive = Archive(tmp_path / "kept")
-    submit(local_world)
-    local_world.start("demo")
-    local_world.say("demo", "hello")
-    followed = Showing(local_world, Asked(options=FOLLOW), archive)
-    followed.until_said("hello")
-    status = local_world.backend.job("demo", "default")
-    with archive.keeping(local_world.backend.place, status) as keeping:
-        keeping.write([Line(source=WORKER_THEN, at=1, stamp=b"1970-01-01T00:00:00Z", text=b"was")])
-    local_world.finish("demo")
-    followed.rest()
-    showing = Showing(local_world, Asked(everyone=True), archive)
-    assert showing.rest() == ["was", "hello"]
-    assert showing.told() == ("pods that are gone: demo-worker-9; these are their archived logs")
-
-
-def test_lines_of_a_namesake_are_not_shown_among_those_of_a_job(still_world: World, tmp_path: Path):
     archive = Archive(tmp_path / "kept")
     submit(still_world)
     still_world.start("demo")
     still_world.say("demo", "hello")
     status = still_world.backend.job("demo", "default")
-    for uid, text in (("before", b"another's"), (status.uid, b"its own")):
+    for uid, worker in (("before", 7), (status.uid, 9)):
+        source = Source(pod=f"demo-worker-{worker}", uid=str(worker), worker=worker)
         with archive.keeping(still_world.backend.place, replace(status, uid=uid)) as keeping:
-            keeping.write([Line(source=WORKER_THEN, at=1, stamp=b"", text=text)])
-    assert Showing(still_world, Asked(everyone=True), archive).rest() == ["its own", "hello"]
+            keeping.write([Line(source=source, at=1, stamp=b"", text=b"was")])
+    showing = Showing(still_world, Asked(everyone=True), archive)
+    assert showing.rest() == ["hello"]
+    assert showing.told() == (
+        "pods that are gone: demo-worker-9; arena-topo logs --kept --all demo -n default shows"
+        " their archived logs"
+    )
 
 
 @pytest.mark.parametrize(
@@ -572,26 +557,23 @@ def test_the_launcher_that_comes_next_is_waited_for_when_the_job_is_over_already
 def test_who_waits_is_told_once_for_each_reason():
     one = course()
     pending = job(Phase.PENDING, reason="no GPUs")
-    assert one.waiting(pending, None, None, 0.0)[0]
-    assert one.waiting(pending, None, None, 0.0) == (False, None)
-    changed, waiting = one.waiting(pending, Start.QUEUE, None, 0.0)
+    assert one.waiting(pending, None, 0.0)[0]
+    assert one.waiting(pending, None, 0.0) == (False, None)
+    changed, waiting = one.waiting(pending, Start.QUEUE, 0.0)
     assert changed
     assert waiting is not None
     assert (waiting.reason, waiting.start) == ("no GPUs", Start.QUEUE)
-    assert one.waiting(pending, Start.QUEUE, "no answer", 0.0)[0]
-    assert not one.speaks()
     one.notice(Notice(turn=Turn.JOINED, source=LAUNCHER), 0.0)
-    assert one.speaks()
-    assert not one.speaks()
-    assert one.waiting(pending, None, None, 0.0) == (False, None)
+    assert one.came([Line(source=LAUNCHER, at=1, stamp=b"", text=b"x")], 0.0)
+    assert one.waiting(pending, None, 0.0) == (False, None)
 
 
 def test_a_pod_that_runs_and_is_silent_is_told_after_a_while():
     one = course()
     running = job(Phase.RUNNING, LAUNCHER)
-    assert one.waiting(running, None, None, 10.0) == (False, None)
-    assert one.waiting(running, None, None, 9.9 + SILENCE) == (False, None)
-    _, waiting = one.waiting(running, None, None, 10.0 + SILENCE)
+    assert one.waiting(running, None, 10.0) == (False, None)
+    assert one.waiting(running, None, 9.9 + SILENCE) == (False, None)
+    _, waiting = one.waiting(running, None, 10.0 + SILENCE)
     assert waiting is not None
     assert waiting.reason == "it runs, but has written nothing yet"
 

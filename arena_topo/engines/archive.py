@@ -36,9 +36,10 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
@@ -53,8 +54,11 @@ from arena_topo.engines.lines import (
     Notice,
     Parser,
     Source,
+    Turn,
     Wanted,
     after,
+    moment,
+    more_files,
     since,
     stamped,
 )
@@ -64,8 +68,6 @@ from arena_topo.errors import ArenaError, UsageError
 from arena_topo.files import replace_file
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from arena_topo.engines import JobStatus
 
 SWITCH = "ARENA_TOPO_LOG_ARCHIVE"
@@ -93,7 +95,7 @@ SOON = 0.5
 """Seconds after which lines are written at the latest, if `write` is called."""
 
 CHUNK = 1 << 16
-"""Bytes that are read or written at once; a log has no file open in between."""
+"""Bytes that are read or written at once."""
 
 _JOB = "job.json"
 
@@ -173,30 +175,26 @@ class Keeping:
         self._cut: set[Source] = set()
         self._flushed = self._touched = 0.0
         self._since_tidy = 0
-        if not self._off:
-            with self._trying():
-                self._open()
+        if self._off:
+            return
+        with self._trying():
+            archive.tidy()
+            _make(self._folder)
+            if (old := self._head()) is not None:
+                slots, tags = about.slots or old.slots, about.tags or old.tags
+                self._about = msgspec.structs.replace(about, slots=slots, tags=tags)
+            self._write_head()
 
-    def write(self, lines: Sequence[Line]) -> None:
-        """Keep lines that `Following.read` gave, in its order.
+    def write(self, items: Sequence[Line | Notice]) -> None:
+        """Keep what `Following.read` gave, in its order.
 
         Call it with nothing too, whenever nothing came: that writes what waits for others.
         """
         if self._off:
             return
         with self._trying():
-            start, count = 0, len(lines)
-            while start < count:
-                source = lines[start].source
-                end = start + 1
-                while end < count and lines[end].source is source:
-                    end += 1
-                batch = lines[start:end]
-                writer = self._writer(source)
-                whole = self._whole or batch[0].at >= self._started
-                if writer.take(batch, whole=whole and source not in self._cut) > CHUNK:
-                    self._flush(writer)
-                start = end
+            for source, some in groupby(items, key=attrgetter("source")):
+                self._take(source, list(some))
             now = time.monotonic()
             if now - self._flushed >= SOON:
                 self._flushed = now
@@ -205,38 +203,35 @@ class Keeping:
                 self._touched = now
                 os.utime(self._folder / _JOB)
 
-    def ended(self, source: Source) -> None:
-        """Remember that all of a log was read: `Following` says that it `ENDED`."""
-        if not self._off:
-            with self._trying():
-                self._flush(self._writer(source), end=True)
-
-    def cut(self, source: Source) -> None:
-        """Remember that a log does not begin with its first line: `Following` says it is `CUT`."""
-        self._cut.add(source)
+    def _take(self, source: Source, items: Sequence[Line | Notice]) -> None:
+        turns = {one.turn for one in items if isinstance(one, Notice)}
+        if Turn.CUT in turns:
+            self._cut.add(source)
+        if lines := [one for one in items if isinstance(one, Line)]:
+            whole = (self._whole or lines[0].at >= self._started) and source not in self._cut
+            if self._writer(source).take(lines, whole=whole) > CHUNK:
+                self._flush(self._writer(source))
+        if Turn.ENDED in turns:
+            self._flush(self._writer(source), end=True)
 
     def close(self, job: JobStatus | None = None, *, deleted: bool = False) -> None:
         """Write what is left; `job` is how it was last seen. More than once does no harm."""
-        if not self._off:
-            with self._trying():
-                self._flush(*self._writers.values())
-                there = self._head()
-                # Who deletes it knows best: others see it end just then.
-                if job is not None and (deleted or there is None or not there.deleted):
-                    seen = {**_seen(job), "deleted": deleted}
-                    self._about = msgspec.structs.replace(self._about, **seen)
-                    self._write_head()
+        if self._off:
+            return
+        with self._trying():
+            self._flush(*self._writers.values())
+            there = self._head()
+            # Who deletes it knows best: others see it end just then.
+            if job is not None and (deleted or there is None or not there.deleted):
+                seen = {**_seen(job), "deleted": deleted}
+                self._about = msgspec.structs.replace(self._about, **seen)
+                self._write_head()
         self._off = True
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_wrong: object) -> None:
         self.close()
 
     @contextlib.contextmanager
@@ -246,15 +241,6 @@ class Keeping:
         except OSError as error:
             self._off = True
             self._archive.complain(error.strerror or str(error))
-
-    def _open(self) -> None:
-        self._archive.tidy()
-        _make(self._folder)
-        old = self._head()
-        if old is not None:
-            known = {"slots": self._about.slots or old.slots, "tags": self._about.tags or old.tags}
-            self._about = msgspec.structs.replace(self._about, **known)
-        self._write_head()
 
     def _write_head(self) -> None:
         data = json.dumps(msgspec.structs.asdict(self._about)).encode()
@@ -286,133 +272,30 @@ class Keeping:
                     excess -= dropped
 
 
-class Replaced(Exception):
-    """Another file has taken the place of one that is being read."""
-
-
-class LogFile:
-    """The file of one log: read from its beginning, and on from where it was left."""
-
-    def __init__(self, path: Path, source: Source | None = None) -> None:
-        self.path, self.source = path, source
-        self.size = 0
-        """Bytes of the whole rows that were read."""
-        self.key = NOWHERE
-        """The place of the last line."""
-        self.first = self.last = 0
-        """When the first and the last line were written; 0: none."""
-        self.lacks = False
-        """Whether lines of it may be missing."""
-        self.ended = False
-        self.inode = 0
-        self._unfed = self._goes_on = False
-        self._piece: Line | None = None
-        """What there is of a line that the version before wrote in pieces."""
-
-    def skim(self) -> None:
-        """Learn whose log it is, from when to when, and what is missing.
-
-        Damaged, OSError, and Replaced where another file has taken its place.
-        """
-        row, found, _ = self._read(0).partition(b"\n")
-        if not found:
-            return
-        source = _decoded(row.removeprefix(b"# "), Source)
-        if _log(source) != self.path.stem:
-            raise Damaged("its first row is of another log")
-        self.source = source
-        for _ in self.lines(skim=True):
-            pass
-
-    def lines(self, *, skim: bool = False) -> Iterator[tuple[Key, Line]]:
-        """The lines that were not read yet, with their places.
-
-        With `skim` of most chunks the first and the last. Replaced where another file has taken its
-        place.
-        """
-        parser = Parser(self.source or Source(pod=""))
-        rest, offset = b"", self.size
-        while data := self._read(offset):
-            offset += len(data)
-            rows, found, rest = (rest + data).rpartition(b"\n")
-            if not found:
-                continue
-            self.size += len(rows) + 1
-            if skim and not rows.startswith(b"# ") and b"\n# " not in rows:
-                rows = rows.partition(b"\n")[0] + b"\n" + rows.rpartition(b"\n")[2]
-            for line in parser.feed(rows + b"\n"):
-                if line.stamp:
-                    if joined := self._joined(line):
-                        yield self._added(joined)
-                elif line.text in {_GAP, _CUT}:
-                    self.lacks = True
-                elif line.text == _GOES_ON:
-                    self._goes_on = True
-                elif line.text == _UNFED:
-                    self._unfed = True
-                elif line.text == _END:
-                    self.ended = True
-        if self._piece:
-            line, self._piece = self._piece, None
-            yield self._added(line)
-
-    def _read(self, offset: int) -> bytes:
-        """Some bytes of the file, which is not kept open: there may be a thousand."""
-        with self.path.open("rb", buffering=0) as file:
-            inode = os.fstat(file.fileno()).st_ino
-            if self.inode not in {0, inode}:
-                raise Replaced
-            self.inode = inode
-            file.seek(offset)
-            return file.read(CHUNK)
-
-    def _joined(self, line: Line) -> Line | None:
-        """The line that this row ends; None while more of it follows."""
-        if self._piece:
-            line, self._piece = line._replace(text=self._piece.text + line.text), None
-        if self._goes_on:
-            self._goes_on, line = False, line._replace(fed=False)
-            if len(line.text) < LONGEST:
-                self._piece = line
-                return None
-        return line
-
-    def _added(self, line: Line) -> tuple[Key, Line]:
-        # As `after` has it, for one line.
-        top, since = self.key
-        self.key = (line.at, 1) if line.at > top else (top, since + 1)
-        self.first, self.last, self.ended = self.first or line.at, line.at, False
-        if self._unfed:
-            line, self._unfed = line._replace(fed=False), False
-        return self.key, line
-
-
 class _Writer:
     """Adds the lines of one log to its file; all but `take` with the lock that is for writing."""
 
     def __init__(self, path: Path, source: Source, *, most: int) -> None:
         self._path, self._source, self._most = path, source, most
-        self._file = LogFile(path, source)
         self._lines: list[Line] = []
         self._waiting = 0
         self._whole = False
         self._key: Key | None = None
         """The place of the last line that was taken from those that wait."""
+        self.size = 0
+        """Bytes of the whole rows of the file, as it was last seen."""
+        self._there, self._ended, self._inode = NOWHERE, False, 0
+        """The place of its last line, and whether all of the log is there."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._file.size
-
-    def take(self, batch: Sequence[Line], *, whole: bool) -> int:
+    def take(self, lines: Sequence[Line], *, whole: bool) -> int:
         """Take lines to write; how many bytes wait now.
 
         `whole` says that the very first of them is the first of the log.
         """
         if self._key is None and not self._lines:
             self._whole = whole
-        self._lines += batch
-        self._waiting += sum([len(line.text) + 40 for line in batch])
+        self._lines += lines
+        self._waiting += sum([len(line.text) + 40 for line in lines])
         return self._waiting
 
     def flush(self, *, end: bool = False) -> int:
@@ -421,26 +304,47 @@ class _Writer:
         if not (lines or end):
             return 0
         self._catch_up()
-        written = self._add(lines) if lines else 0
-        if end and not self._file.ended:
-            written += self._append(_END + b"\n")
-            self._file.ended = True
-        while self._file.size > self._most and self.trim():
+        data = self._rows(lines) if lines else b""
+        if end and (data or not self._ended):
+            data += _END + b"\n"
+        if data:
+            self._append(data)
+            self._ended = end
+        while self.size > self._most and self.trim():
             pass
-        return written
+        return len(data)
 
     def _catch_up(self) -> None:
         """Learn what is in the file by now, which another process may have added to, or cut."""
-        with contextlib.suppress(Replaced, FileNotFoundError):
-            deque(self._file.lines(), 0)
-            return
-        self._file = LogFile(self._path, self._source)
-        with contextlib.suppress(FileNotFoundError):
-            deque(self._file.lines(), 0)
+        with contextlib.ExitStack() as closing:
+            try:
+                file = closing.enter_context(self._path.open("rb", buffering=0))
+                inode = os.fstat(file.fileno()).st_ino
+            except FileNotFoundError:
+                inode = 0
+            if inode != self._inode:
+                self._inode, self.size, self._there, self._ended = inode, 0, NOWHERE, False
+            if not inode:
+                return
+            offset = file.seek(self.size)
 
-    def _add(self, lines: Sequence[Line]) -> int:
-        """Write the lines that are newer than all in the file."""
-        begun, key, known = self._key is not None, self._key or NOWHERE, self._file.key
+            def read() -> bytes:
+                nonlocal offset
+                data = file.read(CHUNK)
+                # What a crash has torn is behind the rows, and is read again.
+                end = data.rfind(b"\n")
+                self.size = offset + end + 1 if end >= 0 else self.size
+                offset += len(data)
+                return data
+
+            for one in _rows(read, self._source):
+                if isinstance(one, Line):
+                    self._there = after(self._there, (one.at,))
+                self._ended = one == _END
+
+    def _rows(self, lines: Sequence[Line]) -> bytes:
+        """The rows of the lines that are newer than all in the file."""
+        begun, key, known = self._key is not None, self._key or NOWHERE, self._there
         self._key = after(key, [line.at for line in lines])
         start = 0
         for line in lines if key != known else ():
@@ -448,22 +352,28 @@ class _Writer:
             if key > known:
                 break
             start += 1
-        rows = [_row(line) for line in lines[start:]]
-        if not rows:
-            return 0
+        if start == len(lines):
+            return b""
         first = known == NOWHERE
         lacks = (begun or not self._whole) if first else (not begun and not start)
-        written = self._append((_GAP + b"\n" if lacks else b"") + b"".join(rows))
-        self._file.key, self._file.ended = self._key, False
-        return written
+        self._there = self._key
+        rows = [_GAP + b"\n"] if lacks else []
+        for line in lines[start:]:
+            rows += () if line.fed else (_UNFED, b"\n")
+            rows += (line.stamp or stamped(line.at), b" ", line.text.replace(b"\n", b" "), b"\n")
+        return b"".join(rows)
 
-    def _append(self, data: bytes) -> int:
-        file = self._file
-        data = data if file.size else self._header() + data
-        # What a crash has torn is behind the rows, and is read again.
-        file.inode = _append(self._path, data, at=file.size)
-        file.size += len(data)
-        return len(data)
+    def _append(self, data: bytes) -> None:
+        data = data if self.size else self._header() + data
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        with os.fdopen(os.open(self._path, flags, 0o600), "wb", buffering=0) as file:
+            file.truncate(self.size)
+            file.seek(self.size)
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+            self._inode = os.fstat(file.fileno()).st_ino
+        self.size += len(data)
 
     def _header(self) -> bytes:
         return b"# %b\n" % json.dumps({"format": FORMAT, **asdict(self._source)}).encode()
@@ -472,57 +382,74 @@ class _Writer:
         """Remove the oldest quarter of the file; how many bytes."""
         # Another process may have added to it, or replaced it, since.
         self._catch_up()
-        file = self._file
-        if not file.size:
+        if not self.size:
             return 0
         with self._path.open("rb") as old:
-            old.seek(file.size // 4)
+            old.seek(self.size // 4)
             old.readline()
             rest = iter(partial(old.read, CHUNK), b"")
             replace_file(self._path, chain([self._header() + _CUT + b"\n"], rest))
-        status = self._path.stat()
-        dropped = file.size - status.st_size
-        file.inode, file.size = status.st_ino, status.st_size
-        return max(0, dropped)
+        status, before = self._path.stat(), self.size
+        self._inode, self.size = status.st_ino, status.st_size
+        return max(0, before - self.size)
 
 
-def _row(line: Line) -> bytes:
-    text = line.text.replace(b"\n", b" ") if b"\n" in line.text else line.text
-    row = b"%b %b\n" % (line.stamp or stamped(line.at), text)
-    return row if line.fed else _UNFED + b"\n" + row
+def _rows(read: Callable[[], bytes], source: Source) -> Iterator[Line | bytes]:
+    """The lines of a log from where it is read on, and the marks between them.
+
+    What the version before wrote in pieces is one line again; a row without a time is a mark.
+    """
+    parser, piece, mark = Parser(source), b"", b""
+    line: Line | None = None
+    while data := read():
+        for line in parser.feed(data):
+            if not line.stamp:
+                mark = line.text
+                yield mark
+                continue
+            text, fed = piece + line.text, mark not in {_UNFED, _GOES_ON}
+            piece = text if mark == _GOES_ON and len(text) < LONGEST else b""
+            mark = b""
+            if not piece:
+                yield (
+                    line._replace(text=text, fed=fed)
+                    if len(text) > len(line.text) or not fed
+                    else line
+                )
+    if piece and line is not None:
+        yield line._replace(text=piece, fed=False)
 
 
-def _skimmed(path: Path) -> LogFile:
-    while True:
-        log = LogFile(path)
-        with contextlib.suppress(Replaced):
-            log.skim()
-            return log
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Described:
+    """What a look through the file of one log tells, as in `Kept`."""
+
+    source: Source
+    first: int
+    last: int
+    lacks: bool
+    ended: bool
 
 
-def _lines(path: Path, source: Source) -> Iterator[Line]:
-    """The lines of a log; while it is read, another file may take its place."""
-    known = NOWHERE
-    while True:
-        with contextlib.suppress(Replaced):
-            for key, line in LogFile(path, source).lines():
-                if key > known:
-                    known = key
-                    yield line
-            return
-
-
-def _append(path: Path, data: bytes, *, at: int) -> int:
-    """Write to a place of a file that then is its end; its inode."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
-        if os.fstat(descriptor).st_size > at:
-            file.truncate(at)
-        file.seek(0, os.SEEK_END)
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
-        return os.fstat(descriptor).st_ino
+def _described(path: Path) -> _Described | None:
+    """What is in the file of a log; None of one without a whole row. Damaged, OSError."""
+    first = last = b""
+    lacks = ended = False
+    with path.open("rb") as file:
+        head = file.readline()
+        if not head.endswith(b"\n"):
+            return None
+        source = _decoded(head.removeprefix(b"# "), Source)
+        if _log(source) != path.stem:
+            raise Damaged("its first row is of another log")
+        for row in file:
+            if row.startswith(b"# "):
+                lacks = lacks or row[:-1] in {_GAP, _CUT}
+                ended = row[:-1] == _END
+            elif row.endswith(b"\n"):
+                first, last, ended = first or row, row, False
+    begun, over = (moment(one.partition(b" ")[0]) or 0 for one in (first, last))
+    return _Described(source=source, first=begun, last=over, lacks=lacks, ended=ended)
 
 
 class Archive:
@@ -540,12 +467,10 @@ class Archive:
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.root, self.most = root, most
-        self.largest = min(LARGEST, most)
-        self._tell = tell
+        self.root, self.most, self.largest = root, most, min(LARGEST, most)
+        self._tell, self._clock = tell, clock
         self._told = False
         self._damaged: set[Path] = set()
-        self._clock = clock
 
     def keeping(
         self, place: str, job: JobStatus, *, slots: int = 0, whole: bool = False
@@ -583,19 +508,11 @@ class Archive:
         """
         sources: dict[Source, None] = {}
         with self.keeping(place, job, slots=slots, whole=True) as keeping:
-            batch: list[Line] = []
-            for one in lines:
-                if isinstance(one, Line):
-                    batch.append(one)
-                    sources.setdefault(one.source)
-                if len(batch) == BATCH or isinstance(one, Notice):
-                    keeping.write(batch)
-                    batch = []
-                if isinstance(one, Notice):
-                    keeping.cut(one.source)
-            keeping.write(batch)
-            for source in sources:
-                keeping.ended(source)
+            rest = iter(lines)
+            while batch := list(islice(rest, BATCH)):
+                keeping.write(batch)
+                sources |= dict.fromkeys(one.source for one in batch if isinstance(one, Line))
+            keeping.write([Notice(turn=Turn.ENDED, source=one) for one in sources])
             keeping.close(job, deleted=not job.phase.over)
 
     def forget(self, place: str, job: JobStatus) -> None:
@@ -617,7 +534,7 @@ class Archive:
             for folder in self.root.iterdir():
                 if folder.name.rpartition("-")[0] == wanted:
                     with self._skipping(folder):
-                        found.append(self._described(folder))
+                        found.append(self._read(folder))
         there = [one for one in found if one is not None and one.sources]
         return tuple(sorted(there, key=lambda one: (one.created, one.last), reverse=True))
 
@@ -633,27 +550,28 @@ class Archive:
                 what = "is" if isinstance(error, OtherVersion) else "makes no sense and is"
                 self._tell(f"{path} {what} left out: {why}")
 
-    def _described(self, folder: Path) -> Kept | None:
+    def _read(self, folder: Path) -> Kept | None:
         """What a folder holds; None where it has not begun."""
         try:
             about = _decoded((folder / _JOB).read_bytes(), JobHead)
         except FileNotFoundError:
             return None
-        logs = []
+        logs: list[_Described] = []
         damaged = False
         for path in sorted(folder.glob("*.log")):
             with self._skipping(path):
-                logs.append(_skimmed(path))
+                if (log := _described(path)) is not None:
+                    logs.append(log)
             damaged = damaged or path in self._damaged
-        lacking = [log.source for log in logs if log.lacks and log.source]
+        lacking = tuple(log.source for log in logs if log.lacks)
         over = about.deleted or about.phase in {"SUCCEEDED", "FAILED"}
         return Kept(
             **msgspec.structs.asdict(about),
             folder=folder,
             first=min((log.first for log in logs if log.first), default=0),
             last=max((log.last for log in logs), default=0),
-            sources=tuple(one.source for one in sorted(logs, key=_place) if one.source),
-            lacking=tuple(lacking),
+            sources=tuple(one.source for one in sorted(logs, key=_place)),
+            lacking=lacking,
             complete=over and not lacking and not damaged and all(log.ended for log in logs),
             size=_measured(folder)[1],
         )
@@ -677,11 +595,11 @@ class Archive:
             if options.container in {None, one.container} and wanted(one)
         ]
         begins = since(options, self._clock()) or 0
+        if options.previous:
+            sources = _previous(sources)
+        more_files()
         try:
-            if options.previous:
-                sources = _previous(sources)
-            containers = _containers(sources)
-            logs = [_part(kept.folder, runs, options.tail, begins) for runs in containers]
+            logs = [_part(kept.folder, runs, options.tail, begins) for runs in _containers(sources)]
             yield from heapq.merge(*logs, key=lambda line: line.at)
         except OSError as error:
             raise ArenaError(
@@ -763,9 +681,9 @@ def _most(text: str) -> int:
     return int(size[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[size[2]]
 
 
-def _place(log: LogFile) -> tuple[object, ...]:
+def _place(log: _Described) -> tuple[object, ...]:
     """Where a log stands among those of a job: launchers as they were tried, workers by index."""
-    one = log.source or Source(pod="")
+    one = log.source
     worker = -1 if one.worker is None else one.worker
     first = log.first if one.chief else 0
     return (not one.chief, worker, first, one.pod, one.container, one.run, one.uid)
@@ -793,6 +711,13 @@ def _part(folder: Path, runs: Sequence[Source], tail: int | None, begins: int) -
     lines = chain.from_iterable(_lines(folder / f"{_log(run)}.log", run) for run in runs)
     chosen = (line for line in lines if line.at >= begins) if begins else lines
     return chosen if tail is None else iter(deque(chosen, tail))
+
+
+def _lines(path: Path, source: Source) -> Iterator[Line]:
+    with path.open("rb", buffering=0) as file:
+        for one in _rows(partial(file.read, CHUNK), source):
+            if isinstance(one, Line):
+                yield one
 
 
 def _seen(job: JobStatus) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -144,6 +145,8 @@ _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d
 _FRACTION, _ZONE = 20, 29
 """Where the nanoseconds begin and end in `2026-11-21T07:00:00.000000000Z`."""
 
+_FILES = 65_536
+
 _HEAD = 64
 """Bytes that no time and its blank are longer than."""
 
@@ -199,6 +202,17 @@ def after(key: Key, times: Sequence[int]) -> Key:
     if latest > key[0]:
         return latest, len(times) - times.index(latest)
     return key[0], key[1] + len(times)
+
+
+def more_files() -> None:
+    """Let this process open as many files as it may, 65,536 at most: there is one for each log."""
+    import resource  # noqa: PLC0415  only to read logs
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wish = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wish:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wish, hard))
 
 
 class Parser:

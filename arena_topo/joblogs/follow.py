@@ -9,35 +9,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from arena_topo.engines import Backend, Instance, JobStatus, Phase
-from arena_topo.engines.lines import (
-    Following,
-    Line,
-    LogOptions,
-    Notice,
-    Source,
-    Turn,
-    Wanted,
-)
+from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted
 from arena_topo.engines.looking import looks
 from arena_topo.engines.opening import UnknownJob
 from arena_topo.engines.tagging import tagging
 from arena_topo.engines.waiting import Start, command, start_of
-from arena_topo.errors import (
-    ArenaError,
-    ClusterError,
-    JobDeleted,
-    JobFailed,
-    NotFound,
-    UsageError,
-)
+from arena_topo.errors import ArenaError, ClusterError, JobDeleted, JobFailed, NotFound, UsageError
 from arena_topo.joblogs import notices, pod_selection
 from arena_topo.joblogs.notices import IncompleteLog, Note, NoticeBuffer, Tell, named
 from arena_topo.joblogs.pipeline import Pipeline
@@ -45,8 +30,6 @@ from arena_topo.joblogs.ranks import Entry, Only, ranks_of, wants
 from arena_topo.joblogs.save import Saving
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from arena_topo.engines.archive import Archive, Keeping, Kept
 
 SILENCE = 3.0
@@ -73,9 +56,6 @@ _TURN = 0.1
 
 _MANY = 2000
 """Lines of what is kept that are handed on at once."""
-
-_TOLD = -1.0
-"""Stands for the time since which a job is out of sight, once that was told."""
 
 _BEGINS = frozenset({Turn.JOINED, Turn.RESTARTED})
 _OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
@@ -140,15 +120,11 @@ class NoSuchJob(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Why no log is there to be read now: `reason` in a sentence, and who starts the job.
-
-    `blind` says why the job cannot be seen just now, where that is so.
-    """
+    """Why no log is there to be read now: `reason` in a sentence, and who starts the job."""
 
     status: JobStatus
     reason: str
     start: Start | None = None
-    blind: str | None = None
 
     @property
     def what(self) -> str:
@@ -179,7 +155,7 @@ class JobPoller:
     """Looks at a job every now and then, in a thread of its own: a server may take its time."""
 
     def __init__(self, backend: Backend, job: JobStatus, *, keeps: bool) -> None:
-        """With `keeps` what is read of its logs is kept."""
+        """With `keeps` what is read of its logs is archived."""
         self._backend, self._job, self._keeps = backend, job, keeps
         self._stop, self._wake = threading.Event(), threading.Event()
         self._news: deque[JobStatus] = deque(maxlen=64)
@@ -196,12 +172,7 @@ class JobPoller:
         threading.Thread(target=self._run, name="job-poller", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_wrong: object) -> None:
         self._stop.set()
         self._wake.set()
 
@@ -215,52 +186,38 @@ class JobPoller:
             yield self._news.popleft()
 
     def _run(self) -> None:
+        job = self._job
         try:
             for status in looks(
                 self._look,
                 every=self._backend.look_every,
-                blind=self._unseen,
+                blind=lambda why: setattr(self, "blind", why),
                 pause=self._pause,
             ):
-                if self._stop.is_set() or status is None:
+                if status is None:
                     return
                 self._learn(status)
                 self._news.append(status)
+        except NotFound:
+            kept = command("logs --kept", job.name, namespace=job.namespace)
+            self.lost = JobDeleted(
+                f"the job {job.name} was deleted while its log was followed",
+                hint=f"{kept} shows its archived log" if self._keeps else None,
+            )
         except ArenaError as error:
             self.lost = error
 
     def _look(self) -> JobStatus | None:
         if self._stop.is_set():
             return None
-        job = self._job
-        try:
-            status = self._backend.job(job.name, job.namespace)
-        except NotFound:
-            self.lost = self._deleted(anew=False)
-            return None
-        if status.uid != job.uid:
-            self.lost = self._deleted(anew=True)
-            return None
+        status = self._backend.job(self._job.name, self._job.namespace)
+        if status.uid != self._job.uid:
+            raise NotFound(f"another job is called {status.name} now")
         return status
 
     def _pause(self, seconds: float) -> None:
         self._wake.wait(seconds)
         self._wake.clear()
-
-    def _deleted(self, *, anew: bool) -> JobDeleted:
-        name, namespace = self._job.name, self._job.namespace
-        text = f"the job {name} was deleted while its log was followed"
-        hints = []
-        if anew:
-            text += ", and created anew"
-            hints.append(f"{command('logs -f', name, namespace=namespace)} follows the new one")
-        if self._keeps:
-            kept = command("logs --kept", name, namespace=namespace)
-            hints.append(f"{kept} shows the archived log of {'the old one' if anew else 'it'}")
-        return JobDeleted(text, hint=", ".join(hints) or None)
-
-    def _unseen(self, why: str | None) -> None:
-        self.blind = why
 
     def _learn(self, status: JobStatus) -> None:
         held = status.phase, None if status.forecast is None else status.forecast.state
@@ -281,15 +238,10 @@ class _Log:
     broken: bool = False
     """Whether it may be read again any moment."""
     error: ArenaError | None = None
-    known: bool = False
-    """Whether people were told of the error."""
+    refused: ArenaError | None = None
+    """Why it can never be read."""
     told: float = -math.inf
-    """When they were told last of a break."""
-
-    @property
-    def seen(self) -> bool:
-        """Whether it could be read, or it is known that it cannot."""
-        return self.open or self.over
+    """When people were told last of a break."""
 
 
 class FollowState:
@@ -303,25 +255,22 @@ class FollowState:
         self._first = frozenset(one.name for one in job.instances)
         self.tries: list[_Pod] = []
         """The launchers that were tried, in that order: names and uids, as far as is known."""
-        self._failures: dict[_Pod, str] = {}
-        """How launchers have ended badly."""
-        self._told_of: set[_Pod] = {(one.name, one.uid) for one in job.instances if one.failure}
+        self._failed: set[_Pod] = {(one.name, one.uid) for one in job.instances if one.failure}
+        """Pods whose failure was told, or is no news."""
         self._logs: dict[_Pod, _Log] = {}
-        self._refused: list[ArenaError] = []
         self._notices = NoticeBuffer()
         self.ends = 0
         """How many logs have come to their end so far."""
-        self._spoke = self._speaks = False
-        """Whether there were lines ever, and at the last time."""
-        self._suspended = False
-        self._said: tuple[str, Start | None, str | None] | None = None
+        self._spoke = False
+        self._said: tuple[str, Start | None] | None = None
         self._active: float | None = None
         self._ended: float | None = None
-        """When the last log ended, as the next three are when that was seen first."""
+        """When the last log ended, as the next four are when that was seen first."""
         self._over: float | None = None
         self._gone: float | None = None
         self._silent: float | None = None
         self._blind: float | None = None
+        self._told_blind = False
         self._learn_tries(job)
 
     @property
@@ -331,15 +280,12 @@ class FollowState:
     @property
     def _names(self) -> set[str]:
         """The pods whose logs were read, or cannot be."""
-        return {one.source.pod for one in self._logs.values() if one.seen}
+        return {one.source.pod for one in self._logs.values() if one.open or one.over}
 
     def _learn_tries(self, status: JobStatus) -> None:
         for one in pod_selection.launchers(status):
-            pod = one.name, one.uid
-            if pod not in self.tries:
-                self.tries.append(pod)
-            if one.failure:
-                self._failures[pod] = one.failure
+            if (one.name, one.uid) not in self.tries:
+                self.tries.append((one.name, one.uid))
 
     # What happens
 
@@ -348,41 +294,37 @@ class FollowState:
         self._learn_tries(status)
         for one in status.instances:
             pod, source = (one.name, one.uid), source_of(one)
-            if one.failure is None or pod in self._told_of or not self._wanted(source):
+            if one.failure is None or pod in self._failed or not self._wanted(source):
                 continue
             if pod in self.tries[:-1]:
-                self._told_of.add(pod)
-                text = f"{one.name}, the launcher's try before, {one.failure}"
-                self._notices.add(now, Note(text=text, source=source))
+                text, alike = f"{one.name}, the launcher's try before, {one.failure}", ""
             elif _of_itself(one, status):
-                self._told_of.add(pod)
                 text, alike = f"{one.name} {one.failure}", f"{{}} pods: {one.failure}"
-                self._notices.add(now, Note(text=text, source=source, alike=alike))
+            else:
+                continue
+            self._failed.add(pod)
+            self._notices.add(now, Note(text=text, source=source, alike=alike))
 
     def sight(self, blind: str | None, now: float) -> Iterator[Note]:
         """What is to be told of a job that is out of sight, and why, or in sight again (None)."""
         if blind is None:
-            if self._blind == _TOLD:
+            if self._told_blind:
                 yield Note(text="the job is in sight again")
-            self._blind = None
-        elif self._blind is None:
-            self._blind = now
-        elif self._blind != _TOLD and now - self._blind >= SILENCE:
-            self._blind = _TOLD
+            self._blind, self._told_blind = None, False
+            return
+        self._blind = now if self._blind is None else self._blind
+        if not self._told_blind and now - self._blind >= SILENCE:
+            self._told_blind = True
             yield Note(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
 
-    def came(self, lines: Sequence[Line], now: float) -> None:
-        """Lines came at a time, or none."""
+    def came(self, lines: Sequence[Line], now: float) -> bool:
+        """Lines came at a time, or none; whether that ends what was waited for."""
         if lines or self._active is None:
             self._active = now
-        self._speaks = bool(lines)
-        self._spoke = self._spoke or self._speaks
-
-    def stood(self, seconds: float) -> None:
-        """For so long nothing was read, as a pager, say, took nothing: that is no silence."""
-        self._active, self._over, self._gone = (
-            None if one is None else one + seconds for one in (self._active, self._over, self._gone)
-        )
+        self._spoke = self._spoke or bool(lines)
+        ends = bool(lines) and self._said is not None
+        self._said = None if ends else self._said
+        return ends
 
     def notice(self, notice: Notice, now: float) -> list[Note]:
         """Something happened to a log; what is to be told of it before what follows."""
@@ -405,30 +347,24 @@ class FollowState:
             self._ended = now
             # Where there is nothing to be read, nothing is lacking.
             log.error = None if isinstance(error, NotFound) else error
-            log.known = turn is Turn.REFUSED and self._asked.many
-            if turn is Turn.REFUSED and error is not None:
-                self._refused.append(error)
+            log.refused = error if turn is Turn.REFUSED else None
         after = notices.after(notice, many=self._asked.many, joined=joined)
         if after is not None and news:
             self._notices.add(now, after)
         return begun
 
     def _begun(self, notice: Notice) -> Iterator[Note]:
-        source = notice.source
+        source, text = notice.source, None
         pod = source.pod, source.uid
         if source.chief and pod not in self.tries:
             self.tries.append(pod)
         if notice.turn is Turn.RESTARTED:
-            yield notices.restarted(source)
+            text = f"{source.pod} was restarted: what follows is restart {source.run}"
         elif source.pod in self._names:
             text = f"{source.pod} was started anew"
-            yield Note(text=text, turn=notice.turn, source=source)
         elif source.chief and pod != self.tries[0] and source.pod not in self._first:
-            before = self.tries[self.tries.index(pod) - 1]
-            failure = self._failures.get(before)
-            self._told_of |= set() if failure is None else {before}
-            why = "" if failure is None else f": {before[0]} {failure}"
-            text = f"{source.pod} is the launcher's next try{why}"
+            text = f"{source.pod} is the launcher's next try"
+        if text is not None:
             yield Note(text=text, turn=notice.turn, source=source)
 
     def told(self, before: float | None = None) -> list[Note]:
@@ -438,28 +374,25 @@ class FollowState:
 
     def nothing_but_errors(self) -> None:
         """Raise the first of the errors if there is no log that could be read."""
-        if self._refused and not self._open and len(self._refused) >= len(self._names):
-            raise self._refused[0]
+        refused = [one.refused for one in self._logs.values() if one.refused is not None]
+        if refused and not self._open and len(refused) >= len(self._names):
+            raise refused[0]
 
     # What is waited for
 
     def waiting(
-        self, status: JobStatus, start: Start | None, blind: str | None, now: float
+        self, status: JobStatus, start: Start | None, now: float
     ) -> tuple[bool, Waiting | None]:
         """Whether it is news what there is to wait for, and what that is."""
         said = None
         if not status.phase.over and not (self._open and self._spoke):
             reason = self._reason(status, now)
             # Who starts it may have been learnt before how it stands now is heeded.
-            start = None if reason == SILENT else start
-            said = None if reason is None else (reason, start, blind)
-        self._suspended = status.phase is Phase.SUSPENDED
+            said = None if reason is None else (reason, None if reason == SILENT else start)
         if said == self._said:
             return False, None
         self._said = said
-        if said is None:
-            return True, None
-        return True, Waiting(status=status, reason=said[0], start=start, blind=blind)
+        return True, said and Waiting(status=status, reason=said[0], start=said[1])
 
     def _reason(self, status: JobStatus, now: float) -> str | None:
         """Why there is nothing to read; None as long as that is no wonder."""
@@ -479,16 +412,6 @@ class FollowState:
         self._silent = now if self._silent is None else self._silent
         return SILENT if now - self._silent >= SILENCE else None
 
-    def speaks(self) -> bool:
-        """Whether there is a log to read for the first time after waiting for it."""
-        if self._said is None:
-            return False
-        lines = self._suspended or self._said[0] == SILENT
-        begins = self._speaks if lines else bool(self._open)
-        if begins:
-            self._said = None
-        return begins
-
     # When it ends
 
     def end(self, status: JobStatus | None, *, lost: bool, done: bool, now: float) -> End | None:
@@ -506,16 +429,19 @@ class FollowState:
             self._gone = now if self._gone is None else self._gone
             over = (done and quiet >= GRACE) or quiet >= AFTER_END
             return End.LOST if over or now - self._gone >= LONGEST else None
-        if status is None or not status.phase.over:
+        if status is None:
+            return None
+        whole = self.whole(status, done=done)
+        if not status.phase.over:
             self._over = None
-            alone = not self._asked.many and status is not None
-            if alone or (status is not None and self.whole(status, done=done)):
+            if whole or not self._asked.many:
                 self.nothing_but_errors()
             return None
         self._over = now if self._over is None else self._over
         owed = any(one.chief or not self._asked.many for one in self._owed(status))
+        others = all(not one.chief for one in self._open) and now - self._over >= AFTER_END
         patience = AFTER_END
-        if self.whole(status, done=done) or (self._launcher_is_over(now) and not owed):
+        if whole or (others and not owed):
             patience = GRACE
         elif owed or any(one.broken for one in self._logs.values()):
             patience = LONGEST
@@ -528,8 +454,11 @@ class FollowState:
 
     def incomplete(self, status: JobStatus | None, *, done: bool) -> list[IncompleteLog]:
         """The logs that could not be read to their end, if this is the end of it."""
+        many = self._asked.many
         found = {
-            pod: IncompleteLog(source=one.source, error=one.error, told=one.known)
+            pod: IncompleteLog(
+                source=one.source, error=one.error, told=many and one.refused is not None
+            )
             for pod, one in self._logs.items()
             if one.error is not None
         }
@@ -557,11 +486,6 @@ class FollowState:
             if self._wanted(source_of(one))
         )
 
-    def _launcher_is_over(self, now: float) -> bool:
-        """Whether only others go on, and have had their time."""
-        others = all(not one.chief for one in self._open)
-        return others and self._over is not None and now - self._over >= AFTER_END
-
 
 def copied(
     backend: Backend,
@@ -573,29 +497,13 @@ def copied(
 ) -> Iterator[bytes]:
     """The log of one pod as it is now, byte for byte, for what is asked so (`Asked.plain`).
 
-    NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what is kept
-    of it has `show`.
+    NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what else
+    there may be has `show`.
     """
     job = _with_stopped(existing(backend, name, namespace))
     seen(job)
-    pod, begun = pod_selection.readable(job, backend, asked.instance), False
-    try:
-        for piece in backend.log(job, pod.name, asked.options):
-            begun = True
-            yield piece
-    except NotFound:
-        before = None if begun else _before(job, asked)
-        if before is None:
-            raise
-        yield from backend.log(job, before, replace(asked.options, previous=False))
-
-
-def _before(job: JobStatus, asked: Asked) -> str | None:
-    """The launcher that was tried before the last one, if `previous` means that."""
-    if not asked.options.previous or asked.instance is not None or asked.many:
-        return None
-    tried = pod_selection.launchers(job)
-    return tried[-2].name if len(tried) > 1 else None
+    pod = pod_selection.readable(job, backend, asked.instance)
+    yield from backend.log(job, pod.name, asked.options)
 
 
 def show(
@@ -609,14 +517,14 @@ def show(
     waits: Callable[[Waiting | None], None] = lambda _: None,
     archive: Archive | None = None,
 ) -> Shown:
-    """The lines that are asked for, from the pods or from what was kept of them.
+    """The lines that are asked for, from the pods or from the archive.
 
     `tell` hears what is to be known beside the lines, after the lines before it; `seen` of each
     look at the job; `waits` why there is nothing to read now, and None as soon as there is. All are
     called from the loop over the result. With `options.follow` it ends with the job, or with the
     pod that is named. NoSuchJob at once; NotFound for a pod that is not the job's, and where there
-    is nothing to read; JobDeleted if the job is deleted meanwhile. `archive` is where lines are
-    kept, the user's if none is given.
+    is nothing to read; JobDeleted if the job is deleted meanwhile. `archive` is the user's if none
+    is given.
     """
     return Shown(
         backend, (name, namespace), asked, tell=tell, seen=seen, waits=waits, archive=archive
@@ -664,7 +572,7 @@ class Shown:
         self.unsaved: ArenaError | None = None
         self._served_of: Kept | None = None
         self._stood = 0.0
-        """Seconds spent elsewhere while all that there is was read."""
+        """Seconds that whoever takes the lines has spent elsewhere: no log is silent then."""
 
     @property
     def failure(self) -> JobFailed | None:
@@ -677,7 +585,7 @@ class Shown:
         return notices.ended_as(kept) if self.end is End.KEPT and kept is not None else None
 
     def __iter__(self) -> Iterator[Sequence[Entry]]:
-        """From the pods; of a job, or of pods, that are gone from what is kept of them."""
+        """From the pods; of a job, or of pods, that are gone from the archive."""
         uid: str | None = None
         try:
             if self._asked.kept:
@@ -685,12 +593,9 @@ class Shown:
             job = existing(self._backend, self._name, self._namespace)
             self._see(job)
             uid = job.uid
-            if self._asked.options.follow and not job.phase.over:
-                return self._followed(job, self._wanted(job, later=True))
-            job = _with_stopped(job)
-            wanted = self._wanted(job, later=False)
-            reads = self._followed if self._asked.options.follow else self._read
-            return reads(job, wanted)
+            later = self._asked.options.follow and not job.phase.over
+            job = job if later else _with_stopped(job)
+            return self._read(job, self._wanted(job, later=later))
         except NotFound:
             if (kept := self._found(uid=uid)) is not None:
                 return self._served(kept)
@@ -703,7 +608,7 @@ class Shown:
         self.status = job
         self._seen(job)
 
-    # What is kept
+    # The archive
 
     def _kept(self) -> Archive:
         if self._archive is None:
@@ -713,9 +618,9 @@ class Shown:
         return self._archive
 
     def _found(self, *, uid: str | None) -> Kept | None:
-        """What is kept of the pods that are asked for, of the job with a uid or of the newest.
+        """The archived logs that are asked for, of the job with a uid or of the newest.
 
-        `tell` hears from when to when that is.
+        `tell` hears from when to when they are.
         """
         archive = self._kept()
         jobs = archive.kept(self._backend.place, self._namespace, self._name)
@@ -728,56 +633,22 @@ class Shown:
                 return one
         return None
 
-    def _sinks(self, job: JobStatus | None) -> _Sinks:
-        """Where lines go beside the screen; of a `job` that is there they are kept."""
-        options, save, saving = self._asked.options, self._asked.save, None
-        if save is not None:
-            saving = Saving(
-                Path(save),
-                container=options.container,
-                timestamps=options.timestamps,
-                tell=self._warn,
-            )
-        if job is None or self._stored or not (options.follow and self._asked.keep):
-            return _Sinks(None, saving, self)
-        cut = (options.tail, options.since, options.since_time) != (None, None, None)
-        keeping = self._kept().keeping(
-            self._backend.place,
-            job,
-            slots=ranks_of(job)[0] or 0,
-            whole=not (cut or options.previous),
-        )
-        return _Sinks(keeping, saving, self)
-
-    def saved(self, saving: Saving) -> None:
-        """Tell what was saved, and what could not be."""
-        self.unsaved = saving.error
-        failed = saving.error is not None
-        self._tell(Note(text=saving.told, error=saving.error, warns=failed))
-
-    def _warn(self, why: str) -> None:
-        self._tell(Note(text=why, warns=True))
-
-    def _lines_of(self, kept: Kept) -> Iterator[Line]:
-        """The lines of it that are asked for."""
-        asked, archive = self._asked, self._kept()
-        lines = archive.lines(kept, asked.options, self._asks(kept.slots or None))
-        if asked.many or asked.options.tail is None:
-            return lines
-        # It is one log for whoever asks, though the launcher was tried more than once.
-        return iter(deque(lines, asked.options.tail))
-
     def _served(self, kept: Kept) -> Iterator[Sequence[Entry]]:
-        slots, tags = kept.slots or None, kept.tagging
-        pipeline = Pipeline(self._asked, slots=slots, tagging=tags, whole=True)
-        lines = self._lines_of(kept)
+        asked, slots, some = self._asked, kept.slots or None, False
+        pipeline = Pipeline(asked, slots=slots, tagging=kept.tagging, whole=True)
+        lines = self._kept().lines(kept, asked.options, self._asks(slots))
+        if not asked.many and asked.options.tail is not None:
+            # It is one log for whoever asks, though the launcher was tried more than once.
+            lines = iter(deque(lines, asked.options.tail))
         self._served_of = kept
-        with self._sinks(None) as sinks:
+        with self._saving() as sinks:
             while batch := list(islice(lines, _MANY)):
-                sinks.write(batch)
+                some = True
+                for sink in sinks:
+                    sink.write(batch)
                 yield pipeline.put(batch, 0.0)
         yield pipeline.rest()
-        if self._asked.options.previous and not sinks.lines:
+        if asked.options.previous and not some:
             raise pod_selection.first_run(kept)
         self._advise(pipeline)
         self.end = End.KEPT
@@ -796,6 +667,56 @@ class Shown:
             why=why,
             hint=command(verb, self._name, namespace=self._namespace),
         )
+
+    def _tell_gone(self, job: JobStatus, wanted: Wanted) -> None:
+        """Tell of archived logs of pods that the job had, and has no more."""
+        if not self._asked.many or self._asked.options.previous or self._stored:
+            return
+        there = {one.name for one in job.instances}
+        for kept in self._kept().kept(self._backend.place, self._namespace, self._name):
+            gone = sorted({one.pod for one in kept.sources if wanted(one)} - there)
+            if kept.uid == job.uid and gone:
+                kept_logs = command("logs --kept --all", self._name, namespace=self._namespace)
+                text = f"pods that are gone: {named(gone)}; {kept_logs} shows their archived logs"
+                self._tell(Note(text=text))
+
+    @contextmanager
+    def _saving(self, job: JobStatus | None = None) -> Iterator[list[Saving | Keeping]]:
+        """Where lines go beside the screen: of a `job` that is there to the archive as well."""
+        asked, options = self._asked, self._asked.options
+        sinks: list[Saving | Keeping] = []
+        keeping: Keeping | None = None
+        with ExitStack() as closing:
+            if asked.save is not None:
+                saving = Saving(
+                    Path(asked.save),
+                    container=options.container,
+                    timestamps=options.timestamps,
+                    tell=self._warn,
+                )
+                closing.callback(self._saved, saving)
+                sinks.append(saving)
+            if job is not None and options.follow and asked.keep and not self._stored:
+                cut = (options.tail, options.since, options.since_time) != (None, None, None)
+                keeping = self._kept().keeping(
+                    self._backend.place,
+                    job,
+                    slots=ranks_of(job)[0] or 0,
+                    whole=not (cut or options.previous),
+                )
+                sinks.append(closing.enter_context(keeping))
+            yield sinks
+            # Not where it was left before its end.
+            if keeping is not None:
+                keeping.close(self.status)
+
+    def _saved(self, saving: Saving) -> None:
+        self.unsaved = saving.error
+        failed = saving.error is not None
+        self._tell(Note(text=saving.told, error=saving.error, warns=failed))
+
+    def _warn(self, why: str) -> None:
+        self._tell(Note(text=why, warns=True))
 
     # Whose logs
 
@@ -823,118 +744,83 @@ class Shown:
             if not later and all(one.pending for one in pods):
                 raise pod_selection.early(job, self._backend, pods[0].name)
             return wanted
-        if later and asked.instance is not None:
+        if not later:
+            chosen = pod_selection.readable(job, self._backend, asked.instance)
+            return lambda source: source.pod == chosen.name
+        if asked.instance is not None:
             if job.instances:
                 pod_selection.instance(job, asked.instance)
             return wanted
-        if later:
-            # Of launchers that were tried before, as without following, the last counts.
-            over = {one.name for one in pod_selection.launchers(job)[:-1]}
-            return lambda source: wanted(source) and source.pod not in over
-        chosen = pod_selection.readable(job, self._backend, asked.instance)
-        return lambda source: source.pod == chosen.name
+        # Of launchers that were tried before, as without following, the last counts.
+        over = {one.name for one in pod_selection.launchers(job)[:-1]}
+        return lambda source: wanted(source) and source.pod not in over
 
     # Pods
 
     def _read(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
-        before = _before(job, self._asked)
+        asked = self._asked
+        tried = pod_selection.launchers(job)
         try:
             yield from self._read_of(job, wanted)
         except NotFound:
-            if before is None:
+            one = asked.instance is None and not asked.many
+            if not (asked.options.previous and one and len(tried) > 1):
                 raise
-            options = replace(self._asked.options, previous=False)
-            self._asked = replace(self._asked, options=options)
-            yield from self._read_of(job, lambda source: source.pod == before)
+            # What ran before the only run of this launcher is the launcher that was tried before.
+            self._asked = replace(asked, options=replace(asked.options, previous=False))
+            self.end = None
+            yield from self._read_of(job, lambda source: source.pod == tried[-2].name)
 
     def _read_of(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
+        asked, follows = self._asked, self._asked.options.follow
         slots, total = ranks_of(job)
-        tags = tagging(job.command)
-        pipeline = Pipeline(self._asked, slots=slots, total=total, tagging=tags, whole=True)
-        with (
-            self._sinks(job) as sinks,
-            self._backend.follow(job, self._asked.options, wanted) as following,
-        ):
-            state = FollowState(job, self._asked, wanted)
+        pipeline = Pipeline(
+            asked, slots=slots, total=total, tagging=tagging(job.command), whole=not follows
+        )
+        poller = JobPoller(self._backend, job, keeps=asked.keep)
+        state = FollowState(job, asked, wanted)
+        pipeline.tried(state.tries)
+        if not follows:
             there = [one for one in job.instances if wanted(source_of(one)) and not one.pending]
             pipeline.await_([one.name for one in there])
-            pipeline.tried(state.tries)
-            gone = self._kept_too(job, wanted, pipeline)
-            while True:
-                more = list(islice(gone, _MANY))
-                items, error = _came(following, 0.0 if more else _TURN)
-                came = time.monotonic()
-                yield from self._passed(items, state, pipeline, sinks)
-                yield pipeline.put(more, self._now())
-                # While somebody looks at what is there no log is silent.
-                self._stood += time.monotonic() - came
-                self._tell_all(notices.late(pipeline.late(self._now())))
-                if error is not None or (following.done and not items and not more):
-                    break
-        yield pipeline.rest()
-        if error is not None:
-            raise error
-        state.nothing_but_errors()
-        self._advise(pipeline)
-        self._tell_all(state.told())
-        self.end = End.READ
-        incomplete = state.incomplete(None, done=True)
-        if incomplete:
-            raise notices.unreadable(incomplete)
-
-    def _kept_too(self, job: JobStatus, wanted: Wanted, pipeline: Pipeline) -> Iterator[Line]:
-        """What is kept of pods that the job had, and has no more, where several are shown."""
-        if not self._asked.many or self._asked.options.previous:
-            return
-        archive, there = self._kept(), {one.name for one in job.instances}
-        for kept in archive.kept(self._backend.place, self._namespace, self._name):
-            if kept.uid != job.uid:
-                continue
-            gone = [one for one in kept.sources if wanted(one) and one.pod not in there]
-            pods = sorted({one.pod for one in gone})
-            if not pods:
-                return
-            text = f"pods that are gone: {named(pods)}; these are their archived logs"
-            self._tell(Note(text=text))
-            for one in gone:
-                pipeline.notice(Notice(turn=Turn.JOINED, source=one))
-            yield from archive.lines(kept, self._asked.options, set(gone).__contains__)
-            for one in gone:
-                pipeline.notice(Notice(turn=Turn.ENDED, source=one))
-            return
-
-    def _followed(self, job: JobStatus, wanted: Wanted) -> Iterator[Sequence[Entry]]:
-        slots, total = ranks_of(job)
-        pipeline = Pipeline(self._asked, slots=slots, total=total, tagging=tagging(job.command))
-        poller = JobPoller(self._backend, job, keeps=self._asked.keep)
-        state = FollowState(job, self._asked, wanted)
+            self._tell_gone(job, wanted)
         with (
-            poller,
-            self._sinks(job) as sinks,
-            self._backend.follow(job, self._asked.options, wanted) as following,
+            self._saving(job) as sinks,
+            self._backend.follow(job, asked.options, wanted) as following,
+            poller if follows else nullcontext(),
         ):
             error, ends = None, 0
-            pipeline.tried(state.tries)
             while self.end is None and error is None:
-                items, error = _came(following, _TURN)
+                items: Sequence[Line | Notice] = ()
+                try:
+                    items = following.read(_TURN)
+                except ArenaError as why:
+                    # What was held back is shown before that.
+                    error = why
+                for sink in sinks:
+                    sink.write(items)
                 came = time.monotonic()
-                yield from self._passed(items, state, pipeline, sinks)
+                yield from self._passed(items, state, pipeline)
                 yield ()
-                state.stood(time.monotonic() - came)
+                self._stood += time.monotonic() - came
+                if not follows:
+                    self._tell_all(notices.late(pipeline.late(self._now())))
+                    self.end = End.READ if following.done and not items else None
+                    continue
                 if state.ends > ends:
                     ends = state.ends
                     poller.poll_now()
                 self._look(poller, state)
                 lost, done = poller.lost is not None, following.done
-                self.end = state.end(self.status, lost=lost, done=done, now=time.monotonic())
+                self.end = state.end(self.status, lost=lost, done=done, now=self._now())
             incomplete = state.incomplete(self.status, done=following.done)
-            if self.status is not None:
-                sinks.close(self.status)
         yield pipeline.rest()
+        error = error or poller.lost
+        if not follows and error is None:
+            state.nothing_but_errors()
         self._waits(None)
         self._advise(pipeline)
         self._tell_all(state.told())
-        error = error or poller.lost
         if error is not None:
             self._tell_all(notices.incomplete(incomplete))
             raise error
@@ -943,31 +829,33 @@ class Shown:
     def _account_for(self, incomplete: Sequence[IncompleteLog]) -> None:
         """Tell which logs could not be read; ArenaError where that spoils what a job ended with.
 
-        That of the launcher does, and so does the only one that was asked for.
+        Followed, that of the launcher does, and so does the only one that was asked for.
         """
+        follows = self._asked.options.follow
         fails = any(one.source.chief or not self._asked.many for one in incomplete)
-        if fails and (self.status is None or self.status.phase is not Phase.FAILED):
+        has_failed = self.status is not None and self.status.phase is Phase.FAILED
+        if incomplete and (not follows or (fails and not has_failed)):
             raise notices.unreadable(incomplete)
         self._tell_all(notices.incomplete(incomplete))
 
     def _passed(
-        self, items: Sequence[Line | Notice], state: FollowState, pipeline: Pipeline, sinks: _Sinks
+        self, items: Sequence[Line | Notice], state: FollowState, pipeline: Pipeline
     ) -> Iterator[Sequence[Entry]]:
         """Hand on what came, and tell of what happened, in that order."""
-        now = self._now()
-        for lines, notice in _pieces(items):
-            sinks.write(lines)
-            if lines or notice is None:
-                state.came(lines, now)
-                ready = pipeline.put(lines, now)
-                if state.speaks():
+        now, lines = self._now(), list[Line]()
+        for one in (*items, None):
+            if isinstance(one, Line):
+                lines.append(one)
+                continue
+            if lines or one is None:
+                if state.came(lines, now):
                     self._waits(None)
-                if ready:
+                if ready := pipeline.put(lines, now):
                     yield ready
-            if notice is not None:
-                pipeline.notice(notice)
-                sinks.notice(notice)
-                self._tell_all(state.notice(notice, now))
+                lines = []
+            if one is not None:
+                pipeline.notice(one)
+                self._tell_all(state.notice(one, now))
         self._tell_all(state.told(now - pipeline.lag))
 
     def _now(self) -> float:
@@ -979,75 +867,19 @@ class Shown:
 
     def _look(self, poller: JobPoller, state: FollowState) -> None:
         """Take over what the poller has seen, and say what is waited for."""
-        now = time.monotonic()
+        now = self._now()
         for status in poller.news():
             self._see(status)
             state.saw(status, now)
         self._tell_all(state.sight(poller.blind, now))
         if self.status is not None:
-            changed, waiting = state.waiting(self.status, poller.start, poller.blind, now)
+            changed, waiting = state.waiting(self.status, poller.start, now)
             if changed:
                 self._waits(waiting)
 
     def _advise(self, pipeline: Pipeline) -> None:
         if pipeline.left_out is not None:
             self._tell(Note(text=pipeline.left_out, warns=True))
-
-
-class _Sinks:
-    """Where lines go beside the screen: the archive, and the folder that was named."""
-
-    def __init__(self, keeping: Keeping | None, saving: Saving | None, shown: Shown) -> None:
-        self._keeping, self._saving, self._shown = keeping, saving, shown
-        self.lines = 0
-        """How many came."""
-
-    def write(self, lines: Sequence[Line]) -> None:
-        """These came, or none."""
-        self.lines += len(lines)
-        if self._keeping is not None:
-            self._keeping.write(lines)
-        if self._saving is not None:
-            self._saving.write(lines)
-
-    def notice(self, notice: Notice) -> None:
-        """Something happened to a log."""
-        if self._keeping is not None and notice.turn is Turn.ENDED:
-            self._keeping.ended(notice.source)
-        elif self._keeping is not None and notice.turn is Turn.CUT:
-            self._keeping.cut(notice.source)
-
-    def close(self, job: JobStatus | None = None) -> None:
-        """Nothing more comes."""
-        if self._keeping is not None:
-            self._keeping.close(job)
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            self._shown.saved(saving)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_wrong: object) -> None:
-        self.close()
-
-
-def _came(following: Following, wait: float) -> tuple[Sequence[Line | Notice], ArenaError | None]:
-    """What came, or why nothing can come any more: what was held back is shown before that."""
-    try:
-        return following.read(wait), None
-    except ArenaError as error:
-        return (), error
-
-
-def _pieces(items: Sequence[Line | Notice]) -> Iterator[tuple[list[Any], Notice | None]]:
-    """What came, cut behind each notice; the last piece has none."""
-    start = 0
-    for index, one in enumerate(items):
-        if isinstance(one, Notice):
-            yield list(items[start:index]), one
-            start = index + 1
-    yield list(items[start:]), None
 
 
 def _check(only: Only, slots: int | None, total: int | None, job: JobStatus) -> None:

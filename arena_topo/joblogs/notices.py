@@ -81,12 +81,6 @@ def late(pods: Sequence[str]) -> Iterator[Note]:
         yield Note(text=text, warns=True)
 
 
-def restarted(source: Source) -> Note:
-    """That the container of a pod runs anew."""
-    text = f"{source.pod} was restarted: what follows is restart {source.run}"
-    return Note(text=text, turn=Turn.RESTARTED, source=source)
-
-
 def named(pods: Iterable[str]) -> str:
     """Some pods in a sentence: the first few of them, and how many more."""
     names = list(dict.fromkeys(pods))

@@ -11,9 +11,7 @@ is written as `%2F`.
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,13 +19,11 @@ from operator import attrgetter
 from pathlib import Path
 from urllib.parse import quote
 
-from arena_topo.engines.lines import Line, Source
+from arena_topo.engines.lines import Line, Notice, Source
 from arena_topo.errors import ArenaError, UsageError
 
 LONGEST_NAME = 200
 """Bytes of a name that stand in a file name, of the 255 that file systems take."""
-
-_END, _THOUSAND = ".log", 1000
 
 
 @dataclass(slots=True)
@@ -77,49 +73,40 @@ class Saving:
                 hint="give --save a new folder",
             )
 
-    def write(self, lines: Sequence[Line]) -> None:
-        """Save lines that `Following.read` gave, in its order: one append for each log."""
-        rows: dict[Source, list[bytes]] = {}
-        counts: Counter[Source] = Counter()
-        for source, some in groupby(lines, key=attrgetter("source")):
+    def write(self, items: Sequence[Line | Notice]) -> None:
+        """Save the lines of what `Following.read` gave, in its order."""
+        for source, some in groupby(items, key=attrgetter("source")):
             file = self._files.get(source) or self._begin(source)
-            kept = rows.setdefault(source, [])
-            for line in some:
-                row = line.text + b"\n" if line.fed else line.text
-                if self._timestamps:
-                    row = b"%b %b" % (line.stamp, row)
-                kept.append(row if file.fed else b"\n" + row)
+            lines = [one for one in some if isinstance(one, Line)]
+            rows: list[bytes] = []
+            for line in lines:
+                rows += () if file.fed else (b"\n",)
+                rows += (line.stamp, b" ") if self._timestamps else ()
+                rows += (line.text, b"\n") if line.fed else (line.text,)
                 file.fed = line.fed
-                counts[source] += 1
-        for source, kept in rows.items():
-            if self._append(self._files[source], b"".join(kept)):
-                self._lines += counts[source]
+            if rows and not file.given_up:
+                self._append(file, b"".join(rows), len(lines))
 
     @property
     def told(self) -> str:
         """What was saved, in a sentence."""
         files = sum(one.begun for one in self._files.values())
-        return f"saved in {self._folder}: logs: {files}, lines: {self._lines}, {sized(self._size)}"
+        size = f"{self._size:,} byte{'s'[: self._size != 1]}"
+        return f"saved in {self._folder}: logs: {files}, lines: {self._lines}, {size}"
 
-    def _append(self, file: _File, data: bytes) -> bool:
-        """Whether all of it could be written."""
-        if file.given_up:
-            return False
+    def _append(self, file: _File, data: bytes, lines: int) -> None:
         try:
             # Opened anew each time, so that hundreds of logs need no hundreds of open files.
             create = 0 if file.begun else os.O_CREAT | os.O_EXCL
-            descriptor = os.open(
-                file.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | create, 0o666
-            )
-            file.begun = True
-            try:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | create
+            with os.fdopen(os.open(file.path, flags, 0o666), "wb", buffering=0) as opened:
+                file.begun = True
                 view = memoryview(data)
                 while view:
-                    written = os.write(descriptor, view)
+                    written = opened.write(view)
                     self._size += written
                     view = view[written:]
-            finally:
-                os.close(descriptor)
+            self._lines += lines
         except OSError as error:
             file.given_up = True
             if self.error is None:
@@ -129,36 +116,18 @@ class Saving:
                     hint="make room there, or give --save another folder",
                 )
                 self._tell(f"{self.error.message}: {self.error.why}")
-        return not file.given_up
 
     def _begin(self, source: Source) -> _File:
         first = self._firsts.setdefault(source.pod, source)
-        words = [source.uid] if source.uid != first.uid else []
-        if source.container != first.container and not self._container:
-            words.append(source.container)
+        words = [source.pod, *([self._container] if self._container else [])]
+        words += [source.uid] if source.uid != first.uid else []
+        words += [source.container] if source.container != first.container else []
         words += [str(source.run)] if source.run else []
-        path = self._folder / self._name(source.pod, *words)
-        if any(one.path == path for one in self._files.values()):
-            path = self._folder / self._name(source.pod, *words, source.uid or "again")
+        # No name is a path, and none is hidden.
+        name = ".".join(quote(word, safe="") for word in words)
+        name = f"%2E{name[1:]}" if name.startswith(".") else name
+        taken = {one.path for one in self._files.values()}
+        path, number = self._folder / f"{name[:LONGEST_NAME]}.log", 1
+        while path in taken:
+            path, number = self._folder / f"{name[:LONGEST_NAME]}.again-{number}.log", number + 1
         return self._files.setdefault(source, _File(path))
-
-    def _name(self, pod: str, *words: str) -> str:
-        """The name of a file; no two pods have the same, and none is a path."""
-        named = [pod, *([self._container] if self._container else []), *words]
-        safe = ".".join(quote(word, safe="") for word in named)
-        if safe.startswith("."):
-            safe = f"%2E{safe[1:]}"
-        if len(safe) > LONGEST_NAME:
-            mark = hashlib.sha256(safe.encode()).hexdigest()[:16]
-            safe = f"{safe[:LONGEST_NAME]}-{mark}"
-        return f"{safe}{_END}"
-
-
-def sized(size: int) -> str:
-    """Bytes as people write them: `1.5 kB`."""
-    if size < _THOUSAND:
-        return f"{size} byte{'s'[: size != 1]}"
-    number, units = size / _THOUSAND, ["kB", "MB", "GB"]
-    while round(number, 1) >= _THOUSAND and len(units) > 1:
-        number, units = number / _THOUSAND, units[1:]
-    return f"{number:.1f} {units[0]}"

@@ -412,8 +412,6 @@ class _Waits(WaitLine):
             self.what = ""
             return
         what, commands = one_line(waiting.what), []
-        blind = waiting.blind
-        self.doubt = "" if blind is None else f"; not seen just now: {one_line(blind)}"
         if waiting.start is not None:
             what += f"; {starting(waiting.start, self.name, self._namespace)}"
             verbs = ("resume", "delete")
@@ -428,7 +426,6 @@ class _Waits(WaitLine):
     def now(self, what: str) -> None:
         """That is waited for, where nothing else is; only a terminal shows it."""
         if self._idle and lives():
-            self.doubt = ""
             self._begin(what)
 
     def _begin(self, what: str) -> None:
