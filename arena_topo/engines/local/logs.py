@@ -15,7 +15,6 @@ import contextlib
 import errno
 import fcntl
 import math
-import mmap
 import os
 import re
 import threading
@@ -23,11 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from arena_topo.engines import Phase
 from arena_topo.engines.lines import (
-    LONGEST,
     Line,
     LogOptions,
     Notice,
@@ -41,9 +39,6 @@ from arena_topo.engines.lines import (
 from arena_topo.engines.local.store import CONTAINER, Job, launcher_name, not_found, worker_name
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import Quantity
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 LIMIT = 64 << 20
 """Bytes that are kept of a log: somewhat more than a kubelet's 5 files of 10 MiB
@@ -297,8 +292,7 @@ class LogReader:
         before = self.part
         if before is not None and self.last is not None and before >= self.last:
             return None
-        later = (one for one in self.parts() if before is None or one > before)
-        following = next(later, None)
+        following = next((one for one in self.parts() if before is None or one > before), None)
         if following is None:
             return None
         # A part is whole once the next one is there.
@@ -317,10 +311,7 @@ class LogReader:
         self.__exit__()
         self._file, self.part, self._inside = opened, part, goes_on
         self.lost = max(0, part.start - expected)
-        if part.name == EARLIER:
-            os.lseek(opened, max(at, _hole(opened)), os.SEEK_SET)
-        else:
-            os.lseek(opened, max(at, _HEAD * goes_on), os.SEEK_SET)
+        os.lseek(opened, max(at, _HEAD * goes_on, _hole(part, opened)), os.SEEK_SET)
         return True
 
     def begin(self, run: Sequence[Part], options: LogOptions) -> bool:
@@ -331,8 +322,8 @@ class LogReader:
         starts = [(run[0], 0)]
         if options.tail is not None and options.tail >= 0:
             starts.append(self._tail(run, options.tail))
-        if (begins := since(options, time.time())) is not None:
-            starts.append(self._since(run, begins))
+        if (begins := since(options, time.time())) is not None and run[0].name != EARLIER:
+            starts.append(self._since(run, stamped(min(begins, _LAST))))
         part, at = max(starts)
         if not self.go_to(part, at):
             later = next((one for one in self.parts() if one > part), None)
@@ -353,56 +344,44 @@ class LogReader:
         path = f"{self._place}/{part.name}"
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
 
-    def _content(self, part: Part, most: int = 2 * _LONGEST) -> bytes:
-        """What a file of this version begins with, all of it unless said; none if it is gone."""
-        if part.name == EARLIER:
-            return b""
+    def _content(self, part: Part, most: int = -1) -> tuple[int, bytes]:
+        """Where a file begins, and so many bytes of it, all unless said; none if it is gone."""
         try:
             with os.fdopen(self._opened(part), "rb") as file:
-                return file.read(most)
+                return file.seek(_hole(part, file.fileno())), file.read(most)
         except FileNotFoundError:
-            return b""
-
-    def _earlier(self, part: Part) -> tuple[bytes | mmap.mmap, int]:
-        """The file of a version before, and where in it there is more than a hole."""
-        try:
-            with os.fdopen(self._opened(part), "rb") as file:
-                found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                return found, _hole(file.fileno())
-        except (FileNotFoundError, ValueError):
-            # It is gone, or empty.
-            return b"", 0
+            return 0, b""
 
     def _tail(self, run: Sequence[Part], lines: int) -> tuple[Part, int]:
         """Where the last `lines` lines of a run begin."""
         found, last = 0, True
         for part in reversed(run):
-            data, begin = self._earlier(part) if part.name == EARLIER else (self._content(part), 0)
+            begin, data = self._content(part)
+            upto = len(data)
             if last and lines == 0:
-                return part, len(data)
-            upto = len(data) - (last and data[-1:] == b"\n")
+                return part, begin + upto
+            upto -= last and data[-1:] == b"\n"
             last = last and not data
-            while (upto := data.rfind(b"\n", begin, upto)) >= 0:
+            while (upto := data.rfind(b"\n", 0, upto)) >= 0:
                 found += 1
                 if found == lines:
-                    return part, upto + 1
+                    return part, begin + upto + 1
         return run[0], 0
 
-    def _since(self, run: Sequence[Part], when: int) -> tuple[Part, int]:
-        """Where the first line that was written at a time (nanoseconds) or after it begins."""
-        wanted = stamped(min(when, _LAST))
-        found = run[0]
-        for part in run[1:]:
-            if self._content(part, len(wanted)) < wanted:
-                found = part
-        data, at = self._content(found), 0
-        while at < len(data) and data[at : at + len(wanted)] < wanted:
+    def _since(self, run: Sequence[Part], stamp: bytes) -> tuple[Part, int]:
+        """Where the first line that was written at a time or after it begins."""
+        begun = [part for part in run[1:] if self._content(part, len(stamp))[1] < stamp]
+        found = begun[-1] if begun else run[0]
+        (_, data), at = self._content(found), 0
+        while at < len(data) and data[at : at + len(stamp)] < stamp:
             at = data.find(b"\n", at) + 1 or len(data)
         return found, at
 
 
-def _hole(opened: int) -> int:
+def _hole(part: Part, opened: int) -> int:
     """How many bytes at the beginning of a file are a hole, where its system tells."""
+    if part.name != EARLIER:
+        return 0
     try:
         return os.lseek(opened, 0, os.SEEK_DATA)
     except OSError as error:
@@ -412,31 +391,26 @@ def _hole(opened: int) -> int:
 
 def chosen(found: Sequence[Part], pod: str, options: LogOptions) -> list[Part]:
     """The files of the run that is read: the last one, or the one before; NotFound if none is."""
-    last = found[-1].run if found else 0
-    wanted = last - options.previous
+    wanted = (found[-1].run if found else 0) - options.previous
+    run = [one for one in found if one.run == wanted]
     if wanted < 0:
         raise NotFound(
             f"there is no log of an earlier run of {pod}",
             why="it was started only once",
             hint="leave out --previous",
         )
-    run = [one for one in found if one.run == wanted]
     if options.previous and not run:
-        raise NotFound(
-            f"the log of the earlier run of {pod} is gone",
-            why="only the newest part of a log is kept",
-            hint=f"{LIMIT_VARIABLE} says how much, when a job is submitted",
-        )
+        raise NotFound(f"the log of the earlier run of {pod} is gone", why=_BOUND, hint=_HINT)
     return run
+
+
+_BOUND = "only the newest part of a log is kept"
+_HINT = f"{LIMIT_VARIABLE} says how much, when a job is submitted"
 
 
 def given_up(count: int) -> ArenaError:
     """What is said of the oldest part of a log that is no more; `count` bytes of it."""
-    return ArenaError(
-        f"{count:,} bytes of this log were given up",
-        why="only the newest part of a log is kept",
-        hint=f"{LIMIT_VARIABLE} says how much, when a job is submitted",
-    )
+    return ArenaError(f"{count:,} bytes of this log were given up", why=_BOUND, hint=_HINT)
 
 
 def content(place: str, options: LogOptions) -> Iterator[bytes]:
@@ -450,25 +424,21 @@ def content(place: str, options: LogOptions) -> Iterator[bytes]:
             return
         reader.last = run[-1]
         got: bytes | Part | None = run[0] if reader.begin(run, options) else b""
-        skip = 0 if options.timestamps else _HEAD
-        rest, inside = b"", False
+        head = 0 if options.timestamps else _HEAD
+        skip, inside = head, False
+        """Bytes of the row to leave out, and whether it was begun."""
         while got is not None:
             if isinstance(got, bytes):
-                rows = (rest + got).split(b"\n")
-                goes_on = len(rows[-1]) > LONGEST or (inside and len(rows) == 1)
-                rest = b"" if goes_on else rows.pop()
-                if rows:
-                    first = rows[0] if inside else rows[0][skip:]
-                    text = b"\n".join([first, *[row[skip:] for row in rows[1:]]])
-                    yield text if goes_on else text + b"\n"
-                    inside = goes_on
+                # A time may be cut in two.
+                rows = got.split(b"\n")
+                text = b"\n".join([rows[0][skip:], *[row[head:] for row in rows[1:]]])
+                skip = max(0, (head if len(rows) > 1 else skip) - len(rows[-1]))
+                inside = not text.endswith(b"\n") if text else inside
+                yield text
             elif reader.lost:
-                end = rest[skip:] + b"\n" * (inside or rest != b"")
-                yield end + f"arena-topo: {given_up(reader.lost).message}\n".encode()
-                rest, inside = b"", False
+                yield b"\n" * inside + f"arena-topo: {given_up(reader.lost).message}\n".encode()
+                skip, inside = head, False
             got = reader.read()
-        if rest:
-            yield rest[skip:]
 
 
 def everything(job: Job) -> Iterator[Line | Notice]:
@@ -480,7 +450,7 @@ def everything(job: Job) -> Iterator[Line | Notice]:
         with LogReader(str(job.folder / "pods" / source.pod)) as reader:
             lines = _Lines(reader, source)
             while some := lines.take():
-                yield from (one for one in some if isinstance(one, Line) or one.turn is Turn.CUT)
+                yield from some
             yield from lines.finish()
 
 
@@ -531,13 +501,8 @@ def sources(found: Job) -> Iterator[Source]:
     job = found.submission
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)
-        yield Source(
-            pod=name,
-            uid=f"{job.uid}-{name}",
-            container=CONTAINER,
-            chief=index is None,
-            worker=index,
-        )
+        uid = f"{job.uid}-{name}"
+        yield Source(pod=name, uid=uid, container=CONTAINER, chief=index is None, worker=index)
 
 
 # ---------------------------------------------------------------- following
@@ -606,12 +571,7 @@ class LocalFollowing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_wrong: object) -> None:
         """Close all files."""
         self._closing.close()
         self._pods = []
