@@ -19,7 +19,7 @@ from test_local_engine import PATIENCE, ended, engine, eventually, job, log, sta
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import open_archive
-from arena_topo.engines.lines import Line, LogOptions, Notice, Turn, stamped
+from arena_topo.engines.lines import Line, LogOptions, Notice, Turn
 from arena_topo.engines.local import logs, store
 from arena_topo.engines.local.engine import LocalBackend
 from arena_topo.engines.local.logs import LocalFollowing, LogWriter
@@ -767,21 +767,6 @@ def test_a_line_that_was_followed_before_it_ended_is_kept_whole(engine):
     ended(engine, "demo")
     engine.delete("demo", "default")
     assert [one.text for one in kept_lines()] == [b"sure? yes", b"after"]
-
-
-def test_what_a_job_of_an_earlier_version_said_is_kept_once_though_followed(engine, tmp_path):
-    submit(engine, job("demo", "sleep 600"))
-    status = started(engine, "demo")
-    launcher = place(tmp_path)
-    for file in launcher.iterdir():
-        file.unlink()
-    (launcher / "log").write_bytes(b"one\ntwo\n")
-    os.utime(launcher / "log", (1_600_000_000, 1_600_000_000))
-    source = next(logs.sources(engine._store.job("demo", "default")))
-    with open_archive(os.environ).keeping("local", status) as keeping:
-        keeping.write([Line(source=source, at=1, stamp=stamped(1), text=b"one")])
-    engine.delete("demo", "default")
-    assert [one.text for one in kept_lines()] == [b"one", b"two"]
 
 
 def test_a_job_is_deleted_although_its_log_cannot_be_kept(engine, tmp_path):

@@ -62,7 +62,7 @@ from arena_topo.engines.lines import (
     since,
     stamped,
 )
-from arena_topo.engines.private import require_private
+from arena_topo.engines.private import require_private, state_folder
 from arena_topo.engines.tagging import Tagging, tagging
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.files import replace_file
@@ -515,12 +515,6 @@ class Archive:
             keeping.write([Notice(turn=Turn.ENDED, source=one) for one in sources])
             keeping.close(job, deleted=not job.phase.over)
 
-    def forget(self, place: str, job: JobStatus) -> None:
-        """Remove what is kept of a job."""
-        if self.root is not None:
-            gone = self.root / _folder(place, job.namespace, job.name, job.uid)
-            shutil.rmtree(gone, ignore_errors=True)
-
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
         """What is kept of all jobs of a name, the newest first; nothing if nothing can be read.
 
@@ -640,7 +634,10 @@ def open_archive(
 
     Where its folder is not the user's own, `tell` hears why it is neither read nor written.
     """
-    root, most = _root(environment), _most(environment.get(SWITCH, ""))
+    most = _most(environment.get(SWITCH, ""))
+    root: Path | None = None
+    with contextlib.suppress(ArenaError):
+        root = state_folder(environment) / "logs"
     if root is not None:
         try:
             require_private(root.parent)
@@ -649,20 +646,6 @@ def open_archive(
             tell(f"logs are neither kept nor read back: {error.message}, since {error.why}")
             return Archive(None, most=0)
     return Archive(root, most=most, tell=tell)
-
-
-def _root(environment: Mapping[str, str]) -> Path | None:
-    named = environment.get("XDG_STATE_HOME", "")
-    # The XDG specification says to ignore relative paths.
-    if named.startswith("/"):
-        return Path(named) / "arena-topo" / "logs"
-    if environment.get("HOME") == "":
-        return None
-    try:
-        home = Path("~").expanduser()
-    except RuntimeError:
-        return None
-    return home / ".local/state/arena-topo/logs" if home.is_absolute() else None
 
 
 def _most(text: str) -> int:

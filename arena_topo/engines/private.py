@@ -6,11 +6,31 @@ import contextlib
 import os
 import pwd
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from arena_topo.errors import ArenaError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """Where the state lives; ArenaError where the user has no home."""
+    named = environment.get("XDG_STATE_HOME", "")
+    base = Path()
+    # The XDG specification says to ignore relative paths.
+    if named.startswith("/"):
+        base = Path(named)
+    elif environment.get("HOME") != "":
+        with contextlib.suppress(RuntimeError):
+            base = Path("~/.local/state").expanduser()
+    if base.is_absolute():
+        return base / "arena-topo"
+    raise ArenaError(
+        "there is no place to keep local jobs",
+        why="neither XDG_STATE_HOME nor HOME is set, and the user has no home folder",
+        hint="set XDG_STATE_HOME to a folder that you may write to",
+    )
 
 
 def require_private(folder: Path) -> None:

@@ -804,7 +804,6 @@ class Shown:
                 yield ()
                 self._stood += time.monotonic() - came
                 if not follows:
-                    self._tell_all(notices.late(pipeline.late(self._now())))
                     self.end = End.READ if following.done and not items else None
                     continue
                 if state.ends > ends:

@@ -74,13 +74,6 @@ def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
     return Note(text=text, turn=notice.turn, source=source, error=error, warns=warns, alike=alike)
 
 
-def late(pods: Sequence[str]) -> Iterator[Note]:
-    """That nothing came of some logs for long, so that others do not wait for them any more."""
-    if pods:
-        text = f"no output from {named(sorted(pods))} for 3 s; showing the other pods"
-        yield Note(text=text, warns=True)
-
-
 def named(pods: Iterable[str]) -> str:
     """Some pods in a sentence: the first few of them, and how many more."""
     names = list(dict.fromkeys(pods))

@@ -76,10 +76,6 @@ class Pipeline:
         if self._window is not None:
             self._window.await_(pods)
 
-    def late(self, now: float) -> list[str]:
-        """The pods of whose logs nothing came for long, each once; others go on meanwhile."""
-        return [] if self._window is None else self._window.late(now)
-
     def put(self, lines: Sequence[Line], now: float) -> list[Entry]:
         """What is to be shown once these have come at a time; none may come as well."""
         entry = self._lines.entry

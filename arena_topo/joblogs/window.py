@@ -73,8 +73,8 @@ class Window:
         self._latest: dict[Source, int] = {}
         """The time of each log's last line, -1 before the first."""
         self._open: set[Source] = set()
-        self._awaited: dict[str, float | None] = {}
-        """Pods whose logs are to come, and since when they are waited for."""
+        self._awaited: set[str] = set()
+        """Pods whose logs are to come."""
         self._floor = 0
         self._rows: deque[_Row] = deque()
         """What waits for its like."""
@@ -95,36 +95,23 @@ class Window:
 
     def await_(self, pods: Sequence[str]) -> None:
         """Logs of these pods are to come, which may hold older lines."""
-        self._awaited.update(dict.fromkeys(pods))
-
-    def late(self, now: float) -> list[str]:
-        """The pods that are not waited for any more, each once: nothing came of their logs."""
-        pods = [
-            pod
-            for pod, since in self._awaited.items()
-            if since is not None and now - since >= PATIENCE
-        ]
-        for pod in pods:
-            del self._awaited[pod]
-        return pods
+        self._awaited.update(pods)
 
     def join(self, source: Source) -> None:
         """A log is being read from now on."""
-        self._awaited.pop(source.pod, None)
+        self._awaited.discard(source.pod)
         self._latest.setdefault(source, -1)
         self._open.add(source)
 
     def end(self, source: Source) -> None:
         """Nothing more comes of a log."""
-        self._awaited.pop(source.pod, None)
+        self._awaited.discard(source.pod)
         self._open.discard(source)
         self._speaking = {one for one in self._speaking if one.source != source}
 
     def put(self, entries: Sequence[Entry], now: float) -> list[Entry]:
         """What need not wait any longer once these have come; those of each log in their order."""
         self._time = now
-        for pod, since in self._awaited.items():
-            self._awaited[pod] = now if since is None else since
         held, latest = self._held, self._latest
         source, last, highest, size = None, 0, 0, 0
         for entry in entries:
@@ -133,8 +120,7 @@ class Window:
                 if source is not None:
                     latest[source] = last
                 source = line.source
-                if source.pod in self._awaited:
-                    self._awaited.pop(source.pod)
+                self._awaited.discard(source.pod)
                 last = latest.get(source, -1)
             # A clock that was set back, or none: after what its own log said before.
             last = max(last, line.at or self._floor)

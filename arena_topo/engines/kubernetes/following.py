@@ -19,7 +19,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from arena_topo.engines.kubernetes import podlog, streaming
@@ -27,7 +26,7 @@ from arena_topo.engines.kubernetes.failures import UNKNOWN_CALLER, odd_body, ref
 from arena_topo.engines.kubernetes.mpijob import is_launcher, worker_index
 from arena_topo.engines.kubernetes.podlog import Object, Sight
 from arena_topo.engines.kubernetes.writing import part
-from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted
+from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted, more_files
 from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut
 
 if TYPE_CHECKING:
@@ -66,8 +65,6 @@ _QUIET = 0.25
 _BODY = 65_536
 """Bytes of a refusal that are read."""
 _GOOD, _REDIRECT = 200, 300
-_FILES = 65_536
-"""Files that this process may open while it follows, if its hard limit allows: one a stream."""
 _NANO = 1_000_000_000
 
 
@@ -128,7 +125,6 @@ class Follow:
         """When the last log came to its end."""
         self._answered = time.monotonic()
         self._closed, self._kick = threading.Event(), threading.Event()
-        self._files: tuple[int, int] | None = None
         self._begun = False
 
     # For who reads.
@@ -175,37 +171,34 @@ class Follow:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_wrong: object) -> None:
         """Close all streams; what still opens is closed as soon as it does."""
-        if self._closed.is_set():
+        if self.closed:
             return
         with self.changed:
             self._closed.set()
             self.changed.notify_all()
             logs = list(self._all())
             for one in logs:
-                one.hang_up()
+                if one.stream is not None:
+                    one.stream.hang_up()
         self._kick.set()
         self._room.release(len(logs) + 1)
         for _ in range(OPENERS):
             self._errands.put(None)
-        if self._files is not None:
-            _give_back(*self._files)
 
     def _all(self) -> Iterator[_Log]:
         return (one for several in self._logs.values() for one in several)
 
     # For the threads.
 
-    @property
-    def count(self) -> int:
-        """How many logs are read, or were."""
-        return sum(1 for _ in self._all())
+    def too_many(self, why: str) -> ArenaError:
+        """The error of more streams than this process may have open files, or threads."""
+        return ArenaError(
+            f"{sum(1 for _ in self._all())} logs are too many at once for this process",
+            why=why,
+            hint="raise the limit (`ulimit -n`, `ulimit -u`), or name fewer with --only",
+        )
 
     @property
     def closed(self) -> bool:
@@ -300,7 +293,7 @@ class Follow:
         if self.closed:
             return
         if not self.looked:
-            self._files = _more_files()
+            more_files()
         first, self._answered = not self.looked, time.monotonic()
         there = {pod["metadata"]["uid"] for pod in pods}
         for one in self._all():
@@ -314,7 +307,7 @@ class Follow:
             try:
                 threading.Thread(target=one.run, daemon=True).start()
             except RuntimeError as error:
-                raise podlog.too_many(self.count, str(error)) from error
+                raise self.too_many(str(error)) from error
 
     def _see(self, pod: Object, *, first: bool) -> _Log | None:
         """Take note of a pod; its log, if that is another than the one that is read."""
@@ -359,8 +352,8 @@ class _Log:
         """Whether nothing of it is cut off (`tail`, `since`)."""
         self._owner, self._api, self._options = owner, owner.api, owner.options
         self._path, self._before = path, before
-        self._superseded = False
-        self._stream: streaming.Stream | None = None
+        self.superseded = False
+        self.stream: streaming.Stream | None = None
         self._place, self._anchor = streaming.Place(), streaming.Place()
         """How far it was read; the same when the stream was opened."""
         self._ahead: streaming.Place | None = None
@@ -379,7 +372,7 @@ class _Log:
 
     def heed(self, now: float) -> None:
         """See whether a stream is still what it was opened for."""
-        stream, sight = self._stream, self.sight
+        stream, sight = self.stream, self.sight
         if stream is None or self._last:
             return
         since = stream.since
@@ -397,18 +390,15 @@ class _Log:
             self._given_up = True
             stream.hang_up()
 
-    def hang_up(self) -> None:
-        """End what is being read."""
-        if self._stream is not None:
-            self._stream.hang_up()
-
     # What its own thread does.
 
     def run(self) -> None:
         """Read it until nothing more can come."""
         try:
-            if self._before is not None:
-                self._before.supersede()
+            if (before := self._before) is not None:
+                # The next container of a pod waits for the log of the one before.
+                before.superseded = True
+                self._owner.wait(lambda: before.settled)
             while self._readable() and self._read_run() and self._next_run():
                 pass
         except _Left:
@@ -416,11 +406,6 @@ class _Log:
         except Exception as error:  # noqa: BLE001  told by `Follow.read`
             self._owner.tell(error)
             self._owner.settle(self, None)
-
-    def supersede(self) -> None:
-        """Let the next container of the pod wait for this one's log."""
-        self._superseded = True
-        self._owner.wait(lambda: self.settled)
 
     def _readable(self) -> bool:
         """Wait until there is something to read; whether there is."""
@@ -517,7 +502,7 @@ class _Log:
         """See to it that a log is asked for again, or not, after an error."""
         finite, vain = self._owner.finite, self._tries >= _TRIES
         if error.why == os.strerror(errno.EMFILE):
-            self._stop(podlog.too_many(self._owner.count, error.why))
+            self._stop(self._owner.too_many(error.why))
         late = isinstance(error, TimedOut) and self._api.left <= 0
         if late or not isinstance(error, ClusterError | TimedOut | NotFound):
             self._stop(error)
@@ -576,9 +561,9 @@ class _Log:
             ) from error
         finally:
             with self._owner.changed:
-                if self._stream is not None:
-                    self._stream.close()
-                self._stream = None
+                if self.stream is not None:
+                    self.stream.close()
+                self.stream = None
 
     def _answer(self, query: dict[str, str], silence: float | None) -> http.client.HTTPResponse:
         """A good answer with its head; ArenaError where there is none."""
@@ -590,7 +575,7 @@ class _Log:
                 raise _Left
             stream = streaming.Stream(sock)
             with self._owner.changed:
-                self._stream = stream
+                self.stream = stream
                 if self._owner.closed:
                     raise _Left
             answer = stream.answer()
@@ -611,28 +596,24 @@ class _Log:
 
     def _read_body(self, answer: http.client.HTTPResponse) -> None:
         lines = streaming.Lines(self._place, self.source)
-        held: list[bytes] = []
-        size = 0
+        held = bytearray()
 
         def hand_on() -> None:
-            nonlocal size
             if held:
-                data = b"".join(held)
+                data = bytes(held)
                 held.clear()
-                size = 0
                 self._say(lines.feed(data))
 
         with self._owner.changed:
             self._answered = True
             self._begun = self._begun or _date(answer.headers.get("date", ""))
             self._take()
-            stream = self._stream
+            stream = self.stream
         if stream is not None:
             stream.idle = hand_on
         for piece in streaming.pieces(answer):
-            held.append(piece)
-            size += len(piece)
-            if size >= streaming.PIECE:
+            held += piece
+            if len(held) >= streaming.PIECE:
                 hand_on()
         hand_on()
         if self._last:
@@ -688,7 +669,7 @@ class _Log:
     def _settle(self, turn: Turn | None, error: ArenaError | None = None) -> None:
         # An end is told where there was a log, or it is known now that there will be none.
         ends = self._joined or (turn is Turn.ENDED and self.sight.final)
-        told = turn is Turn.REFUSED or (ends and not self._superseded)
+        told = turn is Turn.REFUSED or (ends and not self.superseded)
         notice = Notice(turn=turn, source=self.source, error=error) if turn and told else None
         self._owner.settle(self, notice)
 
@@ -699,26 +680,3 @@ def _date(said: str) -> str:
         return parsedate_to_datetime(said).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, TypeError, OverflowError):
         return ""
-
-
-def _more_files() -> tuple[int, int] | None:
-    """Let this process open a file for each stream; the limit before, and the new one."""
-    import resource  # noqa: PLC0415  only to follow logs
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wish = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wish:
-        return None
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wish, hard))
-        return soft, wish
-    return None
-
-
-def _give_back(before: int, now: int) -> None:
-    """Let this process open as many files as before, unless others have set that since."""
-    import resource  # noqa: PLC0415  only to follow logs
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == now:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))

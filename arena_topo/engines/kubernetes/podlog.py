@@ -157,15 +157,6 @@ def silent(source: Source, seconds: float) -> ClusterError:
     )
 
 
-def too_many(count: int, why: str) -> ArenaError:
-    """The error of more streams than this process may have open files, or threads."""
-    return ArenaError(
-        f"{count} logs are too many at once for this process",
-        why=why,
-        hint="raise the limit (`ulimit -n`, `ulimit -u`), or name fewer with --only",
-    )
-
-
 def never_before(source: Source) -> NotFound:
     """The error of a container that has not run before."""
     return NotFound(

@@ -34,9 +34,9 @@ from arena_topo.engines.local.store import (
     Submission,
     launcher_name,
     not_found,
-    state_folder,
     worker_name,
 )
+from arena_topo.engines.private import state_folder
 from arena_topo.errors import (
     AlreadyExists,
     ArenaError,
@@ -457,9 +457,6 @@ class LocalBackend:
             if archive.most > 0 and self._store.holds(job):
                 manifest = self._store.objects(job)[0]
                 slots = supervisor.read_pods(manifest, job.submission.gpus).slots
-                if any(part.name == logs.EARLIER for part in parts):
-                    # All of it is kept now, with other times than it was followed with.
-                    archive.forget(self.place, before)
                 archive.adopt(self.place, before, logs.everything(job), slots=slots)
 
     # ------------------------------------------------------------------ reading
