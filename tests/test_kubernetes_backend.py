@@ -297,6 +297,15 @@ def test_what_is_applied_is_the_plan_unchanged(api: FakeApi, backend: Kubernetes
     assert job["spec"] == {**fake_crd.DEFAULTS, **asked}, "the rest is what the server fills in"
 
 
+def test_who_looks_at_a_job_again_and_again_looks_up_its_tensorboard_once(
+    api: FakeApi, backend: KubernetesBackend
+):
+    backend.apply(plan())
+    for _ in range(3):
+        assert backend.job("demo", "default").tensorboard == ""
+    assert sum("/services" in one and one.startswith("GET") for one in api.requests) == 1
+
+
 def test_when_one_object_cannot_be_created_nothing_is_left(
     api: FakeApi, backend: KubernetesBackend
 ):
@@ -567,8 +576,9 @@ def test_the_queue_has_events_in_order_whichever_of_their_times_is_written(
 
 
 def test_the_tensorboard_of_a_job_without_pods_answers_on_its_own_node(
-    api: FakeApi, backend: KubernetesBackend
+    api: FakeApi, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(kubernetes, "_KNOWN", 0.0)
     backend.apply(plan(tensorboard=True))
     service = api.find("Service", "demo-tensorboard")
     assert service is not None
@@ -581,8 +591,12 @@ def test_the_tensorboard_of_a_job_without_pods_answers_on_its_own_node(
 
 
 def test_tensorboard_is_where_its_service_answers(
-    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+    api: FakeApi,
+    backend: KubernetesBackend,
+    operator: FakeOperator,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(kubernetes, "_KNOWN", 0.0)
     backend.apply(plan(tensorboard=True))
     operator.start("demo")
     service = api.find("Service", "demo-tensorboard")

@@ -65,6 +65,9 @@ PROBED = 60.0
 """Seconds for which the mechanisms of a namespace are not tried again: administrators may install
 a policy meanwhile, or give a right."""
 
+_KNOWN = 30.0
+"""Seconds for which the address of a TensorBoard is not looked up again by who looks at a job."""
+
 _NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
 _INSTALL = (
     "an administrator installs a release of it: https://github.com/kubeflow/mpi-operator/releases"
@@ -97,6 +100,8 @@ class KubernetesBackend:
         self._seen: tuple[Node, ...] | None = None
         self._prometheus: Prometheus | None = None
         self._mechanisms: dict[str, tuple[float, Mechanisms]] = {}
+        self._tensorboards: dict[str, tuple[float, str]] = {}
+        """When the TensorBoard of a job (uid) was looked up, and its address."""
         self._owner: str | None = None
         self.writer = Writer(self.api, self.api_version)
         self.sources = Sources(self.api, self.api_version, fabric=options.fabric is None)
@@ -296,7 +301,11 @@ class KubernetesBackend:
         """One job with its pods; NotFound if there is none."""
         mpijob = self.mpijob(name, namespace)
         pods = self.pods_of(mpijob, self.api_version(), namespace)
-        tensorboard = self._tensorboard(name, namespace, pods)
+        uid = mpijob["metadata"]["uid"]
+        known, tensorboard = self._tensorboards.get(uid, (-_KNOWN, ""))
+        if time.monotonic() - known >= _KNOWN:
+            tensorboard = self._tensorboard(name, namespace, pods)
+            self._tensorboards[uid] = time.monotonic(), tensorboard
         status = job_status(mpijob, pods, tensorboard=tensorboard)
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
             # A refused pod (quota, admission) is told in the job's events and nowhere else.
