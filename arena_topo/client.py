@@ -328,7 +328,7 @@ class Client:
         )
         backend = opening.engine(replace(self.options, repeating=follow), tell=self.tell)
         where = backend.default_namespace()
-        shown = following.show(backend, name, where, asked, tell=lambda note: self.tell(note.text))
+        shown = following.Shown(backend, name, where, asked, tell=lambda note: self.tell(note.text))
         return Logs(shown, job=name, namespace=where, done=backend.close)
 
     # ------------------------------------------------------------ nodes and the cluster

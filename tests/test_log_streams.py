@@ -484,17 +484,15 @@ def test_sixty_four_workers_are_read_whole_and_in_their_order(
         assert mine == [f"{worker} {number}" for number in range(100)]
 
 
-def test_whoever_follows_many_logs_can_open_as_many_files_afterwards_as_before(
+def test_whoever_follows_many_logs_may_open_as_many_files_as_it_takes(
     backend: KubernetesBackend, operator: FakeOperator
 ):
     job = running(backend, operator, workers=20)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = (80, before[1])
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, few)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (80, before[1]))
         with backend.follow(job, FOLLOW) as following:
-            Reader(following).until(lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0] > few[0])
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == few
+            Reader(following).until(lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 80)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -52,7 +52,7 @@ def submitted(world: KubernetesWorld) -> None:
 def paused(world: KubernetesWorld, *, keeps_pods: bool) -> tuple[int, End | None]:
     """How many lines come if the job ends while nobody reads, and what ended it."""
     asked = Asked(everyone=True, options=LogOptions(follow=True), keep=False)
-    shown = logs.show(world.backend, "demo", "default", asked)
+    shown = logs.Shown(world.backend, "demo", "default", asked)
     batches = iter(shown)
     count, heard = 0, set()
     while len(heard) < WORKERS:

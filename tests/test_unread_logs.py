@@ -52,7 +52,7 @@ class Shown:
         self.told: list[Note] = []
         self.texts: list[str] = []
         self.error: ArenaError | None = None
-        shown = logs.show(backend, "demo", "default", asked, tell=self.told.append)
+        shown = logs.Shown(backend, "demo", "default", asked, tell=self.told.append)
         try:
             for batch in shown:
                 self.texts += [one.text.decode() for one in batch]
@@ -337,7 +337,7 @@ def test_of_a_job_that_is_gone_older_ones_of_its_name_are_told_of(
     archive, told = Archive(tmp_path / "kept"), list[Note]()
     for uid in range(3):
         keep(archive, backend.place, str(uid), 1_000_000.0 + uid)
-    shown = logs.show(backend, "demo", "default", Asked(), tell=told.append, archive=archive)
+    shown = logs.Shown(backend, "demo", "default", Asked(), tell=told.append, archive=archive)
     assert [one.text for batch in shown for one in batch] == [b"hello"]
     span = f"from {moment(1_000_002)} to {moment(1_000_002)}"
     [note] = told
@@ -374,7 +374,7 @@ def test_what_was_kept_is_not_saved_over_files_that_are_there(
     taken.write_text("mine")
     asked = Asked(save=str(tmp_path / "saved"))
     with pytest.raises(UsageError, match="is not empty"):
-        list(logs.show(backend, "demo", "default", asked, archive=archive))
+        list(logs.Shown(backend, "demo", "default", asked, archive=archive))
     assert [one.read_text() for one in taken.parent.iterdir()] == ["mine"]
 
 

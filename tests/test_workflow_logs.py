@@ -68,7 +68,7 @@ class Showing:
     def __init__(self, world: World, asked: Asked, archive: Archive | None = None) -> None:
         self.notes: list[Note] = []
         self.waits: list[Waiting | None] = []
-        self.shown: Shown = follow.show(
+        self.shown: Shown = follow.Shown(
             world.backend,
             "demo",
             "default",

@@ -589,11 +589,12 @@ class Archive:
             if options.container in {None, one.container} and wanted(one)
         ]
         begins = since(options, self._clock()) or 0
+        runs = _runs(sources, tries=options.previous)
         if options.previous:
-            sources = _previous(sources)
+            runs = [several[-2:-1] for several in runs]
         more_files()
         try:
-            logs = [_part(kept.folder, runs, options.tail, begins) for runs in _containers(sources)]
+            logs = [_part(kept.folder, some, options.tail, begins) for some in runs]
             yield from heapq.merge(*logs, key=lambda line: line.at)
         except OSError as error:
             raise ArenaError(
@@ -672,21 +673,13 @@ def _place(log: _Described) -> tuple[object, ...]:
     return (not one.chief, worker, first, one.pod, one.container, one.run, one.uid)
 
 
-def _containers(sources: Sequence[Source]) -> list[list[Source]]:
-    """The runs of each container, in their order."""
-    runs: dict[tuple[str, str, str], list[Source]] = {}
-    for one in sorted(sources, key=lambda one: one.run):
-        runs.setdefault((one.pod, one.uid, one.container), []).append(one)
-    return list(runs.values())
-
-
-def _previous(sources: Sequence[Source]) -> list[Source]:
-    """The run before the last one of each container; launchers tried in turn count as one."""
+def _runs(sources: Sequence[Source], *, tries: bool) -> list[list[Source]]:
+    """The runs of each container, in their order; with `tries` of all launchers as of one."""
     runs: dict[tuple[str, ...], list[Source]] = {}
-    for one in sources:
-        key = (one.container,) if one.chief else (one.pod, one.uid, one.container)
-        runs.setdefault(key, []).append(one)
-    return [one for several in runs.values() for one in several[-2:-1]]
+    for one in sorted(sources, key=lambda one: 0 if tries else one.run):
+        pod = () if tries and one.chief else (one.pod, one.uid)
+        runs.setdefault((*pod, one.container), []).append(one)
+    return list(runs.values())
 
 
 def _part(folder: Path, runs: Sequence[Source], tail: int | None, begins: int) -> Iterator[Line]:

@@ -498,37 +498,12 @@ def copied(
     """The log of one pod as it is now, byte for byte, for what is asked so (`Asked.plain`).
 
     NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what else
-    there may be has `show`.
+    there may be has `Shown`.
     """
     job = _with_stopped(existing(backend, name, namespace))
     seen(job)
     pod = pod_selection.readable(job, backend, asked.instance)
     yield from backend.log(job, pod.name, asked.options)
-
-
-def show(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    asked: Asked,
-    *,
-    tell: Tell = lambda _: None,
-    seen: Callable[[JobStatus], None] = lambda _: None,
-    waits: Callable[[Waiting | None], None] = lambda _: None,
-    archive: Archive | None = None,
-) -> Shown:
-    """The lines that are asked for, from the pods or from the archive.
-
-    `tell` hears what is to be known beside the lines, after the lines before it; `seen` of each
-    look at the job; `waits` why there is nothing to read now, and None as soon as there is. All are
-    called from the loop over the result. With `options.follow` it ends with the job, or with the
-    pod that is named. NoSuchJob at once; NotFound for a pod that is not the job's, and where there
-    is nothing to read; JobDeleted if the job is deleted meanwhile. `archive` is the user's if none
-    is given.
-    """
-    return Shown(
-        backend, (name, namespace), asked, tell=tell, seen=seen, waits=waits, archive=archive
-    )
 
 
 def existing(backend: Backend, name: str, namespace: str) -> JobStatus:
@@ -546,27 +521,36 @@ def _with_stopped(job: JobStatus) -> JobStatus:
 
 
 class Shown:
-    """Lines in batches; each at the latest 0.2 s after the one before, though it may be empty.
+    """The lines that are asked for, from the pods or from the archive, in batches.
 
-    After the last one, `end` says what ended it, `status` is the job as it was last seen, and
-    `unsaved` what could not be saved of what was to be. To be gone through once.
+    `tell` hears what is to be known beside the lines, after the lines before it; `seen` of each
+    look at the job; `waits` why there is nothing to read now, and None as soon as there is. All are
+    called from the loop over this. With `options.follow` it ends with the job, or with the pod that
+    is named. NoSuchJob at once; NotFound for a pod that is not the job's, and where there is
+    nothing to read; JobDeleted if the job is deleted meanwhile. `archive` is the user's if none is
+    given.
+
+    Each batch comes at the latest 0.2 s after the one before, though it may be empty. After the
+    last one, `end` says what ended it, `status` is the job as it was last seen, and `unsaved` what
+    could not be saved of what was to be. To be gone through once.
     """
 
     def __init__(
         self,
         backend: Backend,
-        job: tuple[str, str],
+        name: str,
+        namespace: str,
         asked: Asked,
         *,
-        tell: Tell,
-        seen: Callable[[JobStatus], None],
-        waits: Callable[[Waiting | None], None],
-        archive: Archive | None,
+        tell: Tell = lambda _: None,
+        seen: Callable[[JobStatus], None] = lambda _: None,
+        waits: Callable[[Waiting | None], None] = lambda _: None,
+        archive: Archive | None = None,
     ) -> None:
         """Nothing is asked of anybody before the first batch is."""
         self._backend, self._asked, self._archive = backend, asked, archive
         self._tell, self._seen, self._waits = tell, seen, waits
-        self._name, self._namespace = job
+        self._name, self._namespace = name, namespace
         self.status: JobStatus | None = None
         self.end: End | None = None
         self.unsaved: ArenaError | None = None

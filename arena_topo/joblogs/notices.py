@@ -97,23 +97,15 @@ class NoticeBuffer:
         Of one that ends the pods are deleted as a matter of course.
         """
         told: list[Note] = []
-        while (found := self._ready(before)) is not None:
-            at, first = found
-            alike = [
-                (one_at, one)
-                for one_at, one in self._notes
-                if one is first or (_same(one, first) and abs(one_at - at) <= _hold(first))
-            ]
-            self._notes = [one for one in self._notes if one not in alike]
+        while due := [
+            one for at, one in self._notes if before is None or at + _hold(one) <= before
+        ]:
+            first = due[0]
+            alike = [one for _, one in self._notes if one is first or _same(one, first)]
+            self._notes = [(at, one) for at, one in self._notes if one not in alike]
             if not (ends and first.turn is Turn.GONE):
-                told.append(_together([one for _, one in alike]))
+                told.append(_together(alike))
         return told
-
-    def _ready(self, before: float | None) -> tuple[float, Note] | None:
-        for at, one in self._notes:
-            if before is None or at + _hold(one) <= before:
-                return at, one
-        return None
 
 
 def _hold(note: Note) -> float:

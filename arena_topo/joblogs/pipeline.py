@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from arena_topo.engines.lines import Line, Notice, Source, Turn
+from arena_topo.engines.lines import Line, Notice, Turn
 from arena_topo.engines.tagging import Tagging
 from arena_topo.joblogs.ranks import Entry, LineAttributor, Speaker, chosen
 from arena_topo.joblogs.window import HELD, LAG, Window
@@ -38,7 +38,6 @@ class Pipeline:
         self._lines = LineAttributor(slots=slots, total=total, tags=tags, tagging=tagging)
         self._window = Window(whole=whole, fold=asked.fold) if asked.many else None
         self._choices: dict[Speaker, bool] = {}
-        self._open: set[Source] = set()
         self._untagged, self._found = 0, False
 
     @property
@@ -92,20 +91,12 @@ class Pipeline:
 
     def notice(self, notice: Notice) -> None:
         """Something happened to a log; its lines up to then were put."""
-        source = notice.source
-        ended: list[Source] = []
+        if self._window is None:
+            return
         if notice.turn in _OVER:
-            ended = [source]
+            self._window.end(notice.source)
         elif notice.turn in {Turn.JOINED, Turn.RESTARTED}:
-            pod = source.pod, source.uid
-            ended = [one for one in self._open if (one.pod, one.uid) == pod and one != source]
-            self._open.add(source)
-            if self._window is not None:
-                self._window.join(source)
-        for one in ended:
-            self._open.discard(one)
-            if self._window is not None:
-                self._window.end(one)
+            self._window.join(notice.source)
 
     def _is_chosen(self, speaker: Speaker) -> bool:
         known = self._choices.get(speaker)

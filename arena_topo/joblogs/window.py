@@ -98,7 +98,9 @@ class Window:
         self._awaited.update(pods)
 
     def join(self, source: Source) -> None:
-        """A log is being read from now on."""
+        """A log is being read from now on, and no other run of its pod."""
+        for one in [one for one in self._open if (one.pod, one.uid) == (source.pod, source.uid)]:
+            self.end(one)
         self._awaited.discard(source.pod)
         self._latest.setdefault(source, -1)
         self._open.add(source)

@@ -6,7 +6,6 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Self
@@ -21,13 +20,12 @@ from arena_topo.cli.terminal import colours, moves
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.waiting import command, starting
-from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
+from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import flag
 from arena_topo.joblogs import follow, ranks
 from arena_topo.joblogs.follow import Asked, NoSuchJob, Waiting
 from arena_topo.joblogs.notices import Note
-from arena_topo.joblogs.ranks import Entry
 from arena_topo.joblogs.view import Raw, Records, Text
 from arena_topo.jobs.staying import WaitLine, lives
 
@@ -251,11 +249,7 @@ def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
     with detaching(backend, name, namespace, there=lambda: bool(shown.known)):
         try:
             with stopping.in_time():
-                failure = (
-                    shown.failed(shown.nccl(backend, asked))
-                    if wanted.nccl
-                    else shown.all_of(backend, asked)
-                )
+                failure = (shown.nccl if wanted.nccl else shown.lines)(backend, asked)
         except (KeyboardInterrupt, stopping.OutOfTime):
             shown.interrupted()
             raise
@@ -281,84 +275,21 @@ class _Shown:
         """Whether any line was shown."""
         self.known: list[JobStatus] = []
 
-    def all_of(self, backend: Backend, asked: Asked) -> ArenaError | None:
+    def lines(self, backend: Backend, asked: Asked) -> ArenaError | None:
         """Show it; how the job failed, if it was followed to there, or what was not saved."""
-        job = (self._name, self._namespace)
-        copied = self._writer.copied
-        if asked.plain and copied is not None:
-            begun = False
-            try:
-                for piece in follow.copied(backend, *job, asked, seen=self._seen):
-                    begun = True
-                    self._outlet.write(copied(piece))
-                self._outlet.write(self._writer.end())
-            except NotFound:
-                if begun:
-                    raise
-            else:
-                self._remark(begun=begun)
-                return None
-        lines = follow.show(
+        if asked.plain and self._writer.copied is not None and self._copied(backend, asked):
+            return None
+        lines = follow.Shown(
             backend,
-            *job,
+            self._name,
+            self._namespace,
             asked,
             tell=self._notes.append,
             seen=self._seen,
             waits=self._waits.see,
         )
         try:
-            self._show(lines)
-        finally:
-            self._waits.hide()
-        if lines.end is follow.End.READ and not (asked.only or asked.include or asked.exclude):
-            self._remark(begun=self._begun)
-        return lines.failure or lines.unsaved
-
-    def interrupted(self) -> None:
-        """Nobody looks any more, but somebody may read what is said last."""
-        if free_to_speak():
-            self._outlet.break_line()
-
-    def nccl(self, backend: Backend, asked: Asked) -> JobStatus | None:
-        """Show what NCCL did; the job at its end, if it was followed to there."""
-        from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
-
-        wanted = self._wanted
-        try:
-            return nccl.of_job(
-                backend,
-                self._name,
-                self._namespace,
-                asked,
-                self.known,
-                waits=self._waits,
-                as_json=wanted.as_json,
-                table=wanted.bus_bandwidth,
-            )
-        finally:
-            self._waits.hide()
-
-    def _seen(self, status: JobStatus) -> None:
-        self.known[:] = [status]
-
-    def failed(self, status: JobStatus | None) -> JobFailed | None:
-        """How a job failed that is over; None if it did not."""
-        return None if status is None else follow.failed(status)
-
-    def _remark(self, *, begun: bool) -> None:
-        """Say of a log that is empty that it is: who looks at a terminal sees nothing else."""
-        if begun or not moves(sys.stdout) or not self.known:
-            return
-        name, namespace = self._name, self._namespace
-        if self.known[-1].phase.over:
-            say(f"note: {name} has written nothing")
-        else:
-            waits = f"{PROGRAM} logs -f {name} -n {namespace}"
-            advise(f"note: {name} has written nothing yet; {waits} waits for it", waits)
-
-    def _show(self, batches: Iterable[Sequence[Entry]]) -> None:
-        try:
-            for batch in batches:
+            for batch in lines:
                 self._tell()
                 if batch:
                     self._begun = True
@@ -372,7 +303,67 @@ class _Shown:
             # What came before is shown before it is told of.
             self._end()
             raise
+        finally:
+            self._waits.hide()
         self._end()
+        if lines.end is follow.End.READ and not (asked.only or asked.include or asked.exclude):
+            self._remark()
+        return lines.failure or lines.unsaved
+
+    def _copied(self, backend: Backend, asked: Asked) -> bool:
+        """Whether the log of one pod as it is now could be shown as it comes."""
+        copy = self._writer.copied or bytes
+        try:
+            for piece in follow.copied(
+                backend, self._name, self._namespace, asked, seen=self._seen
+            ):
+                self._begun = True
+                self._outlet.write(copy(piece))
+        except NotFound:
+            if self._begun:
+                raise
+            return False
+        self._outlet.write(self._writer.end())
+        self._remark()
+        return True
+
+    def interrupted(self) -> None:
+        """Nobody looks any more, but somebody may read what is said last."""
+        if free_to_speak():
+            self._outlet.break_line()
+
+    def nccl(self, backend: Backend, asked: Asked) -> ArenaError | None:
+        """Show what NCCL did; how the job failed, if it was followed to its end."""
+        from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
+
+        try:
+            status = nccl.of_job(
+                backend,
+                self._name,
+                self._namespace,
+                asked,
+                self.known,
+                waits=self._waits,
+                as_json=self._wanted.as_json,
+                table=self._wanted.bus_bandwidth,
+            )
+        finally:
+            self._waits.hide()
+        return None if status is None else follow.failed(status)
+
+    def _seen(self, status: JobStatus) -> None:
+        self.known[:] = [status]
+
+    def _remark(self) -> None:
+        """Say of a log that is empty that it is: who looks at a terminal sees nothing else."""
+        if self._begun or not moves(sys.stdout) or not self.known:
+            return
+        name, namespace = self._name, self._namespace
+        if self.known[-1].phase.over:
+            say(f"note: {name} has written nothing")
+        else:
+            waits = f"{PROGRAM} logs -f {name} -n {namespace}"
+            advise(f"note: {name} has written nothing yet; {waits} waits for it", waits)
 
     def _end(self) -> None:
         self._waits.hide()

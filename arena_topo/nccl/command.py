@@ -108,7 +108,7 @@ def of_job(
 
     everyone = asked.instance is None and asked.only is None
     asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
-    lines = follow.show(backend, name, namespace, asked, tell=tell, seen=seen, waits=waits.see)
+    lines = follow.Shown(backend, name, namespace, asked, tell=tell, seen=seen, waits=waits.see)
     reader, tests = Reader(), TableReader()
     batches: Any = iter(lines)
     progress = _Progress(reader) if asked.options.follow and not table else None

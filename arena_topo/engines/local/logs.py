@@ -426,15 +426,15 @@ def content(place: str, options: LogOptions) -> Iterator[bytes]:
         got: bytes | Part | None = run[0] if reader.begin(run, options) else b""
         head = 0 if options.timestamps else _HEAD
         skip, inside = head, False
-        """Bytes of the row to leave out, and whether it was begun."""
         while got is not None:
             if isinstance(got, bytes):
                 # A time may be cut in two.
                 rows = got.split(b"\n")
                 text = b"\n".join([rows[0][skip:], *[row[head:] for row in rows[1:]]])
                 skip = max(0, (head if len(rows) > 1 else skip) - len(rows[-1]))
-                inside = not text.endswith(b"\n") if text else inside
-                yield text
+                if text:
+                    inside = not text.endswith(b"\n")
+                    yield text
             elif reader.lost:
                 yield b"\n" * inside + f"arena-topo: {given_up(reader.lost).message}\n".encode()
                 skip, inside = head, False
