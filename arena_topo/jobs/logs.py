@@ -6,6 +6,7 @@ import re
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Self
@@ -277,7 +278,8 @@ class _Shown:
 
     def lines(self, backend: Backend, asked: Asked) -> ArenaError | None:
         """Show it; how the job failed, if it was followed to there, or what was not saved."""
-        if asked.plain and self._writer.copied is not None and self._copied(backend, asked):
+        copy = self._writer.copied
+        if asked.plain and copy is not None and self._copied(backend, asked, copy):
             return None
         lines = follow.Shown(
             backend,
@@ -310,13 +312,11 @@ class _Shown:
             self._remark()
         return lines.failure or lines.unsaved
 
-    def _copied(self, backend: Backend, asked: Asked) -> bool:
-        """Whether the log of one pod as it is now could be shown as it comes."""
-        copy = self._writer.copied or bytes
+    def _copied(self, backend: Backend, asked: Asked, copy: Callable[[bytes], bytes]) -> bool:
+        """Show the log of one pod as it comes; False where there is nothing to read."""
+        job = (self._name, self._namespace)
         try:
-            for piece in follow.copied(
-                backend, self._name, self._namespace, asked, seen=self._seen
-            ):
+            for piece in follow.copied(backend, *job, asked, seen=self._seen):
                 self._begun = True
                 self._outlet.write(copy(piece))
         except NotFound:
