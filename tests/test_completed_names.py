@@ -304,10 +304,8 @@ def test_who_has_no_home_is_offered_nothing_and_told_nothing(home, cluster, monk
     monkeypatch.delenv("XDG_CACHE_HOME")
     if home is None:
         monkeypatch.delenv("HOME")
-        monkeypatch.setattr("pwd.getpwuid", lambda _: (_ for _ in ()).throw(KeyError()))
     else:
         monkeypatch.setenv("HOME", home)
-        monkeypatch.setattr("pwd.getpwuid", lambda _: type("", (), {"pw_dir": "/proc/none"}))
     capfd.readouterr()
     submitted("bert")
     assert "rror" not in capfd.readouterr().err
@@ -481,23 +479,20 @@ def test_a_plugin_that_waits_for_somebody_has_no_terminal_no_window_and_no_more_
 # ---------------------------------------------------------------- the files
 
 
-def test_files_that_are_not_used_go_and_there_are_never_too_many(tmp_path):
+def test_the_oldest_of_too_many_files_go(tmp_path):
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    names.Cache("kept", environ).write()
     at = Path(names.folder(environ))
-    (at / "old-jobs-default").write_text("arena-topo names 1 0\n")  # of the version before
-    month = time.time() - 31 * 24 * 3600
-    os.utime(at / "old-jobs-default", (month, month))
-    (at / "folder").mkdir()
-    os.utime(at / "folder", (month, month))
-    names.Cache("new", environ).write()
-    left = {one.name for one in at.iterdir()}
-    assert "folder" in left
-    assert "old-jobs-default" not in left
-    assert len(left) == 3
+    (at / "folder").mkdir(parents=True, mode=0o700)
+    at.chmod(0o700)
+    names.Cache("first", environ).write()
+    (first,) = at.glob("context-*")
+    os.utime(first, (0, 0))
     for number in range(150):
         names.Cache(f"context {number}", environ).write()
-    assert 80 < len(list(at.iterdir())) <= 102
+    left = {one.name for one in at.iterdir()}
+    assert 80 < len(left) <= 102
+    assert "folder" in left
+    assert first.name not in left
 
 
 def test_names_beyond_what_a_file_may_hold_are_left_out(tmp_path):

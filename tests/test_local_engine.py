@@ -83,7 +83,7 @@ def test_a_request_is_read_back_as_it_was_written(tmp_path):
     record = store.JobState(phase=Phase.SUCCEEDED, forecast=Forecast(state="placed"))
     jobs = store.JobStore(tmp_path / "state")
     myself = processes.process(os.getpid())
-    entry = jobs.create(written, record, [], lambda _: myself)
+    entry = jobs.create(written, record, [], lambda *_: myself)
     assert jobs.job("demo", "default") == entry
     assert entry.submission.request == request
     # A record of an earlier version says nothing of a policy.
@@ -393,7 +393,7 @@ def test_what_is_only_for_containers_is_said_in_the_log(engine):
     submit(engine, asked)
     assert ended(engine, "demo").exit_code == 0
     assert log(engine, "demo") == (
-        "arena-topo: not used on this machine, where there are no containers: --data, --rdma\n"
+        "arena-topo: not used on this machine, where jobs are plain processes: --data, --rdma\n"
         "arena-topo: not used, since this machine has no such network interface:"
         " NCCL_SOCKET_IFNAME=none0\n"
         "mine\n"
@@ -413,14 +413,11 @@ def test_what_only_operators_see_to_is_said_by_flag(engine):
         share_memory=Quantity.parse("1Gi"),
         ttl_after_finished=Duration(0),
     )
-    containers, times = engine.remarks(asked)
-    assert containers == (
-        "not used on this machine, where there are no containers: --cpu, --memory,"
+    [remark] = engine.remarks(asked)
+    assert remark == (
+        "not used on this machine, where jobs are plain processes: --cpu, --memory,"
         " --launcher-cpu, --launcher-memory, --share-memory, --service-account,"
-        " --mpi-implementation"
-    )
-    assert times == (
-        "not used on this machine, where no operator keeps the time of a job: --ttl-after-finished"
+        " --mpi-implementation, --ttl-after-finished"
     )
     assert engine.remarks(job("demo", "true", running_timeout=Duration(60))) == ()
 
@@ -771,32 +768,17 @@ def test_ending_gives_up_on_what_cannot_be_ended(monkeypatch):
     assert processes.end(lambda: {1 << 30}, grace=0.0) == {1 << 30}
 
 
-@pytest.mark.parametrize("kernel", ["new", "old"])
-def test_ending_leaves_what_runs_as_another_user(monkeypatch, kernel):
+def test_ending_leaves_what_runs_as_another_user(monkeypatch):
     told = []
 
     def refuse(_process, number):
         told.append(number)
         raise PermissionError
 
-    if kernel == "old":
-        monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.setattr(os, "kill", refuse)
-    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
     ours = os.getpid()
     assert processes.end(lambda: {ours}, grace=PATIENCE) == {ours}
     assert told == [signal.SIGTERM]
-
-
-@pytest.mark.parametrize("kernel", ["new", "old"])
-def test_ending_spares_a_stranger_who_has_taken_over_the_id_of_a_process(monkeypatch, kernel):
-    if kernel == "old":
-        monkeypatch.delattr(os, "pidfd_open")
-    with subprocess.Popen(["sleep", "600"]) as stranger:
-        looks = iter([{stranger.pid}])
-        assert not processes.end(lambda: next(looks, set()))
-        assert stranger.poll() is None
-        stranger.kill()
 
 
 def test_a_shell_that_is_ended_writes_nothing_of_the_end_of_its_child(monkeypatch, tmp_path):
@@ -808,7 +790,6 @@ def test_a_shell_that_is_ended_writes_nothing_of_the_end_of_its_child(monkeypatc
         return send_and_wait
 
     monkeypatch.setattr(os, "kill", later(os.kill))
-    monkeypatch.setattr(signal, "pidfd_send_signal", later(signal.pidfd_send_signal))
     with (tmp_path / "log").open("wb") as written:
         for _ in range(64):
             shell = subprocess.Popen(["/bin/sh", "-c", "sleep 600; true"], stderr=written)
@@ -842,16 +823,13 @@ def unendable(engine, monkeypatch, tmp_path):
     keeper = record_of(tmp_path, "demo")["supervisor"]["pid"]
     kill = os.kill
 
-    send = signal.pidfd_send_signal
-
-    def refuse(descriptor, number):
-        about = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
-        if f"Pid:\t{pid}\n" in about:
+    def refuse(other, number):
+        if other == int(pid):
             raise PermissionError
-        send(descriptor, number)
+        kill(other, number)
 
     with monkeypatch.context() as world:
-        world.setattr(signal, "pidfd_send_signal", refuse)
+        world.setattr(os, "kill", refuse)
         # Its guard too, which would end them in a process that is not patched.
         for one in (*guards(keeper), keeper):
             kill(one, signal.SIGKILL)
@@ -1069,19 +1047,6 @@ def test_a_submit_to_a_full_disk_says_so_and_leaves_nothing(engine, monkeypatch,
     assert refused.value.message == f"cannot keep local jobs in {tmp_path / 'state/arena-topo'}"
     assert refused.value.why == "No space left on device"
     assert engine.jobs(None) == ()
-
-
-def test_a_job_says_that_the_disk_is_full_while_it_is(engine, monkeypatch, run, tmp_path):
-    submit(engine, job("demo", LONG))
-    started(engine, "demo")
-    full = f"the disk of {tmp_path / 'state/arena-topo'} is full"
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 9, 0, 0, 9, 9, 9, 0, 9))
-        )
-        _, out, _ = run("why", "demo", "--backend", "local")
-        assert f"why:  {full}" in out
-    assert engine.job("demo", "default").reason is None
 
 
 def test_a_supervisor_that_cannot_write_the_end_of_its_job_ends_when_it_is_told(engine, tmp_path):

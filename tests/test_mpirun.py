@@ -238,21 +238,14 @@ def test_a_script_that_calls_mpirun_without_mpi_is_told_the_same(tmp_path):
     "options", [[], ["-x"], ["-o", "ConnectionAttempts=10"], ["-p", "22", "-x", "-q"]], ids=str
 )
 @pytest.mark.parametrize("host", ["demo-worker-0", "root@demo-worker-0.demo.team-a.svc"])
-@pytest.mark.parametrize("earlier", [False, True], ids=["now", "by a version before"])
-def test_what_mpirun_says_to_ssh_runs_in_the_worker(options, host, earlier, tmp_path):
-    where = {"folder": str(tmp_path)}
+def test_what_mpirun_says_to_ssh_runs_in_the_worker(options, host, tmp_path):
     job = {
         "slots": {"demo-worker-0": 2},
-        **where,
+        "folder": str(tmp_path),
         "common": {"ARENA_TOPO_POD": "none"},
         "own": {"demo-worker-0": {"ARENA_TOPO_POD": "demo-worker-0"}},
     }
     (tmp_path / "pods.json").write_text(json.dumps(job))
-    if earlier:
-        env = tmp_path / "pods" / "demo-worker-0" / "env"
-        env.parent.mkdir(parents=True)
-        env.write_text(json.dumps(job["common"] | job["own"]["demo-worker-0"]))
-        (tmp_path / "pods.json").write_text(json.dumps({"slots": job["slots"], **where}))
     (tmp_path / "agent").write_text(mpirun.script("agent", tmp_path))
     done = subprocess.run(
         ["sh", str(tmp_path / "agent"), *options, host, "echo", "$ARENA_TOPO_POD", "; pwd"],

@@ -497,5 +497,5 @@ def test_what_this_machine_does_not_use_is_said(tmp_path):
         job = MPIJob(name="demo", command="true", image="cuda:12", device=(Device.parse("a/b=1"),))
         plan = planning.plan(job, world.backend, namespace="default")
     assert plan.notes == (
-        "not used on this machine, where there are no containers: the image cuda:12, --device",
+        "not used on this machine, where jobs are plain processes: the image cuda:12, --device",
     )

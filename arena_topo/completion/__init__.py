@@ -236,14 +236,13 @@ class Line:
         if not bundle:
             return
         flag, prefix, rest = bundle[-1]
-        if not isinstance(flag, _Flag) or (rest and flag.switch and "=" not in word):
+        equals = rest[:1] if rest[:1] == "=" else ""
+        if not isinstance(flag, _Flag):
             return
         if not rest:
             found.add(word, flag.help)
-        elif rest[0] == "=":
-            self._values(flag, prefix + "=", rest[1:], found)
-        else:
-            self._values(flag, prefix, rest, found)
+        elif equals or not flag.switch:
+            self._values(flag, prefix + equals, rest[len(equals) :], found)
 
     def _positional(self, word: str, found: _Found) -> None:
         """Complete a word that is no flag; an empty one becomes a flag where nothing else fits."""

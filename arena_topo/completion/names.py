@@ -75,12 +75,7 @@ _VARIABLES = frozenset(
 LARGEST = 1 << 20
 """Bytes that a file may have: some ten thousand names."""
 
-_MOST_NAMES = 5000
-"""Names of one kind."""
-
 _MOST_FILES = 100
-_UNUSED = 30 * 24 * 3600
-"""Seconds after which a file that was not written again is removed."""
 
 _LONGEST = 253
 """Characters of a name: as many as an object of Kubernetes may have (RFC 1123, a subdomain)."""
@@ -234,18 +229,15 @@ class Cache:
         # What was written last stands first, and is what stays where there is too much.
         self._sections.pop(title, None)
         rest = self._sections
-        self._sections = {title: "\n".join([str(at), *lines[:_MOST_NAMES]]), **rest}
+        self._sections = {title: "\n".join([str(at), *lines]), **rest}
 
     def write(self) -> None:
         """Replace the file; OSError where that cannot be done, which leaves the old one."""
         lines = [HEAD, f"key\t{self.key}", f"namespace\t{self.namespace}"]
         lines += [f"file\t{mark}\t{path}" for path, mark in self._stamps.items()]
-        left = LARGEST - sum(map(len, lines))
-        for title, text in self._sections.items():
-            left -= len(text.encode("utf-8", "replace"))
-            if left > 0:
-                lines.append(f"[{title}]\t{text}")
-        _replace(self._folder, self._file, "\n".join(lines) + "\n")
+        lines += [f"[{title}]\t{text}" for title, text in self._sections.items()]
+        data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
+        _replace(self._folder, self._file, data[:LARGEST])
 
     def namespaces(self, kind: str) -> list[str]:
         """The namespaces whose names of a kind are known."""
@@ -305,19 +297,8 @@ def folder(environ: Mapping[str, str]) -> str:
     """
     base = environ.get("XDG_CACHE_HOME", "")
     if base[:1] != "/":
-        home = environ.get("HOME") or _home()
-        base = f"{home.rstrip('/')}/.cache" if home[:1] == "/" else ""
-    return base and f"{base}/arena-topo/names"
-
-
-def _home() -> str:
-    """The home folder of the user's account, where HOME names none."""
-    import pwd  # noqa: PLC0415 - hardly ever
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
+        base = f"{environ.get('HOME', '')}/.cache"
+    return f"{base}/arena-topo/names" if base[:1] == "/" and base != "/.cache" else ""
 
 
 def _entered(path: str) -> int:
@@ -354,8 +335,8 @@ def _read(path: str, name: str) -> str:
     return data[: data.rfind(b"\n")].decode("utf-8", "replace") if b"\n" in data else ""
 
 
-def _replace(path: str, name: str, text: str) -> None:
-    """Write a file as a whole, and remove files that are unused or too many."""
+def _replace(path: str, name: str, data: bytes) -> None:
+    """Write a file as a whole, and remove the oldest files where there are too many."""
     from arena_topo.files import replace_file  # noqa: PLC0415 - not to read names
 
     if not path:
@@ -363,7 +344,7 @@ def _replace(path: str, name: str, text: str) -> None:
     _make(path)
     opened = _entered(path)
     try:
-        replace_file(name, text.encode("utf-8", "replace"), folder=opened, durable=False)
+        replace_file(name, data, folder=opened, durable=False)
         _prune(opened)
     finally:
         os.close(opened)
@@ -371,36 +352,26 @@ def _replace(path: str, name: str, text: str) -> None:
 
 def _make(path: str) -> None:
     """Make the folder and those above it; OSError for root in a folder that is not root's."""
-    missing = []
     above = path
-    while above not in {"", "/"} and not os.path.isdir(above):  # noqa: PTH112 - as above
-        missing.append(above)
+    while not os.path.isdir(above):  # noqa: PTH112 - as above
         above = os.path.dirname(above)  # noqa: PTH120 - as above
-    if missing and os.geteuid() == 0 and os.stat(above).st_uid:  # noqa: PTH116 - as above
-        # It would be root's in somebody's home, who could not write there ever after.
-        raise OSError(above)
-    for one in reversed(missing):
-        try:
-            os.mkdir(one, 0o700)  # noqa: PTH102 - as above
-        except FileExistsError:
-            continue  # another process made it
+    if above != path:
+        if os.geteuid() == 0 and os.stat(above).st_uid:  # noqa: PTH116 - as above
+            # It would be root's in somebody's home, who could not write there ever after.
+            raise OSError(above)
+        os.makedirs(path, 0o700, exist_ok=True)  # noqa: PTH103 - as above
 
 
 def _prune(opened: int) -> None:
-    """Remove what was not written for long, also of versions before, and the oldest of too many."""
+    """Remove the oldest of too many files."""
     files = []
-    with os.scandir(opened) as entries:
-        for entry in entries:
-            try:
-                if not entry.is_dir(follow_symlinks=False):
-                    files.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
-            except OSError:
-                continue  # another process renamed it
-    files.sort(reverse=True)
-    end = time.time() - _UNUSED
-    for at, (written, name) in enumerate(files):
-        if at >= _MOST_FILES or written < end:
-            try:
-                os.unlink(name, dir_fd=opened)
-            except OSError:
-                continue  # another process removed it
+    for name in os.listdir(opened):
+        try:
+            files.append((os.stat(name, dir_fd=opened, follow_symlinks=False).st_mtime, name))
+        except OSError:
+            continue  # another process renamed it
+    for _, name in sorted(files)[:-_MOST_FILES]:
+        try:
+            os.unlink(name, dir_fd=opened)
+        except OSError:
+            continue  # another process removed it, or it is a folder

@@ -81,24 +81,19 @@ def kept() -> Iterator[None]:
         yield
         return
     before = termios.tcgetattr(STDIN)
-    group = _foreground()
+    group = -1
+    with contextlib.suppress(OSError):
+        group = os.tcgetpgrp(STDIN)
     try:
         yield
     finally:
         # From the background, where a shell that was killed has left us, this would stop us.
         ignored = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         with contextlib.suppress(OSError, termios.error):
-            if group is not None and group == os.getpgrp():
+            if group == os.getpgrp():
                 os.tcsetpgrp(STDIN, group)
             termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
         signal.signal(signal.SIGTTOU, ignored)
-
-
-def _foreground() -> int | None:
-    try:
-        return os.tcgetpgrp(STDIN)
-    except OSError:
-        return None
 
 
 @contextlib.contextmanager

@@ -6,25 +6,21 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
 from arena_topo.engines import console
+from arena_topo.engines.local import processes
 from arena_topo.engines.local.store import CONTAINER, Job, decoded
 from arena_topo.errors import ArenaError, NotPossible
-
-_SIGNALLED = 128
-"""What shells add to the number of the signal that ended a process."""
 
 
 class _Pods(msgspec.Struct):
     """What is read here of `pods.json`: where processes start, and with which variables."""
 
     folder: str
-    common: dict[str, str] = msgspec.field(default_factory=dict)
-    own: dict[str, dict[str, str]] | None = None
-    """None in what a version before wrote: it has a file `env` for each pod."""
+    common: dict[str, str]
+    own: dict[str, dict[str, str]]
 
 
 def attach(
@@ -43,13 +39,9 @@ def attach(
     _check(job, instance)
     try:
         pods = decoded((job.folder / "pods.json").read_bytes(), _Pods, "pods.json")
-        if pods.own is None:
-            data = (job.folder / "pods" / instance / "env").read_bytes()
-            environment = decoded(data, dict[str, str], "env")
-        else:
-            environment = {**pods.common, **pods.own.get(instance, {})}
     except (OSError, ValueError) as error:
         raise ArenaError(f"instance {instance} is ending, or its files cannot be read") from error
+    environment = {**pods.common, **pods.own.get(instance, {})}
     tell(f"Hello! Arena attach the container {CONTAINER} of instance {instance}")
     words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
     if terminal and "TERM" in os.environ:
@@ -79,13 +71,6 @@ def _check(found: Job, instance: str) -> None:
 
 def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed: bool) -> int:
     """Run a command to its end; what is typed is its own affair, also Ctrl-C."""
-    before: dict[int, Any] = {}
-    early: list[int] = []
-    # Who is told to end while the command starts has no child yet that could be told.
-    held = {
-        key: signal.signal(key, lambda number, _frame: early.append(number))
-        for key in (signal.SIGTERM, signal.SIGHUP)
-    }
     try:
         child = subprocess.Popen(
             words,
@@ -94,8 +79,6 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
             stdin=None if fed else subprocess.DEVNULL,
         )
     except (OSError, ValueError) as error:
-        for key, handler in held.items():
-            signal.signal(key, handler)
         # A ValueError is of words or variables that no process can have.
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ArenaError(f"`{words[0]}` cannot be run in {folder}", why=why) from error
@@ -105,13 +88,8 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
         if not os.isatty(console.STDIN):
             child.send_signal(number)
 
+    before = {key: signal.signal(key, typed) for key in (signal.SIGINT, signal.SIGQUIT)}
     try:
-        for key in (signal.SIGINT, signal.SIGQUIT):
-            before[key] = signal.signal(key, typed)
-        for key, handler in held.items():
-            signal.signal(key, handler)
-        for number in early:
-            signal.raise_signal(number)
         code = child.wait()
     except BaseException:
         # A shell that is talked to heeds nothing else.
@@ -120,4 +98,4 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return code if code >= 0 else _SIGNALLED - code
+    return processes.exit_code(code)

@@ -77,19 +77,17 @@ _ONLY_ON_CLUSTERS = (
     "share_memory",
     "service_account",
     "mpi_implementation",
+    "ttl_after_finished",
 )
-"""What a job may ask of its containers, of which there are none here."""
-
-_UNTIMED = ("ttl_after_finished",)
-"""What an operator does once a job has been over for some time."""
+"""What a job may ask of its containers and their operator, which there are none of here."""
 
 _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
 """Seconds a supervisor gets to end its job before `delete` does it itself: it may have to end a
 launcher first and then the rest."""
 
 
-_supervisors: set[int] = set()
-"""The supervisors that this process has started and not waited for, by their process ids."""
+_supervisors: list[subprocess.Popen[bytes]] = []
+"""The supervisors that this process has started and not collected."""
 
 
 def open_backend(options: Options) -> LocalBackend:
@@ -153,24 +151,17 @@ class LocalBackend:
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
         """What of a job is not used on this machine."""
-        unused, untimed = (
-            [
-                f"--{name.replace('_', '-')}"
-                for name in names
-                if getattr(job, name) != MPIJob.__dataclass_fields__[name].default
-            ]
-            for names in (_ONLY_ON_CLUSTERS, _UNTIMED)
-        )
+        unused = [
+            f"--{name.replace('_', '-')}"
+            for name in _ONLY_ON_CLUSTERS
+            if getattr(job, name) != MPIJob.__dataclass_fields__[name].default
+        ]
         if job.image != OWN_SOFTWARE:
             unused.insert(0, f"the image {job.image}")
-        return tuple(
-            f"not used on this machine, where {why}: {', '.join(names)}"
-            for why, names in (
-                ("there are no containers", unused),
-                ("no operator keeps the time of a job", untimed),
-            )
-            if names
-        )
+        if not unused:
+            return ()
+        why = "where jobs are plain processes"
+        return (f"not used on this machine, {why}: {', '.join(unused)}",)
 
     def default_namespace(self) -> str:
         """The namespace of jobs when the user names none."""
@@ -211,15 +202,14 @@ class LocalBackend:
                 if worker not in running:
                     planned[node] |= gpu_set(gpus)
                     continue
-                devices = tuple(sorted(gpus))
                 pods[node].append(
                     NodePod(
                         name=running[worker].name,
                         namespace=job.namespace,
                         status=running[worker].status,
                         gpus=len(gpus),
-                        devices=devices,
-                        visible=devices,
+                        devices=tuple(sorted(gpus)),
+                        visible=tuple(sorted(gpus)),
                     )
                 )
         plain = viewed(self.cluster(), pods=True)
@@ -262,12 +252,8 @@ class LocalBackend:
         submission = self._submission(plan)
         with self._store.lock():
             self._require_free(plan)
-            job = self._store.create(
-                submission,
-                self._first_state(submission),
-                plan.objects,
-                lambda made: self._spawn(submission, made),
-            )
+            state = self._first_state(submission)
+            job = self._store.create(submission, state, plan.objects, self._start)
             # Before the lock is let go, and with it the supervisor, which goes on with the story.
             placed = job.state.forecast.state == "placed"
             said = supervisor.placement_text(job.state.forecast) if placed else job.state.reason
@@ -335,25 +321,25 @@ class LocalBackend:
     def _first_state(self, submission: Submission) -> JobState:
         """Give the job its GPUs at once if it is its turn; the caller holds the lock."""
         jobs = supervisor.fail_orphans(self._store, self._store.jobs()[0])
-        others = [one for one in jobs if one.submission.uid != submission.uid]
         folder = self._store.folder(submission.name, submission.namespace)
         waiting = JobState(phase=Phase.PENDING, forecast=Forecast(state="waiting"))
         job = Job(folder=folder, submission=submission, state=waiting)
+        others = [one for one in jobs if not one.same(job)]
         try:
-            forecast = scheduler.schedule(job, (*others, job))
+            forecast, reason = scheduler.schedule(job, (*others, job)), "starting"
         except Unplaceable as refused:
             if refused.verdict is Verdict.NEVER:
                 raise
+            reason = refused.reason
             forecast = Forecast(
                 state="waiting",
                 binding=scheduler.BINDING,
                 emulated=submission.emulate is not None,
-                cause=in_words(refused.reason),
+                cause=in_words(reason),
             )
-            return job.changed(forecast=forecast, reason=refused.reason)
-        return job.changed(forecast=forecast, reason="starting")
+        return job.changed(forecast=forecast, reason=reason)
 
-    def _spawn(self, submission: Submission, diary: Path) -> processes.Process:
+    def _start(self, submission: Submission, diary: Path) -> processes.Process:
         folder = self._store.folder(submission.name, submission.namespace)
         return _spawn(folder, diary, submission.uid, self._environment)
 
@@ -371,8 +357,8 @@ class LocalBackend:
                 return
             self._store.mark(job, HELD)
         left = _stop(job)
-        after = self._alive(self._store.job(name, namespace))
-        if after is None or after.submission.uid != job.submission.uid:
+        after = self._settled(self._store.job(name, namespace))
+        if after is None or not job.same(after):
             raise not_found(name, namespace)
         # It may have come to its end by itself at this very moment.
         _check_pausable(after, f"{name} cannot be suspended", f"{_deletion(after)} removes it")
@@ -393,15 +379,15 @@ class LocalBackend:
             # As on a cluster, its pods are new ones; what the last ones wrote is their last run.
             for pod in logs.pods(job.folder):
                 logs.begin_run(pod)
-            self._store.unmark(job, HELD)
-            process = self._spawn(job.submission, job.folder)
+            self._store.mark(job, HELD, on=False)
+            process = self._start(job.submission, job.folder)
             job = self._store.write(job, structs.replace(state, supervisor=process))
             self._store.add_event(job, "Resumed", "it starts again from its beginning")
         return True
 
     def _current(self, name: str, namespace: str) -> Job:
         """The job as it is; the caller holds the lock."""
-        found = supervisor.current(self._store, self._store.job(name, namespace))
+        found = supervisor.settled(self._store, self._store.job(name, namespace))
         if found is None:
             raise not_found(name, namespace)
         return found
@@ -425,7 +411,7 @@ class LocalBackend:
         if uid is not None and uid != job.submission.uid:
             raise not_found(name, namespace)
         ours = scheduler.is_here(job)
-        before = self._status(self._alive(job) or job)
+        before = self._status(self._settled(job) or job)
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
             # This very process ends with the job, so the supervisor has to remove it.
             self._archive(job, before)
@@ -437,7 +423,7 @@ class LocalBackend:
             with self._store.lock():
                 found = self._store.read(job.folder)
                 # Somebody else may have removed it meanwhile, and even made another.
-                if found is not None and found.submission.uid == job.submission.uid:
+                if found is not None and job.same(found):
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
                         supervisor.remove_scratch(found)
@@ -454,7 +440,7 @@ class LocalBackend:
 
         with suppress(ArenaError, OSError, ValueError, LookupError):
             archive = kept.open_archive(self._environment)
-            if archive.most > 0 and self._store.holds(job):
+            if archive.most > 0 and self._store.contains(job):
                 manifest = self._store.objects(job)[0]
                 slots = supervisor.read_pods(manifest, job.submission.gpus).slots
                 archive.adopt(self.place, before, logs.everything(job), slots=slots)
@@ -463,16 +449,15 @@ class LocalBackend:
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job; NotFound if there is none."""
-        _reap()
         try:
-            alive = self._alive(self._store.job(name, namespace))
-            if alive is None:
+            found = self._settled(self._store.job(name, namespace))
+            if found is None:
                 raise not_found(name, namespace)
         except NotFound as missing:
             raise NotFound(f"{missing.message},please use 'arena submit' to create it.") from None
         except Broken as error:
             return _broken(error)
-        return self._status(alive)
+        return self._status(found)
 
     def request(self, name: str, namespace: str) -> Request | None:
         """What a job asked of the solver; None where its GPUs are only counted."""
@@ -524,9 +509,7 @@ class LocalBackend:
 
         def look() -> Job | None:
             found = self._store.read(seen.folder)
-            if found is None or found.submission.uid != job.uid:
-                return None
-            return self._alive(found)
+            return self._settled(found) if found is not None and seen.same(found) else None
 
         return logs.LocalFollowing(look() or seen, look, options, wanted)
 
@@ -580,21 +563,21 @@ class LocalBackend:
         )
 
     def _jobs(self, namespace: str | None) -> tuple[tuple[Job, ...], tuple[Broken, ...]]:
-        _reap()
         jobs, broken = self._store.jobs(namespace)
-        return tuple(filter(None, map(self._alive, jobs))), broken
+        return tuple(filter(None, map(self._settled, jobs))), broken
 
-    def _alive(self, job: Job) -> Job | None:
-        """The job, written down as failed if its supervisor was killed; None if it is gone now.
+    def _settled(self, job: Job) -> Job | None:
+        """The job, its end written down if its supervisor was killed; None if it is gone now.
 
         One that is over because somebody deletes it is gone.
         """
         found: Job | None = job
-        if supervisor.is_orphaned(self._store, job):
+        if supervisor.is_orphaned(job):
             with self._store.lock():
-                found = supervisor.current(self._store, job)
-        over = found is not None and found.state.phase.over
-        return None if found is not None and over and self._store.is_deleted(found) else found
+                found = supervisor.settled(self._store, job)
+        if found is None or (found.state.phase.over and found.being_deleted):
+            return None
+        return found
 
     def _status(self, job: Job) -> JobStatus:
         from arena_topo.clusters.usage import launcher_command  # noqa: PLC0415  not to submit
@@ -606,9 +589,8 @@ class LocalBackend:
         if not phase.over and not scheduler.is_here(job):
             phase = Phase.UNKNOWN
             reason = f"it runs on {asked.host}, which cannot be looked into from here"
-        elif phase in {Phase.PENDING, Phase.RUNNING} and self._store.is_full():
-            root = self._store.root
-            reason = f"the disk of {root} is full, so nothing of the job can be written down"
+        pods = tuple(_instances(job))
+        begun = (job.folder / "pods.json").exists()
         return JobStatus(
             uid=asked.uid,
             name=asked.name,
@@ -616,8 +598,8 @@ class LocalBackend:
             phase=phase,
             created=asked.created,
             finished=state.finished,
-            instances=tuple(_instances(job)),
-            stopped=tuple(_stopped(job)),
+            instances=() if phase is Phase.SUSPENDED else pods,
+            stopped=pods if phase is Phase.SUSPENDED and begun else (),
             priority=asked.priority or "N/A",
             request_gpus=asked.workers * asked.gpus,
             allocated_gpus=asked.workers * asked.gpus if phase is Phase.RUNNING else 0,
@@ -670,17 +652,18 @@ def _check_container(container: str | None, instance: str) -> None:
 
 
 def _instances(found: Job) -> Iterator[Instance]:
-    """The pods of a job; they stay listed after its end, with the GPUs that they had."""
+    """The pods of a job, or those that it had; they stay listed after its end, with their GPUs."""
     job, state = found.submission, found.state
-    if state.phase is Phase.SUSPENDED:
-        return
     nodes = {index: node for index, node, _ in state.forecast.workers}
     # Its processes were ended from outside, and came to no end of their own.
     cut = state.phase is Phase.FAILED and state.exit_code is None
-    for index, name in _pods(job):
+    for index in (None, *range(job.workers)):
+        name = launcher_name(job.name) if index is None else worker_name(job.name, index)
         pod = state.pods.get(name)
         pending = pod is None and not state.phase.over
-        if pending:
+        if state.phase is Phase.SUSPENDED:
+            status, pending = "Terminated", False
+        elif pending:
             status = "Pending"
         elif pod is None or (pod.finished and (cut or (index is None and pod.exit_code != 0))):
             status = "Error"
@@ -696,37 +679,13 @@ def _instances(found: Job) -> Iterator[Instance]:
             chief=index is None,
             worker=index,
             gpus=0 if index is None else job.gpus,
-            node=nodes.get(0 if index is None else index),
+            node=nodes.get(index or 0),
             node_ip=ADDRESS if nodes else None,
             ip=ADDRESS if pod else "",
             holds_gpus=index is not None and job.gpus > 0 and status == "Running",
             uid=f"{job.uid}-{name}",
             failure=f"ended with exit code {pod.exit_code}" if pod and pod.exit_code else None,
         )
-
-
-def _stopped(found: Job) -> Iterator[Instance]:
-    """The pods that a suspended job had."""
-    job = found.submission
-    if found.state.phase is not Phase.SUSPENDED or not (found.folder / "pods.json").exists():
-        return
-    for index, name in _pods(job):
-        yield Instance(
-            name=name,
-            status="Terminated",
-            created=job.created,
-            chief=index is None,
-            worker=index,
-            gpus=0 if index is None else job.gpus,
-            uid=f"{job.uid}-{name}",
-        )
-
-
-def _pods(job: Submission) -> Iterator[tuple[int | None, str]]:
-    """The pods of a job: the index of the worker, None for the launcher, and the name."""
-    yield None, launcher_name(job.name)
-    for index in range(job.workers):
-        yield index, worker_name(job.name, index)
 
 
 def holders(jobs: Iterable[JobStatus]) -> dict[tuple[str, int], tuple[str, str]]:
@@ -776,7 +735,6 @@ def _stop(job: Job) -> AbstractSet[int]:
     if process is not None:
         # It ends its pods itself, then itself.
         processes.end(lambda: {process.pid} if processes.alive(process) else set(), grace=_PATIENCE)
-    _reap()
     return processes.end(lambda: processes.of_job(job.submission.uid))
 
 
@@ -787,7 +745,8 @@ def _spawn(
 
     `folder` is where its job will be; what it has to complain of goes into the folder `diary`.
     """
-    _reap()
+    # Nothing else that the program around has started is waited for.
+    _supervisors[:] = [one for one in _supervisors if one.poll() is None]
     package = Path(__file__).resolve().parents[3]
     path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
     # A supervisor is no part of the job that it was perhaps submitted from.
@@ -808,26 +767,11 @@ def _spawn(
         raise ArenaError(
             "cannot start the process that runs the job", why=error.strerror or str(error)
         ) from error
-    # Collected by `_reap`, not by the object.
-    started.returncode = 0
-    _supervisors.add(started.pid)
+    _supervisors.append(started)
     found = processes.process(started.pid)
     if found is None:
         raise ArenaError("the process that runs the job ended at once")
     return found
-
-
-def _reap() -> None:
-    """Let go of the supervisors that have ended, where this process goes on for long after them.
-
-    Nothing else that this process has started is waited for.
-    """
-    for pid in tuple(_supervisors):
-        # The program around may wait for its children itself, or be a fork of it.
-        with suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] != pid:
-                continue
-        _supervisors.discard(pid)
 
 
 def search_path(environment: Mapping[str, str]) -> str:

@@ -316,33 +316,30 @@ def run(folder: Path, program: str, words: Sequence[str]) -> int:
         return 126
 
 
-_HARMLESS = b"plm:rsh: Warning: setpgid("
+_HARMLESS = "plm:rsh: Warning: setpgid("
 """What Open MPI 4 says where a daemon starts faster than it expects, as on a busy machine."""
+
+_FILTER = """
+trap '' TERM INT HUP
+exec 3<&0
+grep -a -v -F --line-buffered "$0" <&3 >&2 2>/dev/null &
+"""
+"""In the background of a shell that ends: so it is no child of the mpirun that starts it. Whoever
+ends the job ends mpirun, and its last words are wanted."""
 
 
 def _filtered() -> int:
     """Where Open MPI shall write its own messages: to stderr, without those that are harmless.
 
-    What ranks write does not come this way. A process of its own passes the messages on until the
-    last writer has ended, and is no child of the mpirun that this process becomes.
+    What ranks write does not come this way.
     """
+    import subprocess  # noqa: PLC0415  slow to import, and an agent needs none of it
+
     messages, written = os.pipe()
-    if first := os.fork():
-        os.waitpid(first, 0)
-        os.close(messages)
-        os.set_inheritable(written, True)
-        return written
-    if os.fork() == 0:
-        os.close(written)
-        # Whoever ends the job ends mpirun, and its last words are wanted.
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        # Where stderr is closed, its messages have no reader.
-        with contextlib.suppress(OSError), os.fdopen(messages, "rb") as lines:
-            for line in lines:
-                if _HARMLESS not in line:
-                    os.write(sys.stderr.fileno(), line)
-    os._exit(0)
+    subprocess.run(["/bin/sh", "-c", _FILTER, _HARMLESS], stdin=messages, check=False)
+    os.close(messages)
+    os.set_inheritable(written, True)
+    return written
 
 
 _WITH_VALUE = frozenset({"-F", "-i", "-l", "-o", "-p"})
@@ -361,11 +358,7 @@ def agent(folder: Path, words: Sequence[str]) -> int:
     if pod is None:
         _say(f"there is no worker {host} in this job; its workers are {', '.join(job['slots'])}")
         return 255
-    if "own" in job:
-        environment = {**job["common"], **job["own"][pod]}
-    else:
-        # A version before has started the job.
-        environment = json.loads((folder / "pods" / pod / "env").read_bytes())
+    environment = {**job["common"], **job["own"][pod]}
     # The wheel's mpirun says so where its files are, to itself alone where --noprefix is given.
     environment |= {key: os.environ[key] for key in ("OPAL_PREFIX",) if key in os.environ}
     with contextlib.suppress(OSError):

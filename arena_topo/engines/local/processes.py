@@ -7,7 +7,6 @@ by descent from it. Linux only: everything is read from /proc.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -67,14 +66,19 @@ def boot() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
+def exit_code(waited: int) -> int:
+    """The exit code as shells give it: 128 and the signal that ended a process (negative here)."""
+    return waited if waited >= 0 else 128 - waited
+
+
 def of_job(uid: str) -> AbstractSet[int]:
     """The processes that carry the mark of a job."""
-    return _marked(f"{JOB_MARK}={uid}")
-
-
-def of_pod(uid: str, pod: str) -> AbstractSet[int]:
-    """The processes that carry the marks of one pod of a job."""
-    return _marked(f"{JOB_MARK}={uid}", f"{POD_MARK}={pod}")
+    mark = f"{JOB_MARK}={uid}".encode()
+    return {
+        pid
+        for pid in _pids()
+        if mark in _environment(pid) and _stat(pid) is not None and pid != os.getpid()
+    }
 
 
 def descendants(ancestor: int) -> AbstractSet[int]:
@@ -88,7 +92,7 @@ def descendants(ancestor: int) -> AbstractSet[int]:
     waiting = [ancestor]
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            if child not in known and not _is_keeper(child):
+            if child not in known and not _is_supervisor(child):
                 known.add(child)
                 waiting.append(child)
     return known
@@ -103,8 +107,9 @@ def end(
     """End all processes that `find` finds; those that cannot be ended, normally none.
 
     SIGTERM first, SIGKILL for what is left after `grace` s, and no more after `INSIST` s. `find` is
-    asked again and again, since what is being ended may still start others. `reap` is called
-    between the looks: a parent must collect its children for them to be gone.
+    asked again and again, since what is being ended may still start others, and just before each
+    signal: the kernel gives out all other process IDs before it gives out an ID again. `reap` is
+    called between the looks: a parent must collect its children for them to be gone.
     """
     deadline = time.monotonic() + grace
     told: set[int] = set()
@@ -113,10 +118,10 @@ def end(
         now = time.monotonic()
         if now < deadline:
             # A stopped process only hears SIGTERM once it goes on.
-            denied |= _send(find, left - told, signal.SIGTERM, signal.SIGCONT)
+            denied |= _send(left - told, signal.SIGTERM, signal.SIGCONT)
             told |= left
         elif now < deadline + INSIST:
-            denied |= _send(find, left - denied, signal.SIGKILL)
+            denied |= _send(left - denied, signal.SIGKILL)
         else:
             break
         time.sleep(_STEP)
@@ -129,55 +134,19 @@ def listed(pids: AbstractSet[int]) -> str:
     return f"process{'es' * (len(pids) > 1)} {', '.join(map(str, sorted(pids)))}"
 
 
-def _send(
-    find: Callable[[], AbstractSet[int]], pids: AbstractSet[int], *numbers: signal.Signals
-) -> set[int]:
-    """Send signals; those that have changed their user, and so are not ours to end.
-
-    A process ID may have passed on to a stranger since `find` was asked. So each process is opened,
-    and `find` asked once more: what it finds now is what was opened.
-    """
-    opened: dict[int, int | None] = {}
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            opened[pid] = _opened(pid)
+def _send(pids: AbstractSet[int], *numbers: signal.Signals) -> set[int]:
+    """Send signals; those that have changed their user, and so are not ours to end."""
     denied = set()
-    try:
-        found = find() if opened else frozenset()
-        # The oldest first: a shell that outlives its child writes of that child's end into the log.
-        for pid in sorted(opened.keys() & found, key=_age):
-            try:
-                for number in numbers:
-                    _signal(pid, opened[pid], number)
-            except ProcessLookupError:
-                continue
-            except PermissionError:
-                denied.add(pid)
-    finally:
-        for descriptor in opened.values():
-            if descriptor is not None:
-                os.close(descriptor)
+    # The oldest first: a shell that outlives its child writes of that child's end into the log.
+    for pid in sorted(pids, key=_age):
+        try:
+            for number in numbers:
+                os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            denied.add(pid)
     return denied
-
-
-def _opened(pid: int) -> int | None:
-    """A descriptor of a process; None where there is none to be had, as before Linux 5.3.
-
-    ProcessLookupError if the process is gone.
-    """
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except (AttributeError, OSError):
-        return None
-
-
-def _signal(pid: int, opened: int | None, number: signal.Signals) -> None:
-    if opened is None:
-        os.kill(pid, number)
-    else:
-        signal.pidfd_send_signal(opened, number)
 
 
 def _age(pid: int) -> tuple[int, int]:
@@ -186,25 +155,16 @@ def _age(pid: int) -> tuple[int, int]:
     return (0 if found is None else found[1], pid)
 
 
-def _is_keeper(pid: int) -> bool:
+def _environment(pid: int) -> list[bytes]:
+    """The variables that a process was started with; none of one that is gone or not ours."""
     try:
-        environment = (PROC / str(pid) / "environ").read_bytes()
+        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
-        return False
-    return any(one.startswith(f"{KEEPER_MARK}=".encode()) for one in environment.split(b"\0"))
+        return []
 
 
-def _marked(*marks: str) -> AbstractSet[int]:
-    wanted = {mark.encode() for mark in marks}
-    found = set()
-    for pid in _pids():
-        try:
-            environment = (PROC / str(pid) / "environ").read_bytes()
-        except OSError:
-            continue
-        if wanted.issubset(environment.split(b"\0")) and _stat(pid) is not None:
-            found.add(pid)
-    return found - {os.getpid()}
+def _is_supervisor(pid: int) -> bool:
+    return any(one.startswith(f"{KEEPER_MARK}=".encode()) for one in _environment(pid))
 
 
 def _pids() -> Iterator[int]:

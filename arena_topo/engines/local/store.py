@@ -1,7 +1,7 @@
 """The state folder of the local engine: one folder per job, one lock for placing.
 
     $XDG_STATE_HOME/arena-topo/             ~/.local/state/arena-topo where that is not set
-      lock                                  held while GPUs are given out
+      lock                                  locked while GPUs are given out
       changes                               touched whenever GPUs or places in the queue get free
       jobs/NAMESPACE/NAME/
         manifest.json                       the objects of the plan, as a cluster would get them
@@ -74,11 +74,11 @@ _MOST_GPUS = 1 << 12
 _ROOM, _ROOM_OF_POD = 1 << 17, 1 << 12
 """Bytes that a job's records and the first lines of its log take, beside its environment."""
 
-_FULL = 1 << 14
-"""Bytes without which a record may not be written."""
+_RESERVED = 1 << 14
+"""Bytes that are reserved for the record of a job's end."""
 
-_LEVELS = {None, NODE_TIER, BEYOND}
-"""What a job may ask of the network where there is none."""
+_LONGEST_NAME = 255
+"""Bytes of the name of a file, at most (NAME_MAX, limits.h)."""
 
 _FOLDER = r"[a-z0-9A-Z]([-a-z0-9A-Z_.]*[a-z0-9A-Z])?"
 """What jobs, namespaces and pods may be called, since folders are named after them."""
@@ -161,6 +161,27 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the job has GPUs."""
         return not self.state.phase.over and self.state.forecast.state == "placed"
 
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor lives, even one whose process cannot be seen from here.
+
+        Containers may share a state folder and a host name, but not their processes.
+        """
+        return _is_locked(self.folder / "alive")
+
+    @property
+    def being_deleted(self) -> bool:
+        """Whether somebody deletes the job; it is there again if its deleter is killed."""
+        return _is_locked(self.folder / "deleted")
+
+    def is_marked(self, mark: str) -> bool:
+        """Whether the job has a mark."""
+        return (self.folder / mark).exists()
+
+    def same(self, other: Job | None) -> bool:
+        """Whether another is this very job, and not one that has its name by now."""
+        return other is not None and other.submission.uid == self.submission.uid
+
     def changed(self, **changes: Any) -> JobState:
         """Its state with some changes."""
         return msgspec.structs.replace(self.state, **changes)
@@ -231,22 +252,13 @@ class JobStore:
         finally:
             os.close(descriptor)
 
-    def supervise(self, job: Job) -> None:
-        """Take the lock that shows, for as long as this process lives, that a job is supervised."""
-        with self._writing():
-            _locked(job.folder / "alive")
+    def supervise(self, job: Job) -> int:
+        """Take the lock that shows, for as long as this process lives, that a job is supervised.
 
-    def wait_for_supervisor(self, job: Job) -> None:
-        """Wait until the supervisor of a job has ended, with all its threads."""
-        with self._writing():
-            os.close(_locked(job.folder / "alive"))
-
-    def is_supervised(self, job: Job) -> bool:
-        """Whether a supervisor lives, even one whose process cannot be seen from here.
-
-        Containers may share a state folder and a host name, but not their processes.
+        The descriptor that holds it.
         """
-        return _is_locked(job.folder / "alive")
+        with self._writing():
+            return _locked(job.folder / "alive")
 
     @contextlib.contextmanager
     def deleting(self, job: Job) -> Iterator[None]:
@@ -257,23 +269,13 @@ class JobStore:
                 closing.callback(os.close, _locked(job.folder / "deleted", wait=False))
             yield
 
-    def is_deleted(self, job: Job) -> bool:
-        """Whether a job is being deleted; it is there again if its deleter was killed."""
-        return _is_locked(job.folder / "deleted")
-
-    def mark(self, job: Job, mark: str) -> None:
-        """Put a mark on a job."""
+    def mark(self, job: Job, mark: str, *, on: bool = True) -> None:
+        """Put a mark on a job, or take it off."""
         with self._writing():
-            (job.folder / mark).touch(mode=0o600)
-
-    def unmark(self, job: Job, mark: str) -> None:
-        """Take a mark off again."""
-        with self._writing():
-            (job.folder / mark).unlink(missing_ok=True)
-
-    def is_marked(self, job: Job, mark: str) -> bool:
-        """Whether a job has a mark."""
-        return (job.folder / mark).exists()
+            if on:
+                (job.folder / mark).touch(mode=0o600)
+            else:
+                (job.folder / mark).unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ reading
 
@@ -326,7 +328,7 @@ class JobStore:
         require_private(folder.parent)
         return _read(folder)
 
-    def holds(self, job: Job) -> bool:
+    def contains(self, job: Job) -> bool:
         """Whether the job is still there; True where the disk does not say."""
         try:
             with _opened(job.folder) as opened:
@@ -368,7 +370,7 @@ class JobStore:
         submission: Submission,
         state: JobState,
         objects: Iterable[Manifest],
-        start: Callable[[Path], Process],
+        start: Callable[[Submission, Path], Process],
     ) -> Job:
         """Add a job, whole or not at all; the caller holds the lock and has looked for the name.
 
@@ -386,8 +388,8 @@ class JobStore:
                 replace_file(made / "manifest.json", manifest)
                 replace_file(made / "submission.json", submitted)
                 pods = (submission.workers + 1) * _ROOM_OF_POD
-                _take_room(made / "room", _ROOM + pods + len(submitted))
-                state = msgspec.structs.replace(state, supervisor=start(made))
+                _reserve(made / "room", _ROOM + pods + len(submitted))
+                state = msgspec.structs.replace(state, supervisor=start(submission, made))
                 replace_file(made / "record", _recorded(state))
                 # Remains of a job that was never finished being made have no record: no job.
                 shutil.rmtree(folder, ignore_errors=True)
@@ -395,14 +397,10 @@ class JobStore:
             except BaseException:
                 shutil.rmtree(made, ignore_errors=True)
                 raise
-        # Nobody is notified: whoever waits gains nothing by one more job.
         return Job(folder=folder, submission=submission, state=state)
 
-    def write(self, job: Job, state: JobState, *, notify: bool = True) -> Job:
-        """Replace the state of a job; `notify` tells the others who wait.
-
-        NotFound if the job was removed, also where another has its name now.
-        """
+    def write(self, job: Job, state: JobState) -> Job:
+        """Replace the state of a job; NotFound if it was removed, even if its name is in use."""
         missing = not_found(job.submission.name, job.submission.namespace)
         with self._writing():
             try:
@@ -414,9 +412,10 @@ class JobStore:
                 raise missing from None
             except ValueError as error:
                 raise Broken(job.folder, error) from error
-        if notify:
-            self.notify()
-        return msgspec.structs.replace(job, state=state)
+        written = msgspec.structs.replace(job, state=state)
+        if (job.waiting, job.holding) != (written.waiting, written.holding):
+            self._notify()
+        return written
 
     def remove(self, folder: Path) -> None:
         """Remove the folder of a job, whatever is in it."""
@@ -427,10 +426,10 @@ class JobStore:
             shutil.rmtree(gone, ignore_errors=True)
             with contextlib.suppress(OSError):
                 folder.parent.rmdir()
-        self.notify()
+        self._notify()
 
-    def notify(self) -> None:
-        """Tell everyone who waits for GPUs that something has changed.
+    def _notify(self) -> None:
+        """Tell everyone who waits for GPUs that some are free, or a place in the queue.
 
         Never an error, since what has changed is already written: who waits looks from time to
         time anyway.
@@ -441,7 +440,7 @@ class JobStore:
             os.utime(self._changes)
 
     def generation(self) -> int:
-        """A number that is another one after every `notify`."""
+        """A number that is another one once GPUs or places in the queue have become free."""
         try:
             return self._changes.stat().st_mtime_ns
         except OSError:
@@ -465,19 +464,9 @@ class JobStore:
                 file.write(json.dumps(asdict(event)) + "\n")
 
     def make_room(self, job: Job) -> None:
-        """Give back the room that was kept for the record of the job's end."""
+        """Give back the room that was reserved for the record of the job's end."""
         with contextlib.suppress(OSError):
             (job.folder / "room").unlink()
-
-    def is_full(self) -> bool:
-        """Whether the disk has no room left to write down what happens to jobs."""
-        try:
-            disk = os.statvfs(self.root)
-        except OSError:
-            return False
-        # Some blocks may be kept for root alone; file systems without a size have no blocks.
-        free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
-        return disk.f_blocks > 0 and free * disk.f_frsize < _FULL
 
     def _make(self, *folders: Path) -> None:
         # Environments and logs may hold secrets: nobody else gets to read any of it.
@@ -525,24 +514,19 @@ def _require_own(descriptor: int, what: str) -> None:
 
 def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with path.open("rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno == errno.EWOULDBLOCK
-    finally:
-        os.close(descriptor)
     return False
 
 
-def _take_room(path: Path, count: int) -> None:
-    """OSError if the disk has not so many bytes; some are kept, for the record of the job's end."""
+def _reserve(path: Path, count: int) -> None:
+    """OSError if the disk has not so many bytes; some stay reserved, for the end of the job."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, count)
-        os.ftruncate(descriptor, _FULL)
+        os.ftruncate(descriptor, _RESERVED)
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
             raise
@@ -553,7 +537,8 @@ def _take_room(path: Path, count: int) -> None:
 def _folder_name(word: str, what: str) -> str:
     if re.fullmatch(_FOLDER, word) is None:
         raise UsageError(f"{word!r} is not a {what}")
-    return word
+    # There is no job with a name that long, and no folder may have one longer.
+    return word[:_LONGEST_NAME]
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -562,8 +547,6 @@ def _folders(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return []
         raise ArenaError(
             f"cannot read the local jobs in {folder}", why=error.strerror or str(error)
         ) from error
@@ -572,13 +555,7 @@ def _folders(folder: Path) -> list[Path]:
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
     """A folder that stays the same one while it is renamed or replaced by another."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        # No folder has a name that no folder can have.
-        if error.errno == errno.ENAMETOOLONG:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
-        raise
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _require_own(descriptor, "it")
         yield descriptor
@@ -660,41 +637,41 @@ def _uid(opened: int) -> str:
     return _load(opened, "submission.json", _Marked).uid
 
 
+def _state(opened: int) -> JobState:
+    """The state of a job; ValueError for what is none, or of another version."""
+    if _load(opened, "record", _Version).format != FORMAT:
+        raise ValueError("another version of arena-topo wrote it")
+    return _load(opened, "record", _Recorded).record
+
+
 def _read(folder: Path) -> Job | None:
     """The job in a folder that is trusted; None if there is none; Broken if it makes no sense."""
     try:
         with _opened(folder) as opened:
             submission = _load(opened, "submission.json", Submission)
-            version = _load(opened, "record", _Version).format
-            if version == FORMAT:
-                state = _load(opened, "record", _Recorded).record
-                _check(folder, submission, state.forecast)
-                return Job(folder=folder, submission=submission, state=state)
+            state = _state(opened)
+        _check(folder, submission, state.forecast)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise Broken(folder, error) from error
-    raise Broken(folder, "another version of arena-topo wrote it")
+    return Job(folder=folder, submission=submission, state=state)
 
 
 def _check(folder: Path, job: Submission, forecast: Forecast) -> None:
     """Refuse what cannot be so although everything has the right type, with a ValueError."""
+    if (job.name, job.namespace) != (folder.name, folder.parent.name):
+        raise ValueError("submission.json: it is the submission of another job")
     request = job.request
-    sound = {
-        "submission.json: it is the submission of another job": (job.name, job.namespace)
-        == (folder.name, folder.parent.name),
-        "submission.json: request is out of range": request is None
-        or (
-            0 < request.workers <= MOST_WORKERS
-            and request.gpus <= _MOST_GPUS
-            and {request.required, request.preferred} <= _LEVELS
-        ),
-        "record: forecast.guarantee is unknown": forecast.guarantee in {None, *Guarantee},
-        "record: forecast.workers is out of range": all(
-            0 <= worker < job.workers and all(0 <= gpu < _MOST_GPUS for gpu in gpus)
-            for worker, _, gpus in forecast.workers
-        ),
-    }
-    for complaint, holds in sound.items():
-        if not holds:
-            raise ValueError(complaint)
+    if request is not None and not (
+        0 < request.workers <= MOST_WORKERS
+        and request.gpus <= _MOST_GPUS
+        # There is no network that a level could be of.
+        and {request.required, request.preferred} <= {None, NODE_TIER, BEYOND}
+    ):
+        raise ValueError("submission.json: request is out of range")
+    if forecast.guarantee not in {None, *Guarantee}:
+        raise ValueError("record: forecast.guarantee is unknown")
+    for worker, _, gpus in forecast.workers:
+        if not 0 <= worker < job.workers or not all(0 <= gpu < _MOST_GPUS for gpu in gpus):
+            raise ValueError("record: forecast.workers is out of range")

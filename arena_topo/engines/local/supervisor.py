@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,19 +46,12 @@ from arena_topo.manifests import Forecast, Manifest
 from arena_topo.manifests.cause import in_words
 from arena_topo.solver import Unplaceable
 
-_TICK = 0.5
-"""Seconds between looks at the folder while the job runs."""
+_TICK = 0.25
+"""Seconds between looks at the job's folder, and at the queue while the job waits."""
 
-_QUICKEST, _SLOWEST = 0.05, 0.5
-"""Seconds between looks at the queue, from just after a change to long after."""
-
-_FULL_LOOK = 5.0
-"""Seconds until the queue is worked through although nobody notified of a change: who holds GPUs
-may have been killed. The second in the queue waits twice as long, and so on: who looks first
-notifies the others."""
-
-_LAST_LOOK = 60.0
-"""Seconds after which also the last in a long queue works through it."""
+_FULL_LOOK = 30.0
+"""Seconds until the queue is worked through although nobody notified of a change: who has GPUs may
+have been killed together with its guard."""
 
 _LONGEST_PAUSE = 10.0
 """Seconds between two starts of a failing launcher, at most."""
@@ -66,13 +59,7 @@ _LONGEST_PAUSE = 10.0
 _LAST_WORDS = 5.0
 """Seconds to wait for the last of a log while a process that cannot be ended may still write."""
 
-_LAST_MOMENTS = 60.0
-"""Seconds that a busy machine may take to remove a process that was killed."""
-
 _NOT_STARTED = 127
-
-_SIGNALLED = 128
-"""What shells add to the number of the signal that ended a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,34 +108,6 @@ _FOREIGN_LAUNCHES = ("SLURM_", "PMI_", "PMIX_", "LSB_", "PBS_", "HYDI_", "OMPI_C
 would start ranks there instead of in the workers."""
 
 
-def pod_environment(
-    submission: Submission,
-    own: Mapping[str, str],
-    *,
-    pod: str,
-    devices: str,
-    scratch: Path,
-) -> dict[str, str]:
-    """The environment of one pod: the submitter's in place of an image's, then the manifest's."""
-    base = {
-        name: value
-        for name, value in submission.environment.items()
-        if not name.startswith(_FOREIGN_LAUNCHES) and name != processes.KEEPER_MARK
-    }
-    here = mpirun.interfaces()
-    stated = {name: value for name, value in own.items() if not mpirun.foreign(name, value, here)}
-    both = base | stated
-    return {
-        **{name: value for name, value in both.items() if not mpirun.ROUTES.fullmatch(name)},
-        "HOSTNAME": pod,
-        "TMPDIR": str(scratch),
-        "CUDA_VISIBLE_DEVICES": devices,
-        "NVIDIA_VISIBLE_DEVICES": devices or "void",
-        processes.JOB_MARK: submission.uid,
-        processes.POD_MARK: pod,
-    }
-
-
 class _Stopped(Exception):
     """The job was deleted or suspended, or the machine is going down."""
 
@@ -160,10 +119,11 @@ class _OutOfTime(Exception):
 class Supervisor:
     """Runs one job from the queue to its end."""
 
-    def __init__(self, store: JobStore, job: Job, umask: int) -> None:
+    def __init__(self, store: JobStore, job: Job, umask: int, lock: int) -> None:
         self._store = store
-        self._umask = umask
         self._job = job
+        self._umask = umask
+        self._lock = lock
         self._asked = job.submission
         self._launcher = launcher_name(self._asked.name)
         self._signals = _SignalWaiter()
@@ -173,25 +133,25 @@ class Supervisor:
         self._log: logs.LogWriter | None = None
         self._drain: threading.Thread | None = None
         self._deadline = math.inf
-        self._place = 1
-        """In the queue, as it was at the last look."""
 
     def run(self) -> None:
         """Bring the job to its end, and write down how it ended."""
-        outcome = _over(None, "the process that ran the job broke down")
+        code: int | None = None
+        reason: str | None = "the process that ran the job broke down"
+        held = False
         try:
             self._wait_for_turn()
-            outcome = self._run()
+            code, reason = self._run()
         except _Stopped:
-            held = self._store.is_marked(self._job, HELD)
-            outcome = _held(self._job) if held else _over(None, "stopped")
-        except _OutOfTime as over:
-            self._store.add_event(self._job, DEADLINE, str(over), kind="Warning")
-            outcome = _over(None, f"{DEADLINE}: {over}")
+            held, reason = self._job.is_marked(HELD), "stopped"
+        except _OutOfTime:
+            over = "the job ran for longer than its --running-timeout allows"
+            self._store.add_event(self._job, DEADLINE, over, kind="Warning")
+            reason = f"{DEADLINE}: {over}"
         except (ArenaError, OSError) as error:
             # The log says it too: that is where a person looks first.
             self._log_message(str(error))
-            outcome = _over(_NOT_STARTED, str(error))
+            code, reason = _NOT_STARTED, str(error)
         finally:
             # Also where this program itself is at fault: nothing is left running.
             left = self._end(self._processes)
@@ -199,22 +159,21 @@ class Supervisor:
                 what = f"{processes.listed(left)} cannot be ended"
                 self._store.add_event(self._job, "Left", what, kind="Warning")
             remove_scratch(self._job)
-            if self._store.is_marked(self._job, UNWANTED):
+            if self._job.is_marked(UNWANTED):
                 with self._store.lock():
-                    if self._store.holds(self._job):
+                    if self._store.contains(self._job):
                         self._store.remove(self._job.folder)
             else:
-                self._finish(outcome)
+                end = _held(self._job) if held else _ended(self._pods.items(), code, reason)
+                self._finish(end)
 
     # ------------------------------------------------------------------ the queue
 
     def _wait_for_turn(self) -> None:
-        seen, looked, pause = -1, 0.0, _QUICKEST
+        seen, looked = -1, 0.0
         while self._job.waiting:
-            now = time.monotonic()
-            generation = self._store.generation()
-            if generation != seen or now - looked >= min(_FULL_LOOK * self._place, _LAST_LOOK):
-                pause = _QUICKEST if generation != seen else pause
+            now, generation = time.monotonic(), self._store.generation()
+            if generation != seen or now - looked >= _FULL_LOOK:
                 seen, looked = generation, now
                 try:
                     if self._take_turn():
@@ -223,18 +182,12 @@ class Supervisor:
                     # Another job's files, or the GPUs, cannot be read now: that may pass.
                     with contextlib.suppress(ArenaError):
                         self._wait_because(str(error))
-            self._signals.wait(pause)
-            self._check_folder()
-            pause = min(_SLOWEST, pause * 1.3)
+            self._wait(_TICK)
 
     def _take_turn(self) -> bool:
         """Take GPUs if it is this job's turn; otherwise write down why not."""
         with self._store.lock():
             jobs = fail_orphans(self._store, self._store.jobs()[0])
-            mine = (self._asked.created, self._asked.uid)
-            self._place = 1 + sum(
-                one.waiting and (one.submission.created, one.submission.uid) < mine for one in jobs
-            )
             try:
                 forecast = scheduler.schedule(self._job, jobs)
             except Unplaceable as refused:
@@ -247,21 +200,26 @@ class Supervisor:
     def _wait_because(self, reason: str) -> None:
         if reason != self._job.state.reason:
             waiting = replace(self._job.state.forecast, cause=in_words(reason))
-            self._write(forecast=waiting, reason=reason, notify=False)
+            self._write(forecast=waiting, reason=reason)
 
     # ------------------------------------------------------------------ the pods
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self) -> tuple[int, str | None]:
+        """Run the job to its end; the exit code, and the reason of a failure."""
         pods = read_pods(self._store.objects(self._job)[0], self._asked.gpus)
         scratch = Path(_temporary(self._asked)) / _scratch_name(self._asked)
         # Written down before it exists: whoever ends a job without its supervisor removes it.
-        self._write(scratch=str(scratch), notify=False)
+        self._write(scratch=str(scratch))
         scratch.mkdir(mode=0o700)
         folder = self._asked.folder if pods.folder == WORKING_DIR else pods.folder
         if not Path(folder).is_dir():
             raise ArenaError(f"the folder to start in, {folder}, is not there")
-        for remark in (*self._asked.remarks, *_dropped(pods)):
+        for remark in self._asked.remarks:
             self._log_message(remark)
+        here = mpirun.interfaces()
+        said = {**pods.launcher_environment, **pods.worker_environment}.items()
+        if absent := [f"{key}={text}" for key, text in said if mpirun.foreign(key, text, here)]:
+            self._log_message(mpirun.no_interface(absent))
         self._prepare(pods, scratch, folder)
         self._guard()
         for index in range(self._asked.workers):
@@ -277,37 +235,36 @@ class Supervisor:
             code = self._launch(pods.launcher, folder)
             if code == 0:
                 self._store.add_event(self._job, "Completed", "the launcher ended with exit code 0")
-                return _over(0, None)
+                return 0, None
             failed = f"the launcher ended with exit code {code}"
             self._store.add_event(self._job, "Failed", failed, kind="Warning", source=source)
             if attempt < pods.retries:
-                self._write(reason=f"{failed}; starting it again", notify=False)
-                self._pause(min(_LONGEST_PAUSE, 0.25 * 2**attempt))
+                self._write(reason=f"{failed}; starting it again")
+                again = time.monotonic() + min(_LONGEST_PAUSE, 0.25 * 2**attempt)
+                while time.monotonic() < again:
+                    self._wait(again - time.monotonic())
                 logs.begin_run(self._job.folder / "pods" / self._launcher)
                 self._log = None
-        return _over(code, failed)
+        return code, failed
 
     def _guard(self) -> None:
         """Have a child end the job's processes as soon as this process is killed.
 
-        It waits for the lock that this process holds. It is told from the pods by the mark of
-        supervisors.
+        It is told from the pods by the mark of supervisors.
         """
-        keeper = processes.process(os.getpid())
+        supervisor = os.getpid()
         if os.fork():
             return
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            # Also this process's own share of the lock.
-            _close_inherited()
-            self._store.wait_for_supervisor(self._job)
-            # A process that is killed lets go of its locks some moments before it is gone.
-            deadline = time.monotonic() + _LAST_MOMENTS
-            while keeper and processes.alive(keeper) and time.monotonic() < deadline:
-                time.sleep(_QUICKEST)
+            # Its own share of the lock.
+            os.close(self._lock)
+            # An orphan gets another parent once all of its parent is gone.
+            while os.getppid() == supervisor:
+                time.sleep(_TICK)
             with self._store.lock():
-                current(self._store, self._job)
+                settled(self._store, self._job)
         finally:
             os._exit(0)
 
@@ -319,49 +276,64 @@ class Supervisor:
             control = scratch
         shims = control / SHIMS
         shims.mkdir(mode=0o700, exist_ok=True)
-        slots = {worker_name(job.name, index): pods.slots for index in range(job.workers)}
+        workers = [worker_name(job.name, index) for index in range(job.workers)]
         hosts, hydra_hosts = control / "arena-topo-hostfile", control / "hydra-hostfile"
-        hosts.write_text("".join(f"{name} slots={n}\n" for name, n in slots.items()))
-        hydra_hosts.write_text("".join(f"{name}:{n}\n" for name, n in slots.items()))
+        hosts.write_text("".join(f"{name} slots={pods.slots}\n" for name in workers))
+        hydra_hosts.write_text("".join(f"{name}:{pods.slots}\n" for name in workers))
         agent = _shim(shims / "agent", "agent", self._job.folder)
         for name in mpirun.LAUNCHERS:
             _shim(shims / name, "run", self._job.folder, name)
         # As on a cluster, the GPUs belong to the workers alone.
-        roles = [(self._launcher, "launcher", pods.launcher_environment, "")] + [
-            (
-                worker_name(job.name, index),
-                "worker",
-                pods.worker_environment,
-                scheduler.visible_devices(cluster, node, gpus),
-            )
+        devices = {
+            workers[index]: scheduler.visible_devices(cluster, node, gpus)
             for index, node, gpus in scheduler.present(self._job).workers
-        ]
-        for number, (pod, role, environment, devices) in enumerate(roles):
+        }
+        for number, pod in enumerate([self._launcher, *devices]):
             # Short, since sockets in it may have no more than 107 characters.
-            private_scratch = scratch / str(number)
-            private_scratch.mkdir(mode=0o700)
-            self._environments[pod] = pod_environment(
-                job,
-                {**environment, "K_MPI_JOB_ROLE": role},
-                pod=pod,
-                devices=devices,
-                scratch=private_scratch,
-            )
+            private = scratch / str(number)
+            private.mkdir(mode=0o700)
+            self._environments[pod] = self._pod_environment(pods, pod, devices.get(pod), private)
         launcher = self._environments[self._launcher]
-        private = {name: launcher[name] for name in mpirun.PRIVATE if name in launcher}
+        stated = {name: launcher[name] for name in mpirun.PRIVATE if name in launcher}
         launcher |= _launching(hosts, hydra_hosts, agent)
         launcher["PATH"] = f"{shims}{os.pathsep}{launcher.get('PATH') or os.defpath}"
         # What is equal everywhere is written once: it may be long, and may hold secrets.
         common = set.intersection(*(set(one.items()) for one in self._environments.values()))
         about = {
-            "slots": slots,
-            "launcher": private,
+            "slots": dict.fromkeys(workers, pods.slots),
+            "launcher": stated,
             "bin": str(shims),
             "folder": folder,
             "common": dict(common),
             "own": {pod: dict(one.items() - common) for pod, one in self._environments.items()},
         }
         (self._job.folder / "pods.json").write_text(json.dumps(about))
+
+    def _pod_environment(
+        self, pods: Pods, pod: str, devices: str | None, scratch: Path
+    ) -> dict[str, str]:
+        """The submitter's environment in place of an image's, then the manifest's.
+
+        The launcher has no `devices`.
+        """
+        launches = devices is None
+        here = mpirun.interfaces()
+        foreign = (*_FOREIGN_LAUNCHES, processes.KEEPER_MARK)
+        given = self._asked.environment.items()
+        stated = pods.launcher_environment if launches else pods.worker_environment
+        both = {name: text for name, text in given if not name.startswith(foreign)} | {
+            name: text for name, text in stated.items() if not mpirun.foreign(name, text, here)
+        }
+        return {
+            **{name: text for name, text in both.items() if not mpirun.ROUTES.fullmatch(name)},
+            "K_MPI_JOB_ROLE": "launcher" if launches else "worker",
+            "HOSTNAME": pod,
+            "TMPDIR": str(scratch),
+            "CUDA_VISIBLE_DEVICES": devices or "",
+            "NVIDIA_VISIBLE_DEVICES": devices or "void",
+            processes.JOB_MARK: self._asked.uid,
+            processes.POD_MARK: pod,
+        }
 
     def _start(self, pod: str, command: Sequence[str], folder: str, output: int) -> None:
         try:
@@ -391,26 +363,38 @@ class Supervisor:
             self._start(self._launcher, command, folder, said)
         finally:
             os.close(said)
-        self._write(phase=Phase.RUNNING, reason=None, pods=dict(self._pods), notify=False)
+        self._write(phase=Phase.RUNNING, reason=None, pods=dict(self._pods))
         source = f"pod/{self._launcher}"
         self._store.add_event(self._job, "Started", shlex.join(command), source=source)
         while self._launcher in self._running.values():
-            self._signals.wait(_TICK)
-            self._check_time()
-            self._check_folder()
-            self._reap()
+            self._wait(_TICK)
         # Ranks outlive an mpirun that was killed; the workers' own processes stay.
         stays = set(self._running)
         self._end(lambda: self._processes() - stays)
         code = self._pods[self._launcher].exit_code
         return _NOT_STARTED if code is None else code
 
+    def _wait(self, seconds: float) -> None:
+        """Sleep until something may have happened, and see what; `_Stopped` or `_OutOfTime`."""
+        self._signals.wait(min(seconds, _TICK))
+        self._reap()
+        if time.monotonic() >= self._deadline:
+            raise _OutOfTime
+        marked = self._job.is_marked(HELD) or self._job.is_marked(UNWANTED)
+        if marked or not self._store.contains(self._job):
+            raise _Stopped
+
     def _writer(self) -> logs.LogWriter:
         if self._log is None:
             place = self._job.folder / "pods" / self._launcher
             # Not `parents`: the folder of a job that was removed must not come back.
             place.parent.mkdir(mode=0o700, exist_ok=True)
-            self._log = logs.LogWriter(place, _limit())
+            try:
+                limit = logs.limit(os.environ)
+            except UsageError:
+                # Who submitted the job was told; who resumed it had perhaps another environment.
+                limit = logs.LIMIT
+            self._log = logs.LogWriter(place, limit)
         return self._log
 
     def _log_message(self, message: str) -> None:
@@ -419,21 +403,14 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Collect the children that have ended."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            pod = self._running.pop(pid, None)
-            if pod is None:
-                continue
-            code = os.waitstatus_to_exitcode(status)
-            code = code if code >= 0 else _SIGNALLED - code
-            self._pods[pod] = msgspec.structs.replace(
-                self._pods[pod], finished=time.time(), exit_code=code
-            )
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pod = self._running.pop(ended[0], None)
+                if pod is not None:
+                    code = processes.exit_code(os.waitstatus_to_exitcode(ended[1]))
+                    self._pods[pod] = msgspec.structs.replace(
+                        self._pods[pod], finished=time.time(), exit_code=code
+                    )
 
     def _processes(self) -> AbstractSet[int]:
         """Every process of the job, also those that hide their mark."""
@@ -449,41 +426,22 @@ class Supervisor:
 
     # ------------------------------------------------------------------ the record
 
-    def _finish(self, outcome: Mapping[str, Any]) -> None:
+    def _finish(self, end: Mapping[str, Any]) -> None:
         """Write the end down, however long the disk refuses to take it."""
-        end = {"finished": time.time(), "pods": _finished(self._pods), **outcome}
         # Whoever deletes or suspends the job does not wait for room on the disk.
         with contextlib.suppress(_Stopped):
             while True:
                 try:
-                    self._write(**end)
+                    return self._write(**end)
                 except ArenaError:
                     self._store.make_room(self._job)
-                    self._signals.wait(_SLOWEST)
-                else:
-                    return
+                    self._signals.wait(_TICK)
 
-    def _write(self, *, notify: bool = True, **changes: Any) -> None:
+    def _write(self, **changes: Any) -> None:
         try:
-            self._job = self._store.write(self._job, self._job.changed(**changes), notify=notify)
+            self._job = self._store.write(self._job, self._job.changed(**changes))
         except NotFound:
             raise _Stopped from None
-
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self._signals.wait(left)
-            self._reap()
-            self._check_time()
-
-    def _check_time(self) -> None:
-        if time.monotonic() >= self._deadline:
-            raise _OutOfTime("the job ran for longer than its --running-timeout allows")
-
-    def _check_folder(self) -> None:
-        marked = any(self._store.is_marked(self._job, mark) for mark in (HELD, UNWANTED))
-        if marked or not self._store.holds(self._job):
-            raise _Stopped
 
 
 class _SignalWaiter:
@@ -525,63 +483,66 @@ def placement_text(forecast: Forecast) -> str:
 # ---------------------------------------------------------------- orphans
 
 
-def fail_orphans(store: JobStore, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """The jobs as they are, those whose supervisor was killed written down as failed.
-
-    The caller holds the lock. Jobs of other machines are left as they are.
-    """
-    return tuple(filter(None, (current(store, job) for job in jobs)))
+def fail_orphans(store: JobStore, jobs: Iterable[Job]) -> tuple[Job, ...]:
+    """The jobs as `settled` leaves them; the caller holds the lock."""
+    return tuple(filter(None, (settled(store, job) for job in jobs)))
 
 
-def current(store: JobStore, job: Job) -> Job | None:
-    """The job now, written down as failed if its supervisor was killed; None if it was removed.
-
-    The caller holds the lock.
-    """
-    if not is_orphaned(store, job):
-        return job
-    # A supervisor writes the end of its job without the lock, perhaps after `job` was read. It is
-    # gone now, so the record no longer changes.
-    found = store.read(job.folder)
-    if found is None or found.submission.uid != job.submission.uid:
-        return None
-    return _fail_orphan(store, found) if is_orphaned(store, found) else found
-
-
-def is_orphaned(store: JobStore, job: Job) -> bool:
-    """Whether a job is not over but has nobody left to bring it to its end."""
+def is_orphaned(job: Job) -> bool:
+    """Whether a job is not over but has no supervisor; never of a job of another machine."""
     state = job.state
     if state.phase.over or state.phase is Phase.SUSPENDED or not scheduler.is_here(job):
         return False
     alive = state.supervisor is not None and processes.alive(state.supervisor)
-    return not alive and not store.is_supervised(job)
+    return not alive and not job.supervised
 
 
-def _fail_orphan(store: JobStore, job: Job) -> Job | None:
-    """End what is left of a job whose supervisor is gone.
+def settled(store: JobStore, job: Job) -> Job | None:
+    """The job now, its end written down if it is an orphan; None if it is removed.
 
-    It has failed, if it is not held; None if it was to be removed.
+    The caller holds the lock. What is left of an orphan is ended: then it has failed, if it is not
+    held or was to be removed.
     """
-    left = processes.end(lambda: processes.of_job(job.submission.uid), grace=0.0)
-    remove_scratch(job)
-    if store.is_marked(job, UNWANTED):
-        store.remove(job.folder)
+    if not is_orphaned(job):
+        return job
+    # A supervisor writes the end of its job without the lock, perhaps after `job` was read. It is
+    # gone now, so the record no longer changes.
+    found = store.read(job.folder)
+    if found is None or not job.same(found):
         return None
-    if store.is_marked(job, HELD):
-        return store.write(job, job.changed(**_held(job)))
-    supervisor = job.state.supervisor
+    if not is_orphaned(found):
+        return found
+    left = processes.end(lambda: processes.of_job(job.submission.uid), grace=0.0)
+    remove_scratch(found)
+    if found.is_marked(UNWANTED):
+        store.remove(found.folder)
+        return None
+    if found.is_marked(HELD):
+        return store.write(found, found.changed(**_held(found)))
+    supervisor = found.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
         reason = f"{reason}; {processes.listed(left)} of it cannot be ended"
-    end = {"finished": time.time(), "supervisor": None, "pods": _finished(job.state.pods)}
-    return store.write(job, job.changed(**_over(None, reason), **end))
+    end = _ended(found.state.pods.items(), None, reason)
+    return store.write(found, found.changed(**end, supervisor=None))
 
 
-def _over(code: int | None, reason: str | None) -> dict[str, Any]:
-    """What changes in the state of a job that has ended."""
-    phase = Phase.SUCCEEDED if code == 0 else Phase.FAILED
-    return {"phase": phase, "exit_code": code, "reason": reason}
+def _ended(
+    pods: Iterable[tuple[str, PodState]], code: int | None, reason: str | None
+) -> dict[str, Any]:
+    """What changes in the state of a job that ends now."""
+    now = time.time()
+    return {
+        "phase": Phase.SUCCEEDED if code == 0 else Phase.FAILED,
+        "exit_code": code,
+        "reason": reason,
+        "finished": now,
+        "pods": {
+            name: pod if pod.finished else msgspec.structs.replace(pod, finished=now)
+            for name, pod in pods
+        },
+    }
 
 
 def _held(job: Job) -> dict[str, Any]:
@@ -597,24 +558,7 @@ def _held(job: Job) -> dict[str, Any]:
     }
 
 
-def _finished(pods: Mapping[str, PodState]) -> dict[str, PodState]:
-    """The pods of a job that ends now."""
-    now = time.time()
-    return {
-        name: pod if pod.finished else msgspec.structs.replace(pod, finished=now)
-        for name, pod in pods.items()
-    }
-
-
 # ---------------------------------------------------------------- files and surroundings
-
-
-def _limit() -> int | None:
-    try:
-        return logs.limit(os.environ)
-    except UsageError:
-        # Whoever submitted the job was told; who resumed it had perhaps another environment.
-        return logs.LIMIT
 
 
 def remove_scratch(job: Job) -> None:
@@ -633,17 +577,6 @@ def remove_scratch(job: Job) -> None:
 
 def _scratch_name(submission: Submission) -> str:
     return f"arena-topo-{submission.uid.partition('-')[0]}"
-
-
-def _dropped(pods: Pods) -> Iterator[str]:
-    """What is said of variables of the job that cannot hold on this machine."""
-    here = mpirun.interfaces()
-    stated = {**pods.launcher_environment, **pods.worker_environment}
-    absent = [
-        f"{name}={value}" for name, value in stated.items() if mpirun.foreign(name, value, here)
-    ]
-    if absent:
-        yield mpirun.no_interface(absent)
 
 
 def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
@@ -714,17 +647,8 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
-def _close_inherited() -> None:
-    """Let go of the files of another process: a pipe or a lock would never be released."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  names are numbers
-        if int(name) > sys.stderr.fileno():
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-
-
 def main() -> None:
     """Run the job whose folder is named on the command line."""
-    _close_inherited()
     # nohup and shells' `&` ignore signals, which pods would inherit.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # Python itself ignores the last two, and lets go of them in what it starts.
@@ -742,9 +666,9 @@ def main() -> None:
         job = store.read(folder)
         if job is None or job.state.supervisor != processes.process(os.getpid()):
             return
-        store.supervise(job)
+        lock = store.supervise(job)
     _adopt_orphans()
-    Supervisor(store, job, umask).run()
+    Supervisor(store, job, umask, lock).run()
 
 
 if __name__ == "__main__":
