@@ -365,6 +365,13 @@ def arenas(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool
     return to_yaml([_for_yaml(one) for one in value])
 
 
+def streamed(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
+    """A value of several that come one after another: JSON on a line, or a document of YAML."""
+    if yaml:
+        return "---\n" + arenas(value, yaml=True)
+    return escaped_in_quotes(json.dumps(value, ensure_ascii=False)) + "\n"
+
+
 def _for_yaml(value: Mapping[str, Any]) -> dict[str, Any]:
     return {_YAML_KEYS.get(key, key): one for key, one in value.items()}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -11,13 +10,12 @@ from typing import Annotated, Any, TypeVar
 
 from arena_topo.cli.arguments import PANEL, Output
 from arena_topo.cli.live import live
-from arena_topo.cli.options import display, note, warn
+from arena_topo.cli.options import display, note, show, warn
 from arena_topo.cli.outlet import heed
 from arena_topo.cli.terminal import moves
 from arena_topo.errors import TimedOut
-from arena_topo.escaping import escaped_in_quotes
 from arena_topo.flag import Flag
-from arena_topo.layout import clock, duration, folded, noted, to_yaml
+from arena_topo.layout import clock, duration, folded, noted, streamed
 
 Found = TypeVar("Found")
 
@@ -70,7 +68,8 @@ def watch(
         for found in looks(again, every=every, blind=blind, end=end.at, pause=pause):
             before = seen[-1] if seen else None
             if not lives and (text := changes(before, found, time.time())):
-                display(text, whole=True)
+                # A document is shown to the letter.
+                show(text) if draw is None else display(text, whole=True)
             seen[:] = [found]
             sight.caught()
             if over(found):
@@ -156,10 +155,8 @@ def renew(
         return waiting.pop() if waiting else look()
 
     def text(_before: Any, seen: Any, now: float) -> str:
-        if output_format is Output.JSON:
-            return escaped_in_quotes(json.dumps(value(seen), ensure_ascii=False)) + "\n"
-        if output_format is Output.YAML:
-            return "---\n" + to_yaml(value(seen))
+        if output_format is not Output.WIDE:
+            return streamed(value(seen), yaml=output_format is Output.YAML)
         return f"{screen(seen, None)}{'-' * 25} {clock(now)} {'-' * 37}\n"
 
     def draw(seen: Any, _now: float, width: int | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -166,10 +165,8 @@ class _Shown:
             return ""
         if wide:
             return progress.change(seen.status, now=now) + "\n"
-        value = view.seen(seen, now=now)
-        if self.wanted.output_format is Output.YAML:
-            return "---\n" + layout.arenas(value, yaml=True)
-        return json.dumps(value, ensure_ascii=False) + "\n"
+        form = self.wanted.output_format
+        return layout.streamed(view.seen(seen, now=now), yaml=form is Output.YAML)
 
 
 def _trouble(seen: SeenJob) -> str | None:
