@@ -123,38 +123,13 @@ def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...
     if len(levels) == 1:
         return inside
     for level in levels:
-        order = _ring_at(rates, inside, level)
-        if order is not None:
-            return order
+        near = [[one != other and rates[one][other] >= level for other in inside] for one in inside]
+        joined = components(range(len(inside)), lambda one, other: near[one][other])  # noqa: B023
+        ring = next(_rings(near, iter(range(ORDERED))), None) if len(joined) == 1 else None
+        if ring is not None:
+            return tuple(inside[at] for at in ring)
     return inside
 
 
 ORDERED = 100_000
-"""Steps spent on one ring; up to 12 GPUs there are fewer."""
-
-
-def _ring_at(rates: Sequence[Sequence[float]], inside: Ring, level: float) -> Ring | None:
-    """The first ring in dictionary order whose links all reach `level`; None if there is none."""
-    near = {
-        gpu: [other for other in inside if other != gpu and rates[gpu][other] >= level]
-        for gpu in inside
-    }
-    if min(map(len, near.values())) < 2:  # noqa: PLR2004  a ring comes and goes
-        return None
-    steps = iter(range(ORDERED))
-    dead: set[tuple[int, frozenset[int]]] = set()
-
-    def walk(path: Ring) -> Ring | None:
-        state = (path[-1], frozenset(path))
-        if len(path) == len(inside):
-            return path if inside[0] in near[path[-1]] else None
-        if state in dead or next(steps, None) is None:
-            return None
-        for gpu in near[path[-1]]:
-            found = None if gpu in state[1] else walk((*path, gpu))
-            if found is not None:
-                return found
-        dead.add(state)
-        return None
-
-    return walk(inside[:1])
+"""Steps spent on one ring."""

@@ -16,7 +16,7 @@ import functools
 import operator
 
 from arena_topo.solver import Policy, Request
-from arena_topo.solver.gpu_sets import SMALL, GPUSets, firsts, with_lowest
+from arena_topo.solver.gpu_sets import GRAIN, SMALL, GPUSets, firsts
 from arena_topo.solver.memo import remembered
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
@@ -26,9 +26,6 @@ GROUP_SIZES = (1, 2, 4, 8, 16)
 WEIGHT = 64
 """How much more a group counts than one of half its size: more than a machine can hold of those,
 so that no number of pairs makes up for a lost quad."""
-
-GRAIN = 1000
-"""Parts in which bandwidth relative to the best is counted, so that costs are exact integers."""
 
 CROWD = 1 << 32
 """More GPUs than all nodes of a gang have: one digit of interference."""
@@ -53,7 +50,7 @@ class PackingCost:
         """The groups that a free set still holds, each by its size and bandwidth."""
         if self.sets.uniform:
             return self._by_count(count(free))
-        groups = self._packed if self.sets.size <= SMALL else self._in_parts
+        groups = self.sets.packed if self.sets.size <= SMALL else self._in_parts
         found = GRAIN * count(free)
         for size, weight in self._weights.items():
             found += weight * groups(free, size) if size > 1 else 0
@@ -70,18 +67,6 @@ class PackingCost:
     def _by_count(self, free: int) -> int:
         """The potential of so many GPUs of which any are as good as the best."""
         return sum(weight * GRAIN * (free // size) for size, weight in self._weights.items())
-
-    @remembered
-    def _packed(self, free: int, size: int) -> int:
-        """The most that disjoint groups of a size are worth, by trying all of them."""
-        if free.bit_count() < size:
-            return 0
-        full = self.sets.best(self.sets.everything, size)
-        packings = [self._packed(free & (free - 1), size)]
-        for group in with_lowest(free, size):
-            worth = round(GRAIN * self.sets.value(group) / full)
-            packings.append(worth + self._packed(free ^ group, size))
-        return max(packings)
 
     def _in_parts(self, free: int, size: int) -> int:
         """What groups of a size are worth by numbers, rate by rate, in what such links join."""

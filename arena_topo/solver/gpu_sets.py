@@ -31,6 +31,9 @@ SMALL = 8
 """GPUs of a machine, or of a set, up to which all ways to share them out or to pack groups of them
 are tried."""
 
+GRAIN = 1000
+"""Parts in which bandwidth relative to the best is counted, so that sums of it are exact."""
+
 _PAIR = 2
 
 
@@ -109,7 +112,7 @@ class GPUSets:
         if self.uniform:
             return count(gpus) // size if self.best(self.everything, size) >= speed else 0
         if self.size <= SMALL:
-            return self._packed(gpus, size, speed)
+            return self.packed(gpus, size, speed) // GRAIN
         if self.best(gpus, size) < speed:
             return 0
         found = 1
@@ -121,15 +124,23 @@ class GPUSets:
         return found
 
     @remembered
-    def _packed(self, gpus: int, size: int, speed: float) -> int:
-        if gpus.bit_count() < size:
+    def packed(self, gpus: int, size: int, speed: float | None = None) -> int:
+        """The most that disjoint groups of a size are worth, by trying all of them.
+
+        The fastest are worth GRAIN each, others by their bandwidth. With a `speed` all that have it
+        are worth GRAIN, and others nothing.
+        """
+        most = gpus.bit_count() // size * GRAIN
+        if not most:
             return 0
-        found: int = self._packed(gpus & (gpus - 1), size, speed)
+        full = self.best(self.everything, size)
+        found: int = self.packed(gpus & (gpus - 1), size, speed)
         for group in with_lowest(gpus, size):
-            if found == gpus.bit_count() // size:
+            if found == most:
                 break
-            if self.value(group) >= speed:
-                found = max(found, 1 + self._packed(gpus ^ group, size, speed))
+            value = self.value(group)
+            worth = round(GRAIN * value / full) if speed is None else GRAIN * (value >= speed)
+            found = max(found, worth + self.packed(gpus ^ group, size, speed))
         return found
 
     def order(self, gpus: GPUSet) -> tuple[int, ...]:
