@@ -281,8 +281,7 @@ def _asked(case: _Case) -> str:
 
 def double_booked(node: Node) -> bool:
     """Whether containers of a node hold GPUs that its kubelet takes for free."""
-    known = node.machine.everything if node.allocatable is None else node.allocatable
-    return _is_dedicated(node) and bool(known & ~node.free)
+    return _is_dedicated(node) and bool(node.healthy & ~node.free)
 
 
 def leaves_choice(binding: Binding) -> bool:
@@ -302,10 +301,7 @@ def _is_ours(node: Node | None) -> bool:
 def _is_whole(one: Assignment, case: _Case) -> bool:
     """Whether a worker takes all GPUs that its node can give."""
     node = case.nodes.get(one.node)
-    if node is None or not one.gpus:
-        return False
-    everything = node.machine.everything if node.allocatable is None else node.allocatable
-    return gpu_set(one.gpus) == everything
+    return node is not None and bool(one.gpus) and gpu_set(one.gpus) == node.healthy
 
 
 def _chosen(placement: Placement, cluster: Cluster | None) -> list[Node]:
