@@ -1208,6 +1208,12 @@ UNBOUND = worker(0, **unscheduled("0/2 nodes are available"))
 PULLING = worker(0, node="a", **waits("ErrImagePull"))
 CRASHED = worker(0, "Running", node="a", **waits("CrashLoopBackOff"))
 WELL = worker(0, "Running", node="a", **runs())
+INITIALIZING = launcher(
+    "Pending",
+    node="a",
+    initContainerStatuses=[{"name": "wait-for-workers", "state": {"running": {}}}],
+    **waits("PodInitializing"),
+)
 UNREADY = worker(0, "Running", node="a", **runs(ready=False))
 THROWN_OUT = worker(0, "Failed", node="a", reason="Evicted")
 
@@ -1236,6 +1242,12 @@ def test_a_complaint_holds_as_long_as_the_pod_is_in_that_state(
     world = {"wanted": 4, "now": NOW, "over": False}
     assert [one.reason for one in current(told, [holds], **world)] == [reason]
     assert current(told, [passed], **world) == ()
+
+
+@pytest.mark.parametrize("reason", ["Pulling", "FailedMount"])
+def test_what_was_before_the_first_container_of_a_pod_has_passed(reason: str):
+    told = [event("Pod/demo-launcher-x7k2p", reason, "text")]
+    assert current(told, [INITIALIZING], wanted=4, now=NOW, over=False) == ()
 
 
 def test_the_newest_of_a_complaint_counts_and_they_come_oldest_first():

@@ -96,6 +96,18 @@ def _holds_of_pod(event: Object, pods: Mapping[str, Object], *, over: bool) -> b
     if pod is None or not is_about_pod(event, pod):
         return False
     bound = bool((pod.get("spec") or {}).get("nodeName"))
-    if reason == "FailedScheduling" or reason in _BEFORE_START:
-        return phase == "Pending" and bound == (reason != "FailedScheduling")
+    if reason == "FailedScheduling":
+        return phase == "Pending" and not bound
+    if reason in _BEFORE_START:
+        return phase == "Pending" and bound and not _begun(pod)
     return event.get("type") == "Warning" and not well
+
+
+def _begun(pod: Object) -> bool:
+    """Whether a container of a pod, one of its init containers too, has started."""
+    status = pod.get("status") or {}
+    containers = (
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    )
+    return any({"running", "terminated"} & (one.get("state") or {}).keys() for one in containers)
