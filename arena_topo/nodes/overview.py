@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from arena_topo.clusters import dump
 from arena_topo.engines import Backend, occupancy, unheard
 from arena_topo.engines.kubernetes.mpijob import pod_status
 from arena_topo.engines.occupancy import Mode, NodeStatus, Occupancy
-from arena_topo.errors import NotFound, UsageError
+from arena_topo.errors import NotFound, UsageError, near
 from arena_topo.topology.fabric import FabricFile
 
 if TYPE_CHECKING:
@@ -82,35 +81,19 @@ def chosen(
     known = {one.name for one in found.nodes}
     unknown = [name for name in dict.fromkeys(names) if name not in known]
     if unknown:
-        raise NotFound(NOT_FOUND, why=_unknown(unknown), hint=_meant(unknown, known))
+        hint = near(unknown[0], sorted(known)) or "arena-topo top node shows them all"
+        raise NotFound(NOT_FOUND, why=f"there is no node {', '.join(unknown)}", hint=hint)
     asked = [one for one in found.nodes if not names or one.name in names]
     left = tuple(one for one in asked if mode is None or one.mode is mode)
     if not left:
-        raise NotFound(NOT_FOUND, why=_none(asked, mode))
+        modes = sorted({one.mode.alias for one in asked})
+        none = f"no node has mode {mode.alias}; there is {', '.join(modes)}" if mode else ""
+        raise NotFound(NOT_FOUND, why=none if asked and none else "the cluster has no nodes")
     return left
 
 
 def only(found: Occupancy, names: Collection[str]) -> Occupancy:
     """The nodes of these names alone, or all without names; NotFound as of `chosen`."""
     nodes = chosen(found, names) if found.nodes or names else ()
-    kept = {one.name for one in nodes}
-    mine = tuple(node for node in found.cluster.nodes if node.name in kept)
+    mine = tuple(one.node for one in nodes)
     return replace(found, nodes=nodes, cluster=replace(found.cluster, nodes=mine))
-
-
-def _unknown(names: Sequence[str]) -> str:
-    plural = len(names) > 1
-    return f"there {'are' if plural else 'is'} no node{'s' * plural} {', '.join(names)}"
-
-
-def _meant(unknown: Sequence[str], known: Iterable[str]) -> str:
-    every = sorted(known)
-    near = [one for name in unknown for one in difflib.get_close_matches(name, every, n=1)]
-    return f"did you mean {', '.join(near)}?" if near else "arena-topo top node shows them all"
-
-
-def _none(asked: Sequence[NodeStatus], mode: Mode | None) -> str:
-    if not asked or mode is None:
-        return "the cluster has no nodes"
-    there = sorted({one.mode.alias for one in asked})
-    return f"no node has mode {mode.alias}; there is {', '.join(there)}"

@@ -59,7 +59,7 @@ class LauncherLog:
         """The last lines of the program, without blank lines and what its MPI reports."""
         lines = list(_of_program(self.text))
         # A rule at the end begins a report of the MPI that was cut off, and says nothing.
-        while lines and _FRAME.fullmatch(lines[-1]):
+        while lines and _RULE.fullmatch(lines[-1]):
             lines.pop()
         return tuple(lines[-SHOWN:])
 
@@ -157,27 +157,20 @@ def _signal(code: int) -> int | None:
 
 def sentence(found: FailedRank, status: JobStatus) -> str:
     """Which rank ended how, and where: `rank 3 (demo-worker-1 on node a) was ended by signal 9`."""
-    slots = _slots(status)
+    slots = max((one.gpus for one in status.instances), default=0) or 1
+    if status.forecast is not None and status.forecast.workers:
+        slots = slots_of(status.forecast, status)
     worker = None if found.rank is None else found.rank // slots
     if found.host is not None:
         # A rank file or a mapping may have put the rank on another worker than its number says.
         named = [one.worker for one in status.instances if one.name == found.host.split(".")[0]]
         worker = named[0] if named else None
-    rank = found.rank
-    if rank is None and worker is not None and slots == 1:
-        rank = worker
+    rank = worker if found.rank is None and slots == 1 else found.rank
     who = "a rank" if rank is None else f"rank {rank}"
     pods = {one.worker: one for one in status.instances if one.worker is not None}
     pod = None if worker is None else pods.get(worker)
     where = found.host if pod is None else pod.name + (f" on {pod.node}" if pod.node else "")
     return f"{who}{f' ({where})' if where else ''} {_how(found)}"
-
-
-def _slots(status: JobStatus) -> int:
-    """Ranks of each worker."""
-    if status.forecast is not None and status.forecast.workers:
-        return slots_of(status.forecast, status)
-    return max(1, *(one.gpus for one in status.instances), 1)
 
 
 def _how(found: FailedRank) -> str:
@@ -190,40 +183,29 @@ def _how(found: FailedRank) -> str:
     return f"was ended by signal {found.signal}"
 
 
-_FRAME = re.compile(r"[-=*]{20,}\s*")
-_NOISE = (
-    "[proxy:",
-    "[mpiexec@",
-    "= ",
-    "Abort(",
-    "YOUR APPLICATION TERMINATED",
-    "This typically refers to a problem",
-    "Please see the FAQ page",
-    "Primary job  terminated normally",
-    "a non-zero exit code. Per user-direction",
+_RULE = re.compile(r"[-=*]{20,}\s*")
+_REPORT = re.compile(
+    r"BAD TERMINATION|MPI_ABORT|exited|terminated|ORTE|PRTE|Open MPI|PID .* RUNNING AT"
 )
-"""How lines of an MPI about the end of its ranks begin, outside of its frames."""
+"""What reports of an MPI say that stand between two rules."""
 
-_OF_OPEN_MPI = re.compile(r"\[[^\]\s]+\](?:\[\[\d+,\d+\],\d+\]\[| \d+ more process)")
-"""How lines begin in which Open MPI's components say that their peers are gone."""
+_NOISE = re.compile(
+    r"\[proxy:|\[mpiexec@|= |Abort\(|YOUR APPLICATION TERMINATED|Please see the FAQ page"
+    r"|This typically refers to a problem|Primary job  terminated normally"
+    r"|a non-zero exit code\. Per user-direction"
+    r"|\[[^\]\s]+\](?:\[\[\d+,\d+\],\d+\]\[| \d+ more process)"
+)
+"""How lines of an MPI about the end of its ranks begin, outside of its rules."""
 
 
 def _of_program(text: str) -> Iterator[str]:
     lines = text.splitlines()
-    frames = [at for at, line in enumerate(lines) if _FRAME.fullmatch(line)]
+    rules = [at for at, line in enumerate(lines) if _RULE.fullmatch(line)]
     inside: set[int] = set()
     # Not every other rule begins a report: the rule of one may be cut off, or begin in mid-line.
-    for first, last in pairwise(frames):
-        if first not in inside and _report(lines[first + 1 : last]):
+    for first, last in pairwise(rules):
+        if first not in inside and _REPORT.search("\n".join(lines[first + 1 : last])):
             inside |= set(range(first, last + 1))
     for at, line in enumerate(lines):
-        ours = line.startswith(_NOISE) or _OF_OPEN_MPI.match(line) is not None
-        if at not in inside and line.strip() and not ours:
+        if at not in inside and line.strip() and not _NOISE.match(line):
             yield line.rstrip()
-
-
-def _report(lines: list[str]) -> bool:
-    """Whether lines between two rules are a report of an MPI, and no heading of the program."""
-    text = "\n".join(lines)
-    words = ("BAD TERMINATION", "MPI_ABORT", "exited", "terminated", "ORTE", "PRTE", "Open MPI")
-    return any(word in text for word in words)
