@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from worlds import WORLDS, KubernetesWorld
 from arena_topo import cli, layout
 from arena_topo.engines import Options, metrics
 from arena_topo.engines.kubernetes import engine, prometheus
-from arena_topo.engines.local import engine as local
 from arena_topo.engines.metrics import GpuSample
 from arena_topo.reasons import view
 
@@ -537,48 +535,4 @@ def test_the_metrics_of_an_unmeasured_gpu_are_zero_in_json():
     one = GpuSample(node="n", index=0, pod="p")
     assert layout.to_json(metrics.value([one], "p")) == layout.to_json(
         {"0": {"gpuDutyCycle": 0, "usedGPUMemory": 0, "totalGPUMemory": 0}}
-    )
-
-
-# This machine's own.
-
-
-class Nvml:
-    """NVML with two GPUs, of which one has fallen off the bus."""
-
-    class NVMLError(Exception):
-        """What NVML raises."""
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        if index == 1:
-            raise self.NVMLError("GPU is lost")
-        return index
-
-    def nvmlDeviceGetUUID(self, _handle: int) -> bytes:  # noqa: N802
-        return b"GPU-1"
-
-    def nvmlDeviceGetMemoryInfo(self, _handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(used=3 * MIB, total=9 * MIB)
-
-    def nvmlDeviceGetUtilizationRates(self, _handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(gpu=42, memory=1)
-
-
-def test_nvml_tells_of_this_machine_and_the_jobs_who_has_what():
-    have = {("here", 0): ("default", "demo-worker-0")}
-    assert tuple(local.samples(Nvml(), "here", have)) == (
-        GpuSample(
-            node="here",
-            index=0,
-            namespace="default",
-            pod="demo-worker-0",
-            uuid="GPU-1",
-            duty_cycle=42.0,
-            memory_used=3 * MIB,
-            memory_total=9 * MIB,
-        ),
-        GpuSample(node="here", index=1),
     )

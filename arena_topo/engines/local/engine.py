@@ -9,18 +9,18 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.lines import LogOptions, Source, Wanted
+from arena_topo.engines.lines import LogOptions, Wanted
 from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
 from arena_topo.engines.local.store import (
     CONTAINER,
@@ -500,9 +500,7 @@ class LocalBackend:
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> logs.LocalFollowing:
         """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
-        pods = (one for one in (*job.instances, *job.stopped) if wanted(_source(one)))
-        first = next((one.name for one in pods), launcher_name(job.name))
-        _check_container(options.container, first)
+        _check_container(options.container, launcher_name(job.name))
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
             raise not_found(job.name, job.namespace)
@@ -537,21 +535,11 @@ class LocalBackend:
         pods: Collection[str] = (),
         tell: Callable[[str], None] = unheard,
     ) -> tuple[GpuSample, ...]:
-        """What this machine's GPUs do now; nothing is known of emulated ones."""
-        if self._emulate() is not None:
-            return ()
-        try:
-            with scheduler.nvml() as nvml:
-                found = tuple(samples(nvml, scheduler.host(), holders(self.jobs(None))))
-        except ArenaError as error:
-            tell(f"what GPUs do is not known: {error.message}")
-            return ()
-        return tuple(
-            one
-            for one in found
-            if (namespace is None or one.namespace in {"", namespace})
-            and (not pods or one.pod in pods)
-        )
+        """None: nvidia-smi shows what the GPUs of this machine do."""
+        del namespace, pods
+        if self._emulate() is None:
+            tell("nvidia-smi shows what the GPUs of this machine do")
+        return ()
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
         """Refuse: this machine is asked anew each time, so there is nothing to write down."""
@@ -590,6 +578,7 @@ class LocalBackend:
             phase = Phase.UNKNOWN
             reason = f"it runs on {asked.host}, which cannot be looked into from here"
         pods = tuple(_instances(job))
+        held = state.phase is Phase.SUSPENDED
         begun = (job.folder / "pods.json").exists()
         return JobStatus(
             uid=asked.uid,
@@ -598,8 +587,8 @@ class LocalBackend:
             phase=phase,
             created=asked.created,
             finished=state.finished,
-            instances=() if phase is Phase.SUSPENDED else pods,
-            stopped=pods if phase is Phase.SUSPENDED and begun else (),
+            instances=() if held else pods,
+            stopped=pods if held and begun else (),
             priority=asked.priority or "N/A",
             request_gpus=asked.workers * asked.gpus,
             allocated_gpus=asked.workers * asked.gpus if phase is Phase.RUNNING else 0,
@@ -637,10 +626,6 @@ def _check_pausable(job: Job, cannot: str, over: str) -> None:
 
 def _deletion(job: Job) -> str:
     return f"arena-topo delete {job.submission.name} -n {job.submission.namespace}"
-
-
-def _source(one: Instance) -> Source:
-    return Source(pod=one.name, uid=one.uid, chief=one.chief, worker=one.worker)
 
 
 def _check_container(container: str | None, instance: str) -> None:
@@ -686,39 +671,6 @@ def _instances(found: Job) -> Iterator[Instance]:
             uid=f"{job.uid}-{name}",
             failure=f"ended with exit code {pod.exit_code}" if pod and pod.exit_code else None,
         )
-
-
-def holders(jobs: Iterable[JobStatus]) -> dict[tuple[str, int], tuple[str, str]]:
-    """Namespace and pod that have each GPU (by node and index) of a real machine."""
-    return {
-        (where, gpu): (job.namespace, one.name)
-        for job in jobs
-        if job.forecast is not None and not job.forecast.emulated
-        for index, where, gpus in job.forecast.workers
-        for one in job.instances
-        if one.worker == index and one.holds_gpus
-        for gpu in gpus
-    }
-
-
-def samples(
-    nvml: Any, node: str, have: Mapping[tuple[str, int], tuple[str, str]]
-) -> Iterator[GpuSample]:
-    """One sample for each GPU that `nvml`, the initialised pynvml, lists; what fails is None."""
-    from arena_topo.engines.metrics import GpuSample  # noqa: PLC0415  only to measure
-
-    for index in range(nvml.nvmlDeviceGetCount()):
-        values: dict[str, Any] = {}
-        # A GPU that has fallen off the bus, or is divided (MIG), tells less or nothing.
-        with suppress(nvml.NVMLError):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = nvml.nvmlDeviceGetUUID(handle)
-            values["uuid"] = uuid.decode() if isinstance(uuid, bytes) else uuid
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-            values |= {"memory_used": float(memory.used), "memory_total": float(memory.total)}
-            values["duty_cycle"] = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        space, pod = have.get((node, index), ("", ""))
-        yield GpuSample(node=node, index=index, namespace=space, pod=pod, **values)
 
 
 def _unending(done: str, left: AbstractSet[int]) -> ArenaError:

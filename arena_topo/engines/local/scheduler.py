@@ -11,8 +11,8 @@ import re
 import socket
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -167,9 +167,7 @@ def _speed(device: Path) -> float | None:
     return total or None
 
 
-@contextmanager
-def nvml() -> Iterator[Any]:
-    """The package pynvml, initialised; ArenaError where NVML cannot be asked."""
+def _nvml() -> Machine:
     try:
         import pynvml
     except ImportError:
@@ -179,14 +177,9 @@ def nvml() -> Iterator[Any]:
     except pynvml.NVMLError as error:
         raise _Silent(f"NVML: {error}") from error
     try:
-        yield pynvml
+        machine = nvidia.from_nvml(pynvml, host())
     finally:
         pynvml.nvmlShutdown()
-
-
-def _nvml() -> Machine:
-    with nvml() as asked:
-        machine = nvidia.from_nvml(asked, host())
     if not machine.gpus:
         raise _Silent("NVML lists no GPUs")
     return machine
