@@ -86,8 +86,8 @@ _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
 launcher first and then the rest."""
 
 
-_supervisors: list[subprocess.Popen[bytes]] = []
-"""The supervisors that this process has started and not collected."""
+_supervisors: set[int] = set()
+"""The supervisors that this process has started and not collected, by their process IDs."""
 
 
 def open_backend(options: Options) -> LocalBackend:
@@ -697,8 +697,12 @@ def _spawn(
 
     `folder` is where its job will be; what it has to complain of goes into the folder `diary`.
     """
-    # Nothing else that the program around has started is waited for.
-    _supervisors[:] = [one for one in _supervisors if one.poll() is None]
+    for pid in tuple(_supervisors):
+        # The program around may wait for its children itself, or be a fork of it.
+        with suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        _supervisors.discard(pid)
     package = Path(__file__).resolve().parents[3]
     path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
     # A supervisor is no part of the job that it was perhaps submitted from.
@@ -719,7 +723,9 @@ def _spawn(
         raise ArenaError(
             "cannot start the process that runs the job", why=error.strerror or str(error)
         ) from error
-    _supervisors.append(started)
+    # Collected above, not by the object, which would complain at the end of this process.
+    started.returncode = 0
+    _supervisors.add(started.pid)
     found = processes.process(started.pid)
     if found is None:
         raise ArenaError("the process that runs the job ended at once")
