@@ -288,7 +288,7 @@ def test_the_kubeconfig_may_say_whom_to_act_as_and_flags_win(listener: Listener,
 
 def test_groups_that_are_no_list_are_a_fault_of_the_file(tmp_path: Path):
     config = kubeconfig(tmp_path / "config", "http://x", user={"as": "bob", "as-groups": "devs"})
-    with pytest.raises(UsageError, match=r"users\[alice\]\.user\.as-groups is no list of texts"):
+    with pytest.raises(UsageError, match=r"users\[0\]\.user\.as-groups: expected a list"):
         files.resolve(Options(kubeconfig=config))
 
 

@@ -123,9 +123,12 @@ _CONTEXT = "current-context: c\ncontexts: [{name: c, context: {cluster: k}}]\n"
     [
         ("a: b: c", r"config: line 1: not YAML"),
         ("just words", "config: not a kubeconfig"),
-        ("clusters: {}\ncurrent-context: x", "config: clusters is no list"),
+        (
+            "clusters: {}\ncurrent-context: x",
+            "config: not a kubeconfig: clusters: expected a list",
+        ),
         ("clusters: [{cluster: {}}]", r"config: clusters\[0\]\.name is missing"),
-        ("users: [{name: a, user: text}]", r"config: users\[0\]\.user is no mapping"),
+        ("users: [{name: a, user: text}]", r"users\[0\]\.user: expected a mapping, got a text"),
         ("apiVersion: v1", "config: current-context is not set"),
         (
             _CONTEXT,
@@ -153,7 +156,7 @@ def test_a_bad_kubeconfig_names_the_file_and_the_key(tmp_path: Path, text: str, 
         ({"client-certificate-data": "%%%", "client-key-data": ""}, "is not base64"),
         ({"client-certificate": "nowhere.pem"}, r"nowhere\.pem, which does not exist"),
         ({"client-key-data": "YQ=="}, "client-certificate is missing"),
-        ({"token": 7}, r"users\[alice\]\.user\.token is no text"),
+        ({"token": 7}, r"users\[0\]\.user\.token: expected a text, got a whole number"),
     ],
 )
 def test_bad_credentials_name_the_key(tmp_path: Path, user: dict[str, Any], said: str):

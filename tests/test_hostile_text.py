@@ -90,7 +90,7 @@ LOOKING = {
     "version": ["version"],
     "settings": ["config", "view", "--resolved"],
     "prune": ["prune", "--since", "0s", "--dry-run"],
-    "install diff": ["install", "--diff", "--image", f"x/y@sha256:{'0' * 64}"],
+    "install remove": ["install", "--remove"],
     "plan": ["plan", "mpi", "--name=n", "--image=i", "--gpus=2", "--workers=2", "--gputopology"],
     "dry run": ["submit", "mpi", "--name=n", "--image=i", "--workers=1", "--dry-run=server"],
     "controller": ["controller", "--once"],

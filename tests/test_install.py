@@ -12,7 +12,7 @@ import pytest
 import yaml
 from fake_api import FakeApi, kubeconfig
 
-from arena_topo.admin.install import dependents, owned
+from arena_topo.admin.install import dependents
 from arena_topo.cli import root
 from arena_topo.engines import heartbeat
 from arena_topo.manifests import (
@@ -338,7 +338,6 @@ def test_an_image_by_its_tag_is_taken_with_a_note(arena):
 def test_flags_that_contradict_each_other_are_refused(arena):
     assert arena("install", "--image", IMAGE, "--ack", "--without-controller")[0] == 2
     assert arena("install", "--remove", "--image", IMAGE)[0] == 2
-    assert arena("install", "--remove", "--diff")[0] == 2
 
 
 def test_values_cannot_change_the_structure_of_a_manifest():
@@ -352,7 +351,7 @@ def test_values_cannot_change_the_structure_of_a_manifest():
     assert (pod["runtimeClassName"], pod["nodeSelector"]) == (text, {text: text})
 
 
-# ---------------------------------------------------------------- what would change
+# ---------------------------------------------------------------- how it goes again
 
 
 def installed(api: FakeApi, **how: Any) -> list[dict[str, Any]]:
@@ -361,72 +360,6 @@ def installed(api: FakeApi, **how: Any) -> list[dict[str, Any]]:
     for one in objects:
         api.add(one)
     return objects
-
-
-def test_after_it_is_applied_nothing_would_change(arena, api):
-    installed(api)
-    with api.edit("Deployment", install.CONTROLLER, install.SYSTEM) as stored:
-        # What a real server fills in.
-        stored["spec"]["revisionHistoryLimit"] = 10
-        pod = stored["spec"]["template"]["spec"]
-        pod["dnsPolicy"] = "ClusterFirst"
-        pod["containers"][0]["imagePullPolicy"] = "IfNotPresent"
-        stored["status"] = {"replicas": 2}
-    code, out, err = arena("install", "--image", IMAGE, "--diff")
-    assert (code, out, err) == (0, "", "Nothing would change.\n")
-
-
-@pytest.mark.usefixtures("api")
-def test_before_it_is_applied_all_of_it_would(arena):
-    code, out, _err = arena("install", "--image", IMAGE, "--diff")
-    names = [object_name(one) for one in install.objects(Installation(image=IMAGE))]
-    assert code == 1
-    assert [line[len("+++ install/") :].split(" in ")[0] for line in _heads(out)] == names
-    assert "\n-" not in out.replace("\n--- nothing\n", "\n")
-
-
-def _heads(diff: str) -> list[str]:
-    return [line for line in diff.splitlines() if line.startswith("+++ ")]
-
-
-def test_a_difference_is_shown_by_its_lines(arena, api):
-    installed(api)
-    other = IMAGE.replace("0123", "4567")
-    with api.edit("ClusterRole", install.SUBMITTER) as stored:
-        stored["rules"].append({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]})
-    code, out, _err = arena("install", "--image", other, "--diff")
-    assert code == 1
-    changed = [line for line in out.splitlines() if re.match(r"[-+](?![-+])", line)]
-    assert sorted(line for line in changed if "*" in line) == ['-  - "*"'] * 3
-    assert [line for line in changed if "image" in line] == [
-        f"-        image: {IMAGE}",
-        f"+        image: {other}",
-    ] * 2
-    assert _heads(out) == [
-        f"+++ install/clusterrole.rbac.authorization.k8s.io/{install.SUBMITTER}",
-        f"+++ install/deployment.apps/{install.CONTROLLER} in namespace {install.SYSTEM}",
-        f"+++ install/daemonset.apps/arena-topo-agent in namespace {install.SYSTEM}",
-    ]
-
-
-def test_what_an_earlier_installation_has_left_is_named(arena, api):
-    installed(api, gang=True)
-    code, _out, err = arena("install", "--image", IMAGE, "--diff")
-    policy = "mutatingadmissionpolicy.admissionregistration.k8s.io/arena-topo-gang"
-    # Who places jobs loses the right to PodGroups.
-    assert code == 1
-    assert f"note: {policy} is installed, and is no part of this\n" in err
-
-
-def test_only_what_is_wanted_is_looked_at():
-    stored = {"a": 1, "b": [{"x": 1, "y": 2}, {"x": 3}], "c": {"d": 1, "e": 2}}
-    assert owned(stored, {"b": [{"x": 0}], "c": {"d": 0}, "f": 1}) == {
-        "b": [{"x": 1}, {"x": 3}],
-        "c": {"d": 1},
-    }
-
-
-# ---------------------------------------------------------------- how it goes again
 
 
 def job(name: str, *, labels: dict[str, str] | None = None, **annotations: str) -> dict[str, Any]:
@@ -497,11 +430,10 @@ def test_where_nothing_is_installed_nothing_is_printed(arena):
     assert arena("install", "--remove") == (0, "", "Nothing of arena-topo is installed.\n")
 
 
-def test_comparing_and_removing_need_a_cluster(arena):
-    for words in (("install", "--remove"), ("install", "--image", IMAGE, "--diff")):
-        code, out, err = arena(*words)
-        assert (code, out) == (2, "")
-        assert "this is about a Kubernetes cluster, and none is configured" in err
+def test_removing_needs_a_cluster(arena):
+    code, out, err = arena("install", "--remove")
+    assert (code, out) == (2, "")
+    assert "this is about a Kubernetes cluster, and none is configured" in err
 
 
 def test_a_mistake_of_the_server_is_an_error_like_any_other(arena, api):

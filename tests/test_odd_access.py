@@ -308,10 +308,13 @@ ODDLY = "not a kubeconfig: it {} (line 1)"
 ODD = {
     "aliases": ("clusters: &a [*a]", ODDLY.format("has an alias, and aliases are not read")),
     "deep": ("[" * 100_000, ODDLY.format("is nested too deeply")),
-    "number": (f"\nusers:\n- {'9' * 5000}", "users[0].name is missing"),
-    "binary": ("\nusers: 0b_", "users is no list"),
+    "number": (f"\nusers:\n- {'9' * 5000}", "not a kubeconfig: users[0]: expected a mapping, got "),
+    "binary": ("\nusers: 0b_", "not a kubeconfig: users: expected a list, got a text"),
     "cut off": ("\nusers: [", "line 3: not YAML"),
-    "context": ("current-context: [a]", "current-context is no text"),
+    "context": (
+        "current-context: [a]",
+        "not a kubeconfig: current-context: expected a text",
+    ),
     "large": ("#" * (16 << 20) + "\n", "not a kubeconfig: it has more than 16 MiB"),
 }
 
@@ -344,12 +347,12 @@ def test_a_name_that_no_file_can_have_names_no_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"args": 5}, "args is no list of texts"),
-        ({"args": [5]}, "args is no list of texts"),
-        ({"env": 5}, "env is no list"),
-        ({"env": ["A=b"]}, "env is no list of names and values"),
-        ({"env": [{"name": "A", "value": 5}]}, "env is no list of names and values"),
-        ({"interactiveMode": []}, "interactiveMode is no text"),
+        ({"args": 5}, "args: expected a list, got a whole number"),
+        ({"args": [5]}, "args[0]: expected a text, got a whole number"),
+        ({"env": 5}, "env: expected a list, got a whole number"),
+        ({"env": ["A=b"]}, "env[0]: expected a mapping, got a text"),
+        ({"env": [{"name": "A", "value": 5}]}, "env[0].value: expected a text, got a whole number"),
+        ({"interactiveMode": []}, "interactiveMode: expected a text, got a list"),
     ],
 )
 def test_a_plugin_of_which_the_file_says_nonsense_is_a_fault_of_the_file(
@@ -359,7 +362,7 @@ def test_a_plugin_of_which_the_file_says_nonsense_is_a_fault_of_the_file(
     config = kubeconfig(tmp_path / "config", "http://x", user={"exec": plugin})
     with pytest.raises(UsageError) as caught:
         Connection(Options(kubeconfig=config))
-    assert caught.value.message == f"{config}: users[alice].user.exec.{said}"
+    assert caught.value.message == f"{config}: not a kubeconfig: users[0].user.exec.{said}"
 
 
 @pytest.mark.parametrize("asked", [{"args": ["a\0b"]}, {"env": [{"name": "A=B", "value": "c"}]}])
@@ -408,7 +411,7 @@ def test_certificates_are_skipped_or_checked_but_not_both_as_with_kubectl(tmp_pa
 def test_whether_certificates_are_skipped_is_never_guessed(tmp_path: Path):
     cluster = {"insecure-skip-tls-verify": "true"}
     config = kubeconfig(tmp_path / "config", "https://x", cluster=cluster)
-    with pytest.raises(UsageError, match=r"insecure-skip-tls-verify is neither true nor false"):
+    with pytest.raises(UsageError, match=r"insecure-skip-tls-verify: expected true or false, got a text"):
         files.resolve(Options(kubeconfig=config))
 
 

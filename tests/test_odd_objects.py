@@ -39,7 +39,6 @@ COMMANDS = {
 ODD: dict[str, dict[str, Any]] = {
     "labels": {"metadata": {"labels": 7}, "spec": []},
     "bare": {},
-    "half a character": {"metadata": {"name": "\ud800", "labels": {"a": "\ud800"}}},
     "lists": {
         "metadata": {"uid": 7, "annotations": [], "ownerReferences": [7]},
         "spec": {"containers": 7, "runPolicy": [], "taints": {}, "ports": [7], "selectors": [7]},
@@ -126,16 +125,8 @@ def test_the_error_names_the_object_and_where_it_is_odd(world: World):
     assert (code, out) == (1, "")
     assert err.splitlines()[:2] == [
         "error: what the API server says of b makes no sense",
-        "  why:  metadata.labels is no map of texts",
+        "  why:  metadata.labels: expected a mapping, got a whole number",
     ]
-
-
-def test_half_a_character_in_a_name_is_shown_as_such(world: World):
-    path = "GET /apis/kubeflow.org/v2beta1/namespaces/default/mpijobs?limit=500"
-    world.answer(path, ODD["half a character"])
-    code, out, err = world.run("list")
-    assert (code, err) == (0, "")
-    assert "\N{REPLACEMENT CHARACTER}" in out
 
 
 @pytest.mark.parametrize("odd", [{"runPolicy": [7]}, {"mpiReplicaSpecs": [7]}, {"template": 7}])
@@ -155,7 +146,7 @@ def test_what_one_tenant_writes_stops_nobody_else(
     assert code == 0
     assert "demo: PENDING, WaitingForGPUs" in out
     assert "team-a/train" in out
-    assert f"MPIJob odd makes no sense: spec.{next(iter(odd))} is no object" in out
+    assert f"MPIJob odd makes no sense: spec.{next(iter(odd))}: expected a mapping, got" in out
     gang = ("--name=c", "--image=i", "--workers=1", "--gpus=1", "--gputopology", "x")
     for words in (("check",), ("list", "-A"), ("top", "node"), ("plan", "mpi", *gang)):
         code, out, err = run(*words, "--kubeconfig", config)

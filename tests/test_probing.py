@@ -530,15 +530,11 @@ def test_whole_devices_of_a_driver_have_the_class_that_is_called_as_the_driver(a
     assert found.extended == {"gpu.nvidia.com": "nvidia.com/gpu"}
 
 
-def test_a_class_of_another_name_serves_and_one_of_parts_does_not(api, tmp_path):
-    api.add(a_class("mig.nvidia.com", PART))
-    found = asked(api, tmp_path).classes
-    assert found is not None
-    assert "gpu.nvidia.com" not in found
+def test_a_class_of_another_name_does_not_stand_for_the_driver(api, tmp_path):
     api.add(a_class("training-gpus", WHOLE))
     found = asked(api, tmp_path).classes
     assert found is not None
-    assert found["gpu.nvidia.com"] == "training-gpus"
+    assert "gpu.nvidia.com" not in found
 
 
 def test_a_cluster_without_claims_has_no_classes_and_one_that_hides_them_none_known(api, tmp_path):

@@ -152,16 +152,19 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
     [
         (None, "it has no name"),
         ({}, "it has no name"),
-        ({"metadata": {"name": 5}}, "metadata.name is no text"),
-        ({"metadata": {"name": "a"}, "status": [1]}, "status is no object"),
-        ({"metadata": {"name": "a", "labels": {"a": 1}}}, "metadata.labels is no map of texts"),
+        ({"metadata": {"name": 5}}, "metadata.name: expected a text, got a whole number"),
+        ({"metadata": {"name": "a"}, "status": [1]}, "status: expected a mapping, got a list"),
+        (
+            {"metadata": {"name": "a", "labels": {"a": 1}}},
+            "metadata.labels[...]: expected a text, got a whole number",
+        ),
         (
             {"metadata": {"name": "a"}, "status": {"conditions": [1]}},
-            "status.conditions is no list of objects",
+            "status.conditions[0]: expected a mapping, got a whole number",
         ),
         (
             {"metadata": {"name": "a"}, "status": {"containerStatuses": [{"restartCount": "1"}]}},
-            "status.containerStatuses.restartCount is no number",
+            "status.containerStatuses[0].restartCount: expected a whole number, got a text",
         ),
     ],
 )

@@ -43,7 +43,7 @@ _SHOWN = 4
 _UNKNOWN_CALLER = 401
 
 _INSTALL = "arena-topo install --image IMAGE | kubectl apply -f -"
-_DIFF = "arena-topo install --image IMAGE --diff"
+_DIFF = "arena-topo install --image IMAGE | kubectl diff -f -"
 
 
 class Outcome(StrEnum):

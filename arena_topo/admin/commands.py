@@ -31,7 +31,6 @@ from arena_topo.names import is_label_value
 if TYPE_CHECKING:
     from arena_topo.engines import Backend
     from arena_topo.engines.kubernetes.admin import Administration
-    from arena_topo.manifests.install import Installation
 
 
 _NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False), NODES]
@@ -57,19 +56,12 @@ def install(
             metavar="REPOSITORY/NAME@DIGEST",
         ),
     ] = "",
-    diff: Annotated[
-        bool,
-        Flag(
-            help="Show what applying would change in the cluster; exit code 1 if anything.",
-            panel=PANEL,
-        ),
-    ] = False,
     remove: Annotated[
         bool,
         Flag(
             help="Print what is installed, for kubectl delete -f -; refused while jobs need it.",
             panel=PANEL,
-            excludes=("--diff", "--image"),
+            excludes=("--image",),
         ),
     ] = False,
     without_controller: Annotated[
@@ -155,9 +147,7 @@ def install(
         image_pull_secrets=image_pull_secret,
     )
     tell(installing.check(wanted))
-    if diff:
-        _diff(wanted, everywhere)
-    elif output_format is Output.YAML:
+    if output_format is Output.YAML:
         # The reason of each right is a comment, which objects cannot keep.
         show(installing.text(wanted))
     else:
@@ -166,19 +156,6 @@ def install(
             show("".join(f"{object_name(one)}\n" for one in objects))
         else:
             show(to_json(objects))
-
-
-def _diff(wanted: Installation, everywhere: Globals) -> None:
-    from arena_topo.admin import install as compared  # noqa: PLC0415 - the verbs load late
-    from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
-
-    found = compared.difference(installing.objects(wanted), _admin(engine(everywhere)))
-    for name in found.others:
-        note(f"{name} is installed, and is no part of this")
-    if found.text:
-        show(found.text)
-        raise typer.Exit(1)
-    say("Nothing would change.")
 
 
 def _remove(everywhere: Globals, output_format: Output) -> None:

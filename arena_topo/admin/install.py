@@ -1,9 +1,8 @@
-"""What `install` would change in a cluster, and what has to go for it to be removed again."""
+"""What is to be deleted for what `install` prints to be gone, and the jobs that need it."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.clusters.usage import job_over, worker_template
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.manifests import CLAIMS, GANG, INLINE, STATE, Manifest, install
-from arena_topo.manifests.serialize import object_name, to_yaml
 from arena_topo.topology import TAINT
 
 if TYPE_CHECKING:
@@ -19,65 +17,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 """Names that are listed in a sentence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """What applying would change: a unified diff, empty where nothing would be.
-
-    `others` names what an earlier `install` has created and this one does not.
-    """
-
-    text: str
-    others: tuple[str, ...] = ()
-
-
-def difference(wanted: Iterable[Manifest], admin: Administration) -> Difference:
-    """Compare what is wanted with the cluster, without what servers add: defaults and status."""
-    objects = list(wanted)
-    pieces: list[str] = []
-    for one in objects:
-        stored = admin.find(one)
-        ours = {} if stored is None else owned(stored, one)
-        pieces += _unified(one, ours)
-    names = {_key(one) for one in objects}
-    others = tuple(
-        _key(one)
-        for one in install.everything()
-        if _key(one) not in names and admin.find(one) is not None
-    )
-    return Difference(text="".join(pieces), others=others)
-
-
-def owned(stored: Any, wanted: Any) -> Any:
-    """What of a stored value stands where a wanted one has something to say.
-
-    Items of lists are compared one by one, and surplus ones count: a rule that somebody has added
-    to a role is a difference.
-    """
-    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
-        return {key: owned(stored[key], value) for key, value in wanted.items() if key in stored}
-    if isinstance(stored, list) and isinstance(wanted, list):
-        paired = [owned(one, other) for one, other in zip(stored, wanted, strict=False)]
-        return paired + stored[len(paired) :]
-    return stored
-
-
-def _unified(wanted: Manifest, stored: Manifest) -> Iterator[str]:
-    name = _key(wanted)
-    before = to_yaml([stored]).splitlines(keepends=True) if stored else []
-    return difflib.unified_diff(
-        before,
-        to_yaml([wanted]).splitlines(keepends=True),
-        f"cluster/{name}" if stored else "nothing",
-        f"install/{name}",
-    )
-
-
-def _key(manifest: Manifest) -> str:
-    """An object's name, with its namespace where it has one."""
-    space = manifest["metadata"].get("namespace")
-    return object_name(manifest) + (f" in namespace {space}" if space else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class Reads(_Answers):
         *(("whoami",), ("nodes", "list"), ("data", "list"), ("wait", "b", "--for", "running")),
         *(("topology", "show"), ("prune", "--since", "0s", "--dry-run"), ("check", "b")),
         ("submit", "mpi", "--name=z", "--image=x", "--dry-run=server", "x"),
-        ("install", "--diff", "--image", "x/y@sha256:" + "0" * 64),
+        ("install", "--remove"),
     )
 
 

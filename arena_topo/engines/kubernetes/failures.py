@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
+
+import msgspec
 
 from arena_topo.engines import REQUESTS
 from arena_topo.errors import (
@@ -122,10 +123,6 @@ def answers_object(method: str, path: str, body: object) -> bool:
     return method != "DELETE" and target["name"] is not None
 
 
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a character beyond the first 65,536, as JSON may escape it."""
-
-
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
@@ -143,19 +140,11 @@ def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> st
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON in an answer; None where it is none, or deeper than any that is meant.
-
-    Half a character, with which nothing can be sent or shown, is read as the character that stands
-    for the unreadable (U+FFFD), as Go writes it.
-    """
+    """The JSON in an answer; None where it is none, or deeper than any that is meant."""
     try:
-        found = json.loads(body.decode())
-        if _HALF.search(body):
-            text = json.dumps(found, ensure_ascii=False)
-            found = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return msgspec.json.decode(body)
     except (ValueError, RecursionError):
         return None
-    return found
 
 
 def is_object(one: object) -> bool:

@@ -11,19 +11,21 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import difflib
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from arena_topo.clusters import safe_yaml
 from arena_topo.engines import Options
+from arena_topo.engines.kubernetes.shapes import misfit, typed
 from arena_topo.errors import AccessDenied, TimedOut, UsageError
 from arena_topo.escaping import brief
 
@@ -39,17 +41,73 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its own token, certificate authority and namespace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plugin:
-    """A command that gives credentials: what a kubeconfig says under `exec` (KEP-541)."""
+_CLUSTER = {
+    "server": str,
+    "certificate-authority": str,
+    "certificate-authority-data": str,
+    "insecure-skip-tls-verify": bool,
+    "tls-server-name": str,
+    "proxy-url": str,
+}
+_PLUGIN = {
+    "command": str,
+    "apiVersion": str,
+    "args": [str],
+    "env": [{"name": str, "value": str}],
+    "interactiveMode": str,
+    "installHint": str,
+    "provideClusterInfo": bool,
+}
+"""A command that gives credentials (KEP-541)."""
+_TEXTS = ("as", "as-uid", "token", "tokenFile", "username", "password")
+_FILES = ("client-certificate", "client-key")
+_USER = {
+    **dict.fromkeys((*_TEXTS, *_FILES, *(f"{one}-data" for one in _FILES)), str),
+    "as-groups": [str],
+    "auth-provider": dict,
+    "exec": _PLUGIN,
+}
+_CONTEXT = {"cluster": str, "user": str, "namespace": str}
+_CONFIG = typed(
+    {
+        "current-context": str,
+        "clusters": [{"name": str, "cluster": _CLUSTER}],
+        "users": [{"name": str, "user": _USER}],
+        "contexts": [{"name": str, "context": _CONTEXT}],
+    }
+)
+"""What of a kubeconfig is read."""
 
-    command: str
-    version: str
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    mode: str = "IfAvailable"
-    install_hint: str = ""
-    cluster_info: bool = False
+
+class _Entry(NamedTuple):
+    """A named part of a kubeconfig, and the file, which its paths are relative to."""
+
+    kind: str
+    name: str
+    value: Mapping[str, Any]
+    path: Path
+
+    def fault(self, key: str, problem: str) -> UsageError:
+        return UsageError(f"{self.path}: {self.kind}s[{self.name}].{self.kind}.{key} {problem}")
+
+    def of(self, key: str) -> Any:
+        """What stands there; None where it is absent or empty."""
+        return self.value.get(key) or None
+
+    def file(self, key: str) -> str | None:
+        name = self.of(key)
+        if name is None:
+            return None
+        path = self.path.parent / _path(name)
+        if not os.path.isfile(path):  # noqa: PTH113 - Path raises for a name too long
+            raise self.fault(key, f"names {path}, which does not exist")
+        return str(path)
+
+    def data(self, key: str) -> bytes | None:
+        try:
+            return base64.b64decode("".join((self.of(key) or "").split()), validate=True) or None
+        except (binascii.Error, ValueError) as error:
+            raise self.fault(key, f"is not base64: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +138,7 @@ class Access:
     verify: bool = True
     server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
-    plugin: Plugin | None = field(default=None, repr=False)
+    plugin: _Entry | None = field(default=None, repr=False)
     provider: bool = False
     renewable: bool = False
 
@@ -124,7 +182,7 @@ def resolve(options: Options) -> Access:
     there = [path for path in paths if _present(path)]
     if not there and options.kubeconfig:
         raise UsageError(f"{options.kubeconfig}: there is no such kubeconfig")
-    config = _Kubeconfig.read(there)
+    config = _Kubeconfig(there)
     context = options.context or config.current
     if not config.contexts and not context and not named and _in_cluster():
         found = _in_pod()
@@ -154,7 +212,7 @@ def resolve(options: Options) -> Access:
 
 def entries(options: Options) -> dict[str, tuple[str, ...]]:
     """The names of all `contexts`, `clusters` and `users`; UsageError as of `resolve`."""
-    found = _Kubeconfig.read([path for path in _paths(options) if _present(path)])
+    found = _Kubeconfig([path for path in _paths(options) if _present(path)])
     kinds = {"contexts": found.contexts, "clusters": found.clusters, "users": found.users}
     return {kind: tuple(some) for kind, some in kinds.items()}
 
@@ -208,105 +266,34 @@ def _there_are(names: Mapping[str, object]) -> str:
     return "there are: " + ", ".join(sorted(names)) if names else "there are none"
 
 
-_Value = TypeVar("_Value")
-_IS_NONE: Mapping[type, str] = {
-    str: "is no text",
-    bool: "is neither true nor false",
-    dict: "is no mapping",
-    list: "is no list",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A mapping of a kubeconfig, where it stands, and the file, which its paths are relative to."""
-
-    name: str
-    value: Mapping[str, Any]
-    path: Path
-    where: str
-
-    def fault(self, key: str, problem: str) -> UsageError:
-        return UsageError(f"{self.path}: {self.where}.{key} {problem}")
-
-    def of(self, key: str, kind: type[_Value]) -> _Value | None:
-        value = self.value.get(key)
-        if value is None or value == "":
-            return None
-        if not isinstance(value, kind):
-            raise self.fault(key, _IS_NONE[kind])
-        return value
-
-    def text(self, key: str) -> str | None:
-        return self.of(key, str)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        found = self.value.get(key) or []
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise self.fault(key, "is no list of texts")
-        return tuple(found)
-
-    def below(self, key: str) -> _Entry | None:
-        found = self.of(key, dict)
-        return _Entry(self.name, found, self.path, f"{self.where}.{key}") if found else None
-
-    def file(self, key: str) -> str | None:
-        name = self.text(key)
-        if name is None:
-            return None
-        path = self.path.parent / _path(name)
-        if not os.path.isfile(path):  # noqa: PTH113 - Path raises for a name too long
-            raise self.fault(key, f"names {path}, which does not exist")
-        return str(path)
-
-    def data(self, key: str) -> bytes | None:
-        text = self.text(key)
-        if text is None:
-            return None
-        try:
-            return base64.b64decode("".join(text.split()), validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise self.fault(key, f"is not base64: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
 class _Kubeconfig:
     """Several files as one: the first to name a thing decides (kubectl's rule)."""
 
-    paths: tuple[Path, ...]
-    current: str
-    clusters: dict[str, _Entry]
-    users: dict[str, _Entry]
-    contexts: dict[str, _Entry]
-
-    @classmethod
-    def read(cls, paths: list[Path]) -> _Kubeconfig:
-        current = ""
-        found: dict[str, dict[str, _Entry]] = {"cluster": {}, "user": {}, "context": {}}
+    def __init__(self, paths: list[Path]) -> None:
+        self.where = os.pathsep.join(map(str, paths))
+        self.current = ""
+        self.clusters: dict[str, _Entry] = {}
+        self.users: dict[str, _Entry] = {}
+        self.contexts: dict[str, _Entry] = {}
+        kinds = {"cluster": self.clusters, "user": self.users, "context": self.contexts}
         for path in paths:
             document = _load(path)
-            named = document.get("current-context")
-            if not isinstance(named, str | None):
-                raise UsageError(f"{path}: current-context is no text")
-            current = current or named or ""
-            for kind, entries in found.items():
-                for entry in _entries(path, document, kind):
-                    entries.setdefault(entry.name, entry)
-        return cls(tuple(paths), current, found["cluster"], found["user"], found["context"])
-
-    @property
-    def where(self) -> str:
-        return os.pathsep.join(map(str, self.paths))
+            self.current = self.current or document.get("current-context") or ""
+            for kind, entries in kinds.items():
+                for index, one in enumerate(document.get(f"{kind}s") or ()):
+                    if not (name := one.get("name")):
+                        raise UsageError(f"{path}: {kind}s[{index}].name is missing")
+                    entries.setdefault(name, _Entry(kind, name, one.get(kind) or {}, path))
 
     def access(self, name: str, options: Options) -> Access:
-        context = _Entry("", {}, self.paths[0], "contexts[].context")
+        context = _Entry("context", "", {}, Path(self.where))
         if name:
             context = self._chosen(name, "context", self.contexts)
         cluster = self._part(options.cluster, context, "cluster", self.clusters)
         user = self._part(options.user, context, "user", self.users)
         if cluster is None:
             raise context.fault("cluster", "is missing")
-        address = cluster.text("server")
+        address = cluster.of("server")
         if address is None:
             raise cluster.fault("server", "is missing")
         try:
@@ -320,12 +307,12 @@ class _Kubeconfig:
             files=self.where,
             context=name or None,
             cluster=cluster.name,
-            namespace=context.text("namespace"),
-            server_name=cluster.text("tls-server-name"),
-            verify=not cluster.of("insecure-skip-tls-verify", bool),
+            namespace=context.of("namespace"),
+            server_name=cluster.of("tls-server-name"),
+            verify=not cluster.of("insecure-skip-tls-verify"),
             ca=ca.decode("latin-1") if ca else None,
             ca_file=None if ca else cluster.file("certificate-authority"),
-            proxy=cluster.text("proxy-url") or proxy_of_environment(server),
+            proxy=cluster.of("proxy-url") or proxy_of_environment(server),
             # Go's http.Client sends what an address says of who logs in.
             headers={"authorization": basic(login)} if login else {},
         )
@@ -347,7 +334,7 @@ class _Kubeconfig:
         self, said: str | None, context: _Entry, kind: str, entries: Mapping[str, _Entry]
     ) -> _Entry | None:
         """The entry that is asked for, else that of the context, if it names any."""
-        name = context.text(kind)
+        name = context.of(kind)
         if said or name is None:
             return self._chosen(said, kind, entries) if said else None
         if name not in entries:
@@ -357,8 +344,6 @@ class _Kubeconfig:
     def _chosen(self, name: str, kind: str, entries: Mapping[str, _Entry]) -> _Entry:
         if name in entries:
             return entries[name]
-        import difflib  # noqa: PLC0415  only for the hint
-
         close = difflib.get_close_matches(name, entries, n=1)
         raise UsageError(
             f"{self.where}: there is no {kind} {name!r}",
@@ -387,24 +372,10 @@ def _load(path: Path) -> Mapping[str, Any]:
         raise UsageError(
             f"{path}:{line} not YAML: {getattr(error, 'problem', None) or error}"
         ) from error
-    if not isinstance(document, dict):
-        raise UsageError(f"{path}: not a kubeconfig")
-    return document
-
-
-def _entries(path: Path, document: Mapping[str, Any], kind: str) -> Iterator[_Entry]:
-    listed = document.get(f"{kind}s")
-    if listed is None:
-        return
-    if not isinstance(listed, list):
-        raise UsageError(f"{path}: {kind}s is no list")
-    for index, one in enumerate(listed):
-        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            raise UsageError(f"{path}: {kind}s[{index}].name is missing")
-        value = one.get(kind) or {}
-        if not isinstance(value, dict):
-            raise UsageError(f"{path}: {kind}s[{index}].{kind} is no mapping")
-        yield _Entry(one["name"], value, path, f"{kind}s[{one['name']}].{kind}")
+    if odd := misfit(document, _CONFIG):
+        raise UsageError(f"{path}: not a kubeconfig: {odd}")
+    found: Mapping[str, Any] = document
+    return found
 
 
 # ---------------------------------------------------------------- who asks
@@ -413,7 +384,7 @@ def _entries(path: Path, document: Mapping[str, Any], kind: str) -> Iterator[_En
 def _identified(found: Access, user: _Entry) -> Access:
     """Add a user's token, password, certificate and impersonation, or who has to be asked."""
     headers = dict(found.headers)
-    name, uid = user.text("as"), user.text("as-uid")
+    name, uid = user.of("as"), user.of("as-uid")
     if name:
         headers |= {"impersonate-user": name} | ({"impersonate-uid": uid} if uid else {})
     found = replace(
@@ -421,16 +392,18 @@ def _identified(found: Access, user: _Entry) -> Access:
         identity=user.name,
         user=name or user.name,
         headers=headers,
-        groups=user.texts("as-groups"),
+        groups=tuple(user.of("as-groups") or ()),
     )
-    if asked := user.below("exec"):
-        return replace(found, plugin=_plugin(asked), renewable=True)
-    if user.of("auth-provider", dict):
+    if asked := user.of("exec"):
+        if not asked.get("command"):
+            raise user.fault("exec.command", "is missing")
+        return replace(found, plugin=user._replace(value=asked), renewable=True)
+    if user.of("auth-provider"):
         return replace(found, provider=True, renewable=True)
     if token := _token(user):
         headers["authorization"] = f"Bearer {token}"
-    elif login := user.text("username"):
-        headers["authorization"] = basic(f"{login}:{user.text('password') or ''}")
+    elif login := user.of("username"):
+        headers["authorization"] = basic(f"{login}:{user.of('password') or ''}")
         found = replace(found, user=name or login)
     certificate = user.data("client-certificate-data") or user.file("client-certificate")
     private = user.data("client-key-data") or user.file("client-key")
@@ -438,43 +411,19 @@ def _identified(found: Access, user: _Entry) -> Access:
         missing = "client-key" if certificate else "client-certificate"
         raise user.fault(missing, "is missing beside its other half")
     pair = (certificate, private) if certificate and private else None
-    return replace(found, certificate=pair, renewable=bool(user.text("tokenFile")))
+    return replace(found, certificate=pair, renewable=bool(user.of("tokenFile")))
 
 
 def _token(user: _Entry) -> str:
     """A user's token; that of a file is rotated in place, so it is newer than one beside it."""
-    token = user.text("token") or ""
+    token = user.of("token") or ""
     if token_file := user.file("tokenFile"):
         try:
             token = Path(token_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             problem = f"names {token_file}, which cannot be read"
             raise user.fault("tokenFile", problem) from error
-    return token.strip()
-
-
-def _plugin(asked: _Entry) -> Plugin:
-    """What a user's `exec` says; a command with a slash is relative to the file, as in kubectl."""
-    command = asked.text("command")
-    if command is None:
-        raise asked.fault("command", "is missing")
-    variables = asked.of("env", list) or []
-    try:
-        env = {one["name"]: one.get("value") or "" for one in variables}
-        "".join((*env, *env.values()))
-    except (AttributeError, KeyError, TypeError) as error:
-        raise asked.fault("env", "is no list of names and values") from error
-    if os.sep in command:
-        command = str(asked.path.parent.absolute() / _path(command))
-    return Plugin(
-        command=command,
-        version=asked.text("apiVersion") or "client.authentication.k8s.io/v1",
-        args=asked.texts("args"),
-        env=env,
-        mode=asked.text("interactiveMode") or "IfAvailable",
-        install_hint=asked.text("installHint") or "",
-        cluster_info=bool(asked.of("provideClusterInfo", bool)),
-    )
+    return str(token).strip()
 
 
 def _in_cluster() -> bool:
@@ -523,7 +472,7 @@ def provided(found: Access) -> Access:
     return sendable(replace(found, headers=headers))
 
 
-def asked(found: Access, plugin: Plugin, *, patience: float | None = None) -> Access:
+def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Access:
     """The same access with what the credential plugin of its user answers.
 
     The command may talk to the person where there is a terminal, and then takes as long as the
@@ -532,20 +481,26 @@ def asked(found: Access, plugin: Plugin, *, patience: float | None = None) -> Ac
     """
     import subprocess  # noqa: PLC0415  3 ms that most commands save
 
+    command: str = plugin.value["command"]
+    if os.sep in command:
+        # Relative to the kubeconfig, as with kubectl.
+        command = str(plugin.path.parent.absolute() / _path(command))
+    variables = {one.get("name", ""): one.get("value") or "" for one in plugin.of("env") or ()}
     who = f"the credential plugin of user {found.identity!r}"
-    by_hand = f"run it by hand: {plugin.command}"
+    by_hand = f"run it by hand: {command}"
 
     def nothing(why: str) -> AccessDenied:
         return AccessDenied(f"{who} gave no credentials", why=brief(why), hint=by_hand)
 
+    mode = plugin.of("interactiveMode")
     talks = all(stream and stream.isatty() for stream in (sys.stdin, sys.stderr))
-    if plugin.mode == "Always" and not talks:
+    if mode == "Always" and not talks:
         raise nothing("it wants to ask you something, and there is no terminal")
-    talks = talks and plugin.mode != "Never"
+    talks = talks and mode != "Never"
     try:
         done = subprocess.run(
-            [plugin.command, *plugin.args],
-            env={**os.environ, **plugin.env, "KUBERNETES_EXEC_INFO": _info(found, plugin, talks)},
+            [command, *(plugin.of("args") or ())],
+            env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": _info(found, plugin, talks)},
             stdin=None if talks else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=None if talks else subprocess.PIPE,
@@ -564,8 +519,8 @@ def asked(found: Access, plugin: Plugin, *, patience: float | None = None) -> Ac
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
             f"{who} cannot be started",
-            why=f"{plugin.command}: {reason}",
-            hint=brief(plugin.install_hint) or "is it in PATH?",
+            why=f"{command}: {reason}",
+            hint=brief(plugin.of("installHint") or "") or "is it in PATH?",
         ) from error
     said = (done.stderr or b"").decode("utf-8", "replace").strip()
     if done.returncode:
@@ -585,9 +540,10 @@ def asked(found: Access, plugin: Plugin, *, patience: float | None = None) -> Ac
     return sendable(replace(found, headers={**found.headers, **headers}, certificate=pair))
 
 
-def _info(found: Access, plugin: Plugin, talks: bool) -> str:  # noqa: FBT001  the document's field
+def _info(found: Access, plugin: _Entry, talks: bool) -> str:  # noqa: FBT001  the document's field
+    version = plugin.of("apiVersion") or "client.authentication.k8s.io/v1"
     spec: dict[str, Any] = {"interactive": talks}
-    if plugin.cluster_info:
+    if plugin.of("provideClusterInfo"):
         authority = found.ca.encode("latin-1") if found.ca else b""
         if found.ca_file:
             authority = Path(found.ca_file).read_bytes()
@@ -599,7 +555,7 @@ def _info(found: Access, plugin: Plugin, talks: bool) -> str:  # noqa: FBT001  t
             "proxy-url": found.proxy,
         }
         spec["cluster"] = {key: value for key, value in cluster.items() if value}
-    return json.dumps({"apiVersion": plugin.version, "kind": "ExecCredential", "spec": spec})
+    return json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
 
 
 # ---------------------------------------------------------------- addresses

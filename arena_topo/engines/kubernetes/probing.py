@@ -11,7 +11,7 @@ import contextlib
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import FORBIDDEN, Connection
@@ -46,8 +46,6 @@ _NODE = "arena-topo-probe"
 _GROUP = "0,1"
 _ADMISSION = "/apis/admissionregistration.k8s.io"
 _NO_RIGHT = re.compile(r'cannot create resource "pods"')
-_TYPE = re.compile(r"""\.type\s*==\s*(["'])(?P<type>[^"']+)\1""")
-_DRIVER = re.compile(r"""device\.driver\s*==\s*(["'])(?P<driver>[^"']+)\1""")
 
 
 def mechanisms(api: Connection, namespace: str) -> Mechanisms:
@@ -280,43 +278,17 @@ def allowed(
     return (answer.get("status") or {}).get("allowed") is True
 
 
-@dataclass(slots=True, kw_only=True)
-class _Class:
-    """A DeviceClass: the drivers that its selectors name, and what it stands for."""
-
-    name: str
-    drivers: set[str] = field(default_factory=set)
-    extended: str | None = None
-
-
 def _classes(api: Connection, notes: list[str]) -> tuple[dict[str, str] | None, dict[str, str]]:
-    """The class of each driver's whole devices, and their extended resources."""
+    """The class of each driver's whole devices, which has its name, and extended resources."""
     found: list[Object] = []
     with _forbidden() as denied, contextlib.suppress(NotFound):
         found = api.collect("/apis/resource.k8s.io/v1/deviceclasses")
     if denied:
         notes.append(f"{denied[0]}: DeviceClasses are taken to be called as their drivers are")
         return None, {}
-    known = [_class(one) for one in found]
-    chosen: dict[str, str] = {}
-    for one in sorted(known, key=lambda one: one.name):
-        for driver in one.drivers | {one.name}:
-            # Drivers call the class of their whole devices as themselves.
-            if driver == one.name or driver not in chosen:
-                chosen[driver] = one.name
-    return chosen, {one.name: one.extended for one in known if one.extended is not None}
-
-
-def _class(one: Object) -> _Class:
-    spec = one.get("spec") or {}
-    found = _Class(name=one["metadata"]["name"], extended=spec.get("extendedResourceName"))
-    for selector in spec.get("selectors") or ():
-        text = str((selector.get("cel") or {}).get("expression") or "")
-        if any(not match["type"].endswith("gpu") for match in _TYPE.finditer(text)):
-            # Parts of devices, such as MIG, or devices for virtual machines.
-            return _Class(name=found.name)
-        found.drivers |= {match["driver"] for match in _DRIVER.finditer(text)}
-    return found
+    names = [one["metadata"]["name"] for one in found]
+    extended = {name: (one.get("spec") or {}).get("extendedResourceName") for name, one in zip(names, found, strict=True)}
+    return {name: name for name in names}, {name: one for name, one in extended.items() if one}
 
 
 def _quotas(api: Connection, namespace: str, notes: list[str]) -> tuple[Mapping[str, Any], ...]:

@@ -8,25 +8,20 @@ nobody else, so whoever lists them looks at each (`oddity`) and goes on without 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from arena_topo.errors import ClusterError
 from arena_topo.escaping import brief
-
-_Shape = Any
-"""A type; a dict of the shapes under keys; a list of one shape; or `_Map` of texts to texts."""
-
-
-class _Map:
-    """Texts by texts, as labels are."""
-
+from arena_topo.topology import decoding
 
 _ENDED = {"exitCode": int, "reason": str, "message": str, "signal": int}
-_STATE = {"running": {}, "waiting": {"reason": str, "message": str}, "terminated": _ENDED}
+_STATE = {"running": dict, "waiting": {"reason": str, "message": str}, "terminated": _ENDED}
 _CONTAINER = {
     "name": str,
     "env": [{"name": str}],
-    "resources": {"limits": {}, "requests": {}},
+    "resources": {"limits": dict, "requests": dict},
 }
 _CONTAINER_STATUS = {"name": str, "state": _STATE, "lastState": _STATE, "restartCount": int}
 _REQUIRED = {
@@ -41,13 +36,14 @@ _POD_SPEC = {
     "restartPolicy": str,
     "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _REQUIRED}},
     "schedulingGates": [{"name": str}],
-    "schedulingGroup": {},
+    "schedulingGroup": dict,
     "resourceClaims": [{"name": str}],
     "volumes": [{"name": str, "configMap": {"name": str}}],
 }
-_META = {"labels": _Map, "annotations": _Map}
+_TEXTS = dict[str, str]
+_META = {"labels": _TEXTS, "annotations": _TEXTS}
 _REPLICAS = {"replicas": int, "template": {"metadata": _META, "spec": _POD_SPEC}}
-_KNOWN: dict[str, _Shape] = {
+_READ = {
     "apiVersion": str,
     "kind": str,
     "metadata": {
@@ -61,10 +57,10 @@ _KNOWN: dict[str, _Shape] = {
     "spec": {
         **_POD_SPEC,
         **_REPLICAS,
-        "runPolicy": {},
+        "runPolicy": dict,
         # Of a node, a service, a DeviceClass.
         "taints": [{"key": str, "value": str, "effect": str}],
-        "ports": [{}],
+        "ports": [dict],
         "selectors": [{"cel": {"expression": str}}],
         "extendedResourceName": str,
         "mpiReplicaSpecs": {"Launcher": _REPLICAS, "Worker": _REPLICAS},
@@ -82,16 +78,16 @@ _KNOWN: dict[str, _Shape] = {
         # Of a Deployment, a service, a node, a quota.
         "readyReplicas": int,
         "loadBalancer": {"ingress": [{"ip": str, "hostname": str}]},
-        "capacity": {},
-        "allocatable": {},
-        "hard": {},
-        "used": {},
+        "capacity": dict,
+        "allocatable": dict,
+        "hard": dict,
+        "used": dict,
         # Of reviews.
         "userInfo": {"username": str},
     },
     # Of an event, a PriorityClass.
     "involvedObject": {"kind": str, "name": str, "uid": str},
-    "series": {},
+    "series": dict,
     "type": str,
     "reason": str,
     "message": str,
@@ -104,13 +100,25 @@ _KNOWN: dict[str, _Shape] = {
 """What is read of MPIJobs (all three versions), pods and all others; the names of their fields
 differ where they do."""
 
-_TYPES = {str: "text", int: "number"}
+
+def typed(shape: Any) -> Any:
+    """The type of a shape: a type, a dict of the shapes under keys, or a list of one shape."""
+    if isinstance(shape, list):
+        return list[typed(shape[0])]  # type: ignore[misc]
+    if not isinstance(shape, dict):
+        return shape
+    # What may be absent may be null too.
+    fields = {key: typed(below) | None for key, below in shape.items()}
+    return TypedDict("object", fields, total=False)  # type: ignore[operator]
+
+
+_TYPE = typed(_READ)
 
 
 def oddity(one: Any) -> str | None:
-    """What is wrong with an object: `status.conditions is no list`; None if nothing is.
+    """What is wrong with an object: `status.conditions: expected a list, got a text`; else None.
 
-    What may be absent may be null too; only `metadata.name` must be there.
+    Only `metadata.name` must be there.
     """
     meta = one.get("metadata") if isinstance(one, Mapping) else None
     if not isinstance(meta, Mapping) or not meta.get("name"):
@@ -118,9 +126,13 @@ def oddity(one: Any) -> str | None:
     return misfit(one)
 
 
-def misfit(one: Any) -> str | None:
+def misfit(one: Any, kind: Any = _TYPE) -> str | None:
     """What is wrong with an answer that need not have a name, such as a review."""
-    return _odd(one, _KNOWN, "")
+    try:
+        msgspec.convert(one, kind)
+    except (ValueError, RecursionError) as error:
+        return ": ".join(filter(None, decoding.misfit(error)))
+    return None
 
 
 def sound(one: dict[str, Any], kind: type[ClusterError] = ClusterError) -> dict[str, Any]:
@@ -163,30 +175,3 @@ def bare(one: dict[str, Any]) -> dict[str, Any]:
     kept = ("name", "namespace", "uid", "creationTimestamp")
     meta = one["metadata"]
     return {"metadata": {key: meta[key] for key in kept if isinstance(meta.get(key), str)}}
-
-
-def _odd(value: Any, shape: _Shape, path: str) -> str | None:
-    """What is wrong with a value that is not null."""
-    if isinstance(shape, dict):
-        return _odd_fields(value, shape, path)
-    if isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{path} is no list"
-        if isinstance(shape[0], dict) and not all(isinstance(item, dict) for item in value):
-            return f"{path} is no list of objects"
-        return next((odd for item in value if (odd := _odd(item, shape[0], path))), None)
-    if shape is _Map:
-        good = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-        return None if good else f"{path} is no map of texts"
-    good = isinstance(value, shape) and not isinstance(value, bool)
-    return None if good else f"{path} is no {_TYPES[shape]}"
-
-
-def _odd_fields(value: Any, shape: dict[str, _Shape], path: str) -> str | None:
-    if not isinstance(value, dict):
-        return f"{path} is no object"
-    for key, below in shape.items():
-        said = value.get(key)
-        if said is not None and (odd := _odd(said, below, f"{path}.{key}" if path else key)):
-            return odd
-    return None
