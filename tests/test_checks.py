@@ -119,12 +119,10 @@ def test_where_all_is_in_order_nothing_needs_to_be_done(check):
         "operator": ["ok"],
         "controller": ["ok"],
         "placement policy": ["ok"],
-        "gang scheduler": ["ok"],
         "topology": ["ok"],
         "topology nodes": ["ok"],
         "pod security": ["ok"],
         "rights to submit": ["ok"],
-        "rights to list data": ["ok"],
         "rights to attach": ["ok"],
         "rights to place": ["ok"],
     }
@@ -351,33 +349,6 @@ def test_of_many_nodes_that_are_set_up_by_halves_the_last_are_named_together(
     assert found["topology nodes"][-1] == ("warn", said, "arena-topo nodes list")
 
 
-def test_a_gang_scheduler_is_named(check, api):
-    api.unserved -= {"podgroups.scheduling.x-k8s.io"}
-    _code, found, _err = check()
-    assert found["gang scheduler"] == [
-        ("ok", "scheduler-plugins or Koordinator (scheduling.x-k8s.io)", None)
-    ]
-
-
-UNKNOWN = "kube-scheduler serves PodGroups as v1alpha3, arena-topo writes v1beta1 and v1alpha2"
-
-
-@pytest.mark.parametrize(
-    ("served", "finding"),
-    [
-        (("v1alpha2",), ("ok", "kube-scheduler (scheduling.k8s.io/v1alpha2)", None)),
-        (("v1beta1", "v1alpha3"), ("ok", "kube-scheduler (scheduling.k8s.io/v1beta1)", None)),
-        (("v1alpha3",), ("warn", f"{UNKNOWN}: --gang-scheduling does nothing here", None)),
-    ],
-    ids=["1.36", "1.37", "unknown"],
-)
-def test_the_version_of_the_schedulers_own_gangs_is_named(check, api, served, finding):
-    api.unserved -= {"podgroups.scheduling.k8s.io"}
-    api.gangs = served
-    _code, found, _err = check()
-    assert found["gang scheduler"] == [finding]
-
-
 @pytest.mark.usefixtures("api")
 def test_a_namespace_that_is_not_there_fails(check):
     code, found, _err = check("-n", "nowhere")
@@ -446,18 +417,8 @@ def test_a_submitter_with_a_controller_passes(check, limited):
     assert code == 0
 
 
-def test_what_lists_data_and_what_runs_commands_in_pods_is_told_apart(check, limited):
+def test_what_submits_and_what_runs_commands_in_pods_is_told_apart(check, limited):
     _code, found, _err = check()
-    assert found["rights to list data"] == [
-        (
-            "warn",
-            "not allowed to list persistentvolumeclaims: data list shows nothing",
-            (
-                "kubectl create rolebinding arena-topo-submitter -n team-a"
-                " --clusterrole=arena-topo-submitter --user=YOU"
-            ),
-        )
-    ]
     assert found["rights to attach"] == [
         (
             "warn",
@@ -470,7 +431,7 @@ def test_what_lists_data_and_what_runs_commands_in_pods_is_told_apart(check, lim
     ]
     bound(limited, install.SUBMITTER, "team-a")
     found = check()[1]
-    assert (found["rights to list data"][0][0], found["rights to attach"][0][0]) == ("ok", "warn")
+    assert (found["rights to submit"][0][0], found["rights to attach"][0][0]) == ("ok", "warn")
     bound(limited, install.ATTACH, "team-a")
     assert check()[1]["rights to attach"][0][0] == "ok"
 

@@ -594,7 +594,7 @@ def test_nothing_that_a_terminal_would_obey_is_in_a_note():
     assert found.notes == (
         "Node x\\x1b[31mred is ignored: no node can be called so",
         f"Node {'N' * 63}... (237 more characters) is ignored: no node can be called so",
-        "Pod without a name (object 3) is ignored: object missing required field metadata",
+        "Pod without a name is ignored: object missing required field metadata",
     )
 
 

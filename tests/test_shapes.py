@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,31 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
 )
 def test_the_field_that_makes_no_sense_is_named(one: Any, said: str):
     assert oddity(one) == said
+
+
+THREADS = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from arena_topo.engines.kubernetes.shapes import oddity
+
+together = threading.Barrier(8)
+
+def look():
+    together.wait()
+    for _ in range(500):
+        assert oddity({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "b"}]}}) is None
+
+threads = [threading.Thread(target=look) for _ in range(8)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+"""
+
+
+def test_threads_may_look_at_their_first_objects_at_the_same_time():
+    for _ in range(3):
+        assert subprocess.run([sys.executable, "-c", THREADS], check=False).returncode == 0
 
 
 # ---------------------------------------------------------------- commands

@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from arena_topo.admin.nodes import Use, standings
-from arena_topo.engines.kubernetes.admin import GANG_GROUPS, Administration
+from arena_topo.engines.kubernetes.admin import Administration
 from arena_topo.engines.kubernetes.mpijob import seconds
 from arena_topo.errors import AccessDenied, ArenaError, TimedOut, UsageError
-from arena_topo.manifests import MAP_FORMAT, POD_GROUPS, install
-from arena_topo.manifests.claims import SCHEDULING
+from arena_topo.manifests import MAP_FORMAT, install
 from arena_topo.manifests.install import (
     ATTACH,
     CLAIMS_POLICY,
@@ -212,22 +211,6 @@ class _Check:
                 _INSTALL,
             )
 
-    def gang(self) -> Iterator[_Judged]:
-        found = self.admin.gangs()
-        served = found.get(SCHEDULING, ())
-        written = next((one for one in POD_GROUPS if one in served), None)
-        if served and written is None:
-            yield _warn(
-                f"{GANG_GROUPS[SCHEDULING]} serves PodGroups as {', '.join(served)}, arena-topo"
-                f" writes {' and '.join(POD_GROUPS)}: --gang-scheduling does nothing here",
-                None,
-            )
-        elif found:
-            names = {one: f"{one}/{written}" if one == SCHEDULING else one for one in found}
-            yield _ok(", ".join(f"{GANG_GROUPS[one]} ({names[one]})" for one in found))
-        else:
-            yield _ok("none; arena-topo itself starts gangs whole, or not at all")
-
     # What is known of the nodes
 
     def topology(self) -> Iterator[_Judged]:
@@ -312,7 +295,7 @@ class _Check:
             yield _ok(f"{level or 'none'} in namespace {self.namespace}")
 
     def submitting(self) -> Iterator[_Judged]:
-        missing = [one for one in self._missing(SUBMITTER) if one.resource != _CLAIMS]
+        missing = self._missing(SUBMITTER)
         needed = [one for one in missing if one.resource == "mpijobs"]
         rest = [one for one in missing if one not in needed]
         if needed:
@@ -320,15 +303,7 @@ class _Check:
         if rest:
             yield _warn(f"not allowed to {_said(rest)}", self._grant(SUBMITTER))
         if not missing:
-            yield _ok(f"all that submit, get, logs and delete need in {self.namespace}")
-
-    def listing(self) -> Iterator[_Judged]:
-        missing = [one for one in self._missing(SUBMITTER) if one.resource == _CLAIMS]
-        if missing:
-            found = f"not allowed to {_said(missing)}: data list shows nothing"
-            yield _warn(found, self._grant(SUBMITTER))
-        else:
-            yield _ok(f"data list shows the claims of {self.namespace}")
+            yield _ok(f"all that submit, get, logs, delete and data list need in {self.namespace}")
 
     def attaching(self) -> Iterator[_Judged]:
         if missing := self._missing(ATTACH):
@@ -391,8 +366,6 @@ class _Check:
             )
 
 
-_CLAIMS = "persistentvolumeclaims"
-
 _PRESENT = frozenset({"", "apps", "batch", "kubeflow.org", "resource.k8s.io"})
 """Groups that matter on every cluster; rights on Kueue and PodGroups only where they are."""
 
@@ -411,12 +384,10 @@ def check(admin: Administration, namespace: str) -> Report:
         ("placement policy", work.placement),
         ("claims policy", work.claims),
         ("suspension", work.suspension),
-        ("gang scheduler", work.gang),
         ("topology", work.topology),
         ("topology nodes", work.nodes),
         ("pod security", work.security),
         ("rights to submit", work.submitting),
-        ("rights to list data", work.listing),
         ("rights to attach", work.attaching),
         ("rights to place", work.placing),
     )

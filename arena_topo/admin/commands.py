@@ -19,7 +19,7 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.detaching import coming_back
 from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, display, note, remark, say, show, spread, tell
+from arena_topo.cli.options import PROGRAM, Globals, display, remark, say, show, spread, tell
 from arena_topo.cli.terminal import columns
 from arena_topo.engines import opening
 from arena_topo.errors import UsageError

@@ -242,7 +242,7 @@ class Controller:
         self._due = -math.inf
         if self._withdrawn(view, leads):
             view = self.queue.read()
-        pods = self.queue.gangs((job.manifest for job in view.jobs), self._told_once)
+        pods = self.queue.gangs(job.manifest for job in view.jobs)
         now = self.queue.now()
         self._due = math.inf
         self._forget(view)

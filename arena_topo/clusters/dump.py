@@ -49,9 +49,9 @@ def read(paths: Sequence[str], *, status_of: StatusOf | None = None) -> Iterator
         if _START.search(data) is None:
             raise UsageError(f"{name}: the dump is empty", hint=_HINT)
         found = _of_json(name, data) if _is_json(data) else _of_yaml(name, data)
-        for at, (kind, one) in enumerate(found, start=1):
+        for kind, one in found:
             if kind is not None:
-                yield record(kind, one, at=at, status_of=status_of)
+                yield record(kind, one, status_of=status_of)
 
 
 def _is_json(data: bytearray) -> bool:

@@ -16,7 +16,6 @@ from arena_topo.topology import (
     NodeName,
     Tier,
     fabric,
-    natural,
 )
 from arena_topo.topology.fabric import FabricFile, Level
 from arena_topo.topology.models import MODELS
@@ -92,12 +91,7 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
     """For each level whose bandwidth nobody gave, what is known of it."""
     named = sorted(resources)
     more = ", ..." if named[1:] else ""
-    without = ""
-    if found.limits:
-        first = min(found.limits, key=natural)
-        others = len(found.limits) - 1
-        without = f" (node {first} and {others} others offer none)" if others else ""
-        without = without or f" (node {first} offers none)"
+    without = f" (without it: {len(found.limits)})" if found.limits else ""
     guesses: dict[str, str] = {}
     for name, rate in [
         (BEYOND, found.beyond),

@@ -105,8 +105,8 @@ class Reader:
         """Build the cluster as `cluster` does, and keep what it was made from."""
         found: dict[str, list[Any]] = defaultdict(list)
         unread: list[str] = []
-        for at, one in enumerate(objects, start=1):
-            known = read(one, at=at) if isinstance(one, Mapping) else one
+        for one in objects:
+            known = read(one) if isinstance(one, Mapping) else one
             if isinstance(known, Unread):
                 unread.append(str(known))
             elif known is not None:

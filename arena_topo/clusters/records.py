@@ -259,21 +259,16 @@ class ClaimRecord(Record, frozen=True, kw_only=True, gc=False):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that does not fit its type: what is wrong with it, and where.
-
-    `at` is its position among the objects that were read, from 1; 0 where that is not known.
-    """
+    """An object that does not fit its type: what is wrong with it, and where."""
 
     kind: ClassVar[str] = ""
 
     expected: str
     name: str
     why: str
-    at: int = 0
 
     def __str__(self) -> str:
-        place = f" (object {self.at})" if self.at else ""
-        return f"{self.expected} {self.name or f'without a name{place}'} is ignored: {self.why}"
+        return f"{self.expected} {self.name or 'without a name'} is ignored: {self.why}"
 
 
 # ---------------------------------------------------------------- reading
@@ -287,7 +282,6 @@ def record(
     kind: str,
     one: Object | msgspec.Raw | _Foreign,
     *,
-    at: int = 0,
     status_of: StatusOf | None = None,
 ) -> Record | Unread:
     """The record of an object of one of these `KINDS`; KeyError for another.
@@ -301,9 +295,9 @@ def record(
             told = msgspec.Raw(msgspec.json.encode(one))
         found = make(_DECODERS[kind].decode(told) if isinstance(told, msgspec.Raw) else told)
     except RecursionError:
-        return Unread(expected=kind, name=_name(told), why="it is nested too deeply", at=at)
+        return Unread(expected=kind, name=_name(told), why="it is nested too deeply")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return Unread(expected=kind, name=_name(told), why=misfit(error), at=at)
+        return Unread(expected=kind, name=_name(told), why=misfit(error))
     if status_of is None or not isinstance(found, PodRecord) or not (found.asks or found.claims):
         return found
     try:
@@ -313,10 +307,10 @@ def record(
     return msgspec.structs.replace(found, status=status)
 
 
-def read(one: Object, *, at: int = 0, status_of: StatusOf | None = None) -> Record | Unread | None:
+def read(one: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
     """The record of an object that says its kind itself; None where nobody reads that kind."""
     kind = known_kind(one.get("kind"), one.get("apiVersion"))
-    return None if kind is None else record(kind, one, at=at, status_of=status_of)
+    return None if kind is None else record(kind, one, status_of=status_of)
 
 
 def known_kind(kind: object, version: object) -> str | None:
@@ -364,12 +358,15 @@ class _Named(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
 
+_NAMED = msgspec.json.Decoder(_Named)
+
+
 def _name(one: msgspec.Raw | _Foreign | Object) -> str:
     """The name of an object that may be no object at all, on one line; empty where it has none."""
     name = getattr(getattr(one, "metadata", None), "name", None)
     if isinstance(one, msgspec.Raw):
         with suppress(ValueError, RecursionError):
-            name = (msgspec.json.decode(one, type=_Named).metadata or {}).get("name")
+            name = (_NAMED.decode(one).metadata or {}).get("name")
     return "" if name is None else brief(name if isinstance(name, str) else repr(name), 63)
 
 

@@ -254,8 +254,8 @@ def read_occupancy(
     pods: dict[str, list[PodRecord]] = defaultdict(list)
 
     def passing() -> Iterator[Record | Unread]:
-        for at, one in enumerate(objects, start=1):
-            known = read(one, at=at, status_of=pod_status) if isinstance(one, Mapping) else one
+        for one in objects:
+            known = read(one, status_of=pod_status) if isinstance(one, Mapping) else one
             if isinstance(known, NodeRecord):
                 # Of two of one name the first counts.
                 nodes.setdefault(known.name, known)

@@ -31,13 +31,6 @@ Object = dict[str, Any]
 _OPERATORS = ("mpi-operator", "training-operator")
 """What the images of the operators are called."""
 
-GANG_GROUPS = {
-    "scheduling.x-k8s.io": "scheduler-plugins or Koordinator",
-    "scheduling.volcano.sh": "Volcano",
-    "scheduling.k8s.io": "kube-scheduler",
-}
-"""Groups that have a PodGroup, and whose it is."""
-
 _MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 """In the order in which arena names them; the last is younger than arena's list."""
 
@@ -75,46 +68,29 @@ class Administration:
 
     def find(self, manifest: Manifest) -> Object | None:
         """The stored object of this kind and name; None if there is none, or no such kind."""
-        return self._maybe(f"{path_of(manifest)}/{part(manifest['metadata']['name'])}")
+        return self._api.find(f"{path_of(manifest)}/{part(manifest['metadata']['name'])}")
 
     def policy(self, name: str) -> Object | None:
         """A MutatingAdmissionPolicy; None if there is none, or if this cluster has no such kind."""
-        return self._maybe(f"{_POLICIES}/{name}")
+        return self._api.find(f"{_POLICIES}/{name}")
 
     def lease(self) -> Object | None:
         """The Lease that the controller at work renews; None where there is none."""
-        return self._maybe(lease.PATH)
+        return self._api.find(lease.PATH)
 
     def view(self) -> Object | None:
         """The ConfigMap cluster-view; None where nobody publishes one."""
-        return self._maybe(f"/api/v1/namespaces/{SYSTEM}/configmaps/{VIEW}")
+        return self._api.find(f"/api/v1/namespaces/{SYSTEM}/configmaps/{VIEW}")
 
     def namespace(self, name: str) -> Object | None:
         """A namespace; None if there is none."""
-        return self._maybe(f"/api/v1/namespaces/{part(name)}")
-
-    def _maybe(self, path: str) -> Object | None:
-        try:
-            return self._api.get(path)
-        except NotFound:
-            return None
+        return self._api.find(f"/api/v1/namespaces/{part(name)}")
 
     def served(self) -> tuple[str, ...]:
         """The versions of MPIJob that are served; none without an operator."""
-        return self._versions(GROUP, PLURAL)
-
-    def _versions(self, group: str, plural: str) -> tuple[str, ...]:
-        """The versions of a group that have a resource of this name."""
-        listed = self._maybe(f"/apis/{group}") or {}
+        listed = self._api.find(f"/apis/{GROUP}") or {}
         versions = [str(one.get("version")) for one in listed.get("versions") or ()]
-        return tuple(
-            one
-            for one in versions
-            if any(
-                each.get("name") == plural
-                for each in (self._maybe(f"/apis/{group}/{one}") or {}).get("resources") or ()
-            )
-        )
+        return tuple(one for one in versions if self._api.serves(GROUP, one, PLURAL))
 
     def operators(self) -> list[Object]:
         """The Deployments of all namespaces that run an MPI operator."""
@@ -126,11 +102,6 @@ class Administration:
             return {**one, "image": named[0]} if named else None
 
         return self._api.collect("/apis/apps/v1/deployments", keep)
-
-    def gangs(self) -> dict[str, tuple[str, ...]]:
-        """The groups of `GANG_GROUPS` that have a PodGroup here, and in which versions."""
-        found = {group: self._versions(group, "podgroups") for group in GANG_GROUPS}
-        return {group: versions for group, versions in found.items() if versions}
 
     def topologies(self, namespace: str) -> list[Object]:
         """The ConfigMaps of a namespace that publish the links of a node."""

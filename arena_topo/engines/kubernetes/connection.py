@@ -43,7 +43,7 @@ from arena_topo.engines.kubernetes.failures import (
 from arena_topo.engines.kubernetes.kubeconfig import Access, asked, provided, resolve
 from arena_topo.engines.kubernetes.shapes import misfit, nonsense, sound
 from arena_topo.engines.tidying import undisturbed
-from arena_topo.errors import ClusterError, TimedOut, UsageError
+from arena_topo.errors import ClusterError, NotFound, TimedOut, UsageError
 from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
@@ -210,6 +210,18 @@ class Connection:
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Read one object; ClusterError for what is none. Of other paths what the server says."""
         return self._json("GET", path, query)[0]
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """Read one object; None if there is none, or no such kind."""
+        try:
+            return self.get(path)
+        except NotFound:
+            return None
+
+    def serves(self, group: str, version: str, plural: str) -> bool:
+        """Whether there is a resource of this name in this version of a group."""
+        found = self.find(f"/apis/{group}/{version}") or {}
+        return any(one.get("name") == plural for one in found.get("resources") or ())
 
     def post(
         self, path: str, body: Mapping[str, Any], **query: str

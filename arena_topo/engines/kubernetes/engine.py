@@ -7,7 +7,6 @@ and `mpijob`'s to say, how the server is reached is `connection`'s.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -73,7 +72,8 @@ _INSTALL = (
     "an administrator installs a release of it: https://github.com/kubeflow/mpi-operator/releases"
 )
 _VIEWED = (
-    "or for the controller, whose configmap"
+    'ask for this rule in a ClusterRole: {apiGroups: [""], resources: ["nodes", "pods"],'
+    ' verbs: ["list"]}; or for the controller, whose configmap'
     f" {published.OWN_NAMESPACE}/{published.VIEW} says what is free without it"
 )
 
@@ -129,8 +129,6 @@ class KubernetesBackend:
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         try:
             answer, _ = self.api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
-        except NotFound:  # before Kubernetes 1.28
-            answer = {}
         except AccessDenied as error:
             if error.status != FORBIDDEN:
                 raise
@@ -145,16 +143,11 @@ class KubernetesBackend:
     def api_version(self) -> ApiVersion:
         """The best MPIJob version that is served; ClusterError if there is none."""
         if self._version is None:
-            self._version = self._discovered()
+            served = (one for one in ApiVersion if self.api.serves(GROUP, one, PLURAL))
+            self._version = next(served, None)
+        if self._version is None:
+            raise NoOperator(_NO_CRD, hint=_INSTALL)
         return self._version
-
-    def _discovered(self) -> ApiVersion:
-        for version in ApiVersion:
-            with contextlib.suppress(NotFound):
-                served = self.api.get(f"/apis/{GROUP}/{version}")
-                if any(one.get("name") == PLURAL for one in served.get("resources") or ()):
-                    return version
-        raise NoOperator(_NO_CRD, hint=_INSTALL)
 
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now.
@@ -174,11 +167,7 @@ class KubernetesBackend:
         seen = self._viewed() if error.status == FORBIDDEN else None
         if seen is None:
             if error.status == FORBIDDEN:
-                # Who may not list the first is to ask for both.
-                rule = re.sub(
-                    r'resources: \["\w+"\]', 'resources: ["nodes", "pods"]', error.hint or ""
-                )
-                error.hint = f"{rule}; {_VIEWED}"
+                error.hint = _VIEWED
             raise error
         return seen
 
@@ -187,9 +176,10 @@ class KubernetesBackend:
         from arena_topo.clusters import view  # noqa: PLC0415  for the few who need it
 
         path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}"
-        try:
-            found = self.api.get(path)
-        except (AccessDenied, NotFound):
+        found = None
+        with contextlib.suppress(AccessDenied):
+            found = self.api.find(path)
+        if found is None:
             return None
         seen = view.decode(found, now=self.api.now(), source=self._source)
         if self._options.fabric is None:
@@ -259,11 +249,7 @@ class KubernetesBackend:
 
     def has_node(self, name: str) -> bool:
         """Whether the cluster has a node of this name; AccessDenied for who may not get nodes."""
-        try:
-            self.api.get(f"/api/v1/nodes/{part(name)}")
-        except NotFound:
-            return False
-        return True
+        return self.api.find(f"/api/v1/nodes/{part(name)}") is not None
 
     def machines(self) -> tuple[Node, ...]:
         """The nodes, read once, whatever runs on them; none where they may not be listed."""
@@ -318,13 +304,13 @@ class KubernetesBackend:
 
     def mpijob(self, name: str, namespace: str) -> Object:
         """The MPIJob itself; NotFound if there is none, ClusterError if it makes no sense."""
-        try:
-            return stored_job(self.api.get(self.job_path(name, namespace)))
-        except NotFound as error:
+        found = self.api.find(self.job_path(name, namespace))
+        if found is None:
             raise NotFound(
                 f"Not found training job {name} in namespace {namespace},"
                 "please use 'arena submit' to create it."
-            ) from error
+            )
+        return stored_job(found)
 
     def facts(self, name: str, namespace: str) -> Facts:
         """All that explains a job, as far as it may be read; NotFound if there is no such job."""
@@ -400,19 +386,11 @@ class KubernetesBackend:
         version = self.api_version()
         space = f"/namespaces/{part(namespace)}" if namespace else ""
         selected = {"labelSelector": selector} if selector else {}
-        odds: dict[int, str] = {}
-
-        def keep(one: Object) -> Object:
-            odd = oddity(one)
-            if odd is None:
-                return one
-            # It must not hide the jobs of others.
-            kept = bare(one)
-            odds[id(kept)] = odd
-            return kept
-
         path = f"/apis/{GROUP}/{version}{space}/{PLURAL}"
-        mpijobs = self.api.collect(path, keep, judged=True, **selected)
+        listed = self.api.collect(path, judged=True, **selected)
+        odds = list(map(oddity, listed))
+        # One that makes no sense must not hide the jobs of others.
+        mpijobs = [bare(one) if odd else one for one, odd in zip(listed, odds, strict=True)]
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
 
         names = {one["metadata"]["name"] for one in mpijobs}
@@ -431,11 +409,11 @@ class KubernetesBackend:
             for label in version.traits.job_labels:
                 gather(label, label)
         found = []
-        for mpijob in mpijobs:
+        for mpijob, odd in zip(mpijobs, odds, strict=True):
             meta = mpijob["metadata"]
             labelled = pods.get((meta.get("namespace", ""), meta["name"]), {}).values()
             status = job_status(mpijob, [pod for pod in labelled if belongs(pod, mpijob)])
-            if odd := odds.get(id(mpijob)):
+            if odd:
                 status = replace(status, reason=f"what is written of it makes no sense: {odd}")
             found.append(status)
         return tuple(sorted(found, key=lambda one: (-one.created, one.namespace, one.name)))

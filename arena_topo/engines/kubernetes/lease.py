@@ -44,9 +44,8 @@ class Lease:
         """Take or renew the Lease; False while another one has it."""
         if self._mine is not None and self._put(self._mine):
             return True
-        try:
-            found = self._api.get(PATH)
-        except NotFound:
+        found = self._api.find(PATH)
+        if found is None:
             return self._created()
         spec = found.get("spec") or {}
         revision = found["metadata"]["resourceVersion"]

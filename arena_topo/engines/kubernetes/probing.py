@@ -8,6 +8,7 @@ passes through admission and stores nothing; what comes back shows what was done
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ from arena_topo.manifests import (
     Manifest,
     Mechanisms,
 )
+from arena_topo.manifests.templates import template_folder
 from arena_topo.manifests.versions import INDEX_LABEL, JOB_LABEL
 
 Object = dict[str, Any]
@@ -84,43 +86,19 @@ def probe(labels: Mapping[str, str]) -> Manifest:
 
     Its few resources are there for namespaces whose quotas want every pod to say some.
     """
-    small = {"cpu": "10m", "memory": "16Mi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            # Another one each time: a name in use would be refused before admission.
-            "name": f"arena-topo-probe-{secrets.token_hex(4)}",
-            "labels": {
-                JOB_LABEL: "arena-topo-probe",
-                "training.kubeflow.org/job-role": "worker",
-                INDEX_LABEL: "0",
-                **labels,
-            },
-            "annotations": {FORMAT: "v1", MAP: f"{_NODE}/{_GROUP}"},
+    pod: Manifest = json.loads((template_folder() / "probe.json").read_bytes())
+    pod["metadata"] = {
+        # Another one each time: a name in use would be refused before admission.
+        "name": f"arena-topo-probe-{secrets.token_hex(4)}",
+        "labels": {
+            JOB_LABEL: "arena-topo-probe",
+            "training.kubeflow.org/job-role": "worker",
+            INDEX_LABEL: "0",
+            **labels,
         },
-        "spec": {
-            "schedulingGates": [{"name": GATE}],
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 65534,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": "probe",
-                    "image": "arena-topo/probe:v1",
-                    "resources": {"requests": small, "limits": small},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                }
-            ],
-        },
+        "annotations": {FORMAT: "v1", MAP: f"{_NODE}/{_GROUP}"},
     }
+    return pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,9 +217,8 @@ def _pod_groups(api: Connection) -> str:
     from arena_topo.manifests.claims import SCHEDULING  # noqa: PLC0415  only where it is read
 
     for version in POD_GROUPS:
-        with _forbidden(), contextlib.suppress(NotFound):
-            served = api.get(f"/apis/{SCHEDULING}/{version}")
-            if any(one.get("name") == "podgroups" for one in served.get("resources") or ()):
+        with _forbidden():
+            if api.serves(SCHEDULING, version, "podgroups"):
                 return version
     return ""
 
@@ -286,9 +263,9 @@ def _classes(api: Connection, notes: list[str]) -> tuple[dict[str, str] | None, 
     if denied:
         notes.append(f"{denied[0]}: DeviceClasses are taken to be called as their drivers are")
         return None, {}
-    names = [one["metadata"]["name"] for one in found]
-    extended = {name: (one.get("spec") or {}).get("extendedResourceName") for name, one in zip(names, found, strict=True)}
-    return {name: name for name in names}, {name: one for name, one in extended.items() if one}
+    specs = {one["metadata"]["name"]: one.get("spec") or {} for one in found}
+    extended = {name: str(spec.get("extendedResourceName") or "") for name, spec in specs.items()}
+    return {name: name for name in specs}, {name: one for name, one in extended.items() if one}
 
 
 def _quotas(api: Connection, namespace: str, notes: list[str]) -> tuple[Mapping[str, Any], ...]:

@@ -71,7 +71,7 @@ class Reports:
 
     def read(self) -> Object | None:
         """What is written there now; None if nothing is."""
-        self._stored = _fetched(self._api, f"{self._path}/{self._name}")
+        self._stored = _whole(self._api.find(f"{self._path}/{self._name}"))
         return self._stored
 
     def write(self, report: Report, observed_at: float) -> None:
@@ -159,9 +159,8 @@ def _attempts(what: str) -> Iterator[int]:
 def _write(api: Connection, machine: Machine, query: dict[str, str]) -> Publication:
     own = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
     # What the node's agent keeps is believed first, so bandwidths belong there.
-    found = (
-        _fetched(api, f"{own}/{published.object_name(machine.name)}") if machine.measured else None
-    )
+    name = published.object_name(machine.name)
+    found = _whole(api.find(f"{own}/{name}")) if machine.measured else None
     found = found or _existing(api, machine.name)
     if found is None:
         manifest = published.config_map(machine, machine.everything)
@@ -181,14 +180,12 @@ def _check(api: Connection, machine: Machine) -> None:
     name = machine.name
     if not is_subdomain(name):
         raise UsageError(f"{name!r} is not a name that a node can have")
-    try:
-        found = api.get(f"/api/v1/nodes/{name}")
-    except NotFound as error:
+    found = api.find(f"/api/v1/nodes/{name}")
+    if found is None:
         raise NotFound(
             f"there is no node {name} in this cluster",
-            why=error.message,
             hint="kubectl get nodes lists them; name one: arena-topo topology publish NODE",
-        ) from error
+        )
     seen = observed.cluster([{**found, "kind": "Node"}], source="").nodes
     has = len(seen[0].machine.gpus) if seen else 0
     if has != len(machine.gpus):
@@ -204,16 +201,10 @@ def _check(api: Connection, machine: Machine) -> None:
         )
 
 
-def _fetched(api: Connection, path: str) -> Object | None:
-    """A ConfigMap; None if there is none."""
-    try:
-        return _whole(api.get(path))
-    except NotFound:
-        return None
-
-
-def _whole(found: Object) -> Object:
+def _whole(found: Object | None) -> Object | None:
     """A ConfigMap with its version and kind, which items of a list do not say."""
+    if found is None:
+        return None
     return {**found, "apiVersion": "v1", "kind": "ConfigMap", "data": found.get("data") or {}}
 
 
@@ -221,7 +212,7 @@ def _existing(api: Connection, node: str) -> Object | None:
     """The ConfigMap that readers find for the node, else one of our name; None without either."""
     selector = f"{published.SCHEDULE_LABEL}=topology,{published.NODE_LABEL}={node}"
     found = api.collect(_PATH, labelSelector=selector)
-    return _whole(found[0]) if found else _fetched(api, f"{_PATH}/{published.object_name(node)}")
+    return _whole(found[0] if found else api.find(f"{_PATH}/{published.object_name(node)}"))
 
 
 def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int:

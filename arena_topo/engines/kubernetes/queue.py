@@ -7,13 +7,14 @@ round, so exactly one of their authors yields (`gang.protocol`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters.queues import suspended, suspender
@@ -37,7 +38,6 @@ from arena_topo.engines.kubernetes.writing import (
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
-from arena_topo.notes import Alert
 from arena_topo.topology import Cluster, published
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class Queue(Writer):
         self._priorities: dict[str, int] | None = None
         self._cache: Cache | None = None
         self._last: tuple[int, Snapshot] | None = None
-        self._launchers: dict[str, str | None] = {}
+        # The controller of an object never changes.
+        self._controller = lru_cache(maxsize=4096)(self._controller_of)
         self._published: tuple[Cluster, str] | None = None
         self._mirrored: list[list[Object] | ArenaError] | None = None
 
@@ -187,9 +188,7 @@ class Queue(Writer):
 
         return see
 
-    def gangs(
-        self, jobs: Iterable[Mapping[str, Any]], tell: Callable[[str], None] = lambda _: None
-    ) -> Mapping[tuple[str, str], list[Object]]:
+    def gangs(self, jobs: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], list[Object]]:
         """The pods that these MPIJobs control, by namespace and name of the job.
 
         A pod that only carries the name of a job in its labels is not among them. Where they are
@@ -197,41 +196,26 @@ class Queue(Writer):
         """
         known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
-        before, self._launchers = self._launchers, {}
-        denied: list[AccessDenied] = []
-
-        def controller_uid(namespace: str, owner: Mapping[str, Any]) -> str | None:
-            """Who controls the batch Job that owns a launcher; None where nobody can tell."""
-            uid = str(owner.get("uid"))
-            if uid in before:
-                self._launchers[uid] = before[uid]
-            elif uid not in self._launchers and not denied and owner.get("kind") == "Job":
-                try:
-                    self._launchers[uid] = self._controller_of(namespace, owner)
-                except AccessDenied as error:
-                    denied.append(error)
-            return self._launchers.get(uid)
-
         for pod in self._gang_pods():
             meta = pod["metadata"]
             key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
-            if key in known and belongs(pod, known[key], partial(controller_uid, key[0])):
+
+            def controller_uid(owner: Mapping[str, Any], namespace: str = key[0]) -> str | None:
+                name, uid = str(owner.get("name")), str(owner.get("uid"))
+                return self._controller(namespace, name, uid) if owner["kind"] == "Job" else None
+
+            if key in known and belongs(pod, known[key], controller_uid):
                 found[key].append(pod)
-        if denied:
-            why = f"{denied[0].message}: launchers that are left on machines which do not"
-            hint = "`arena-topo install` prints the role that lets the controller look"
-            tell(Alert(f"{why} answer stay there; {hint}"))
         return found
 
-    def _controller_of(self, namespace: str, owner: Mapping[str, Any]) -> str | None:
-        """The uid of the controller of a batch Job, which never changes; None without one."""
-        path = f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(str(owner['name']))}"
-        try:
-            job = self._api.get(path)
-        except NotFound:
-            return None
-        controller = controller_of(job) if job["metadata"].get("uid") == owner.get("uid") else None
-        return None if controller is None else str(controller["uid"])
+    def _controller_of(self, namespace: str, name: str, uid: str) -> str | None:
+        """The uid of the controller of a batch Job; None without one, or where nobody may look."""
+        path = f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(name)}"
+        with contextlib.suppress(AccessDenied):
+            job = self._api.find(path)
+            if job is not None and job["metadata"].get("uid") == uid:
+                return (controller_of(job) or {}).get("uid")
+        return None
 
     def _gang_pods(self) -> list[Object]:
         """All pods that carry the name of a job."""
@@ -246,9 +230,8 @@ class Queue(Writer):
 
     def unavailable(self, node: str) -> str | None:
         """Why no pod can be placed on a node now, in a word; None if that is possible."""
-        try:
-            found = self._api.get(f"/api/v1/nodes/{part(node)}")
-        except NotFound:
+        found = self._api.find(f"/api/v1/nodes/{part(node)}")
+        if found is None:
             return "gone"
         return self._engine.seen([record("Node", found)], []).nodes[0].unavailable
 
@@ -364,8 +347,7 @@ class Queue(Writer):
         doubts = 0
         for attempt in itertools.count():
             try:
-                answer = self._api.patch(path, patch)
-                return self._taken_in(stored_job(answer, Unreadable))
+                return stored_job(self._api.patch(path, patch), Unreadable)
             except NotFound:
                 return None
             except ClusterError as error:
@@ -387,12 +369,6 @@ class Queue(Writer):
             time.sleep(random.uniform(0, longest))  # noqa: S311  no secret
         raise AssertionError("the last attempt returns or raises")
 
-    def _taken_in(self, stored: Manifest) -> Manifest:
-        """The same job; the cache need not wait for the event of our own write."""
-        if self._cache is not None:
-            self._cache.put("MPIJob", stored)
-        return stored
-
     def _applied(
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
     ) -> Manifest | None:
@@ -406,10 +382,8 @@ class Queue(Writer):
 
     def get(self, namespace: str, name: str) -> Manifest | None:
         """One MPIJob; None if there is none."""
-        try:
-            return stored_job(self._api.get(self._engine.job_path(name, namespace)))
-        except NotFound:
-            return None
+        found = self._api.find(self._engine.job_path(name, namespace))
+        return None if found is None else stored_job(found)
 
     def pods(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The pods of a job."""

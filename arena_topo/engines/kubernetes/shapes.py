@@ -102,13 +102,20 @@ differ where they do."""
 
 
 def typed(shape: Any) -> Any:
+    """The type of a shape, ready for threads: msgspec makes what it knows of one at first use."""
+    found = _type(shape)
+    msgspec.convert({}, found)
+    return found
+
+
+def _type(shape: Any) -> Any:
     """The type of a shape: a type, a dict of the shapes under keys, or a list of one shape."""
     if isinstance(shape, list):
-        return list[typed(shape[0])]  # type: ignore[misc]
+        return list[_type(shape[0])]  # type: ignore[misc]
     if not isinstance(shape, dict):
         return shape
     # What may be absent may be null too.
-    fields = {key: typed(below) | None for key, below in shape.items()}
+    fields = {key: _type(below) | None for key, below in shape.items()}
     return TypedDict("object", fields, total=False)  # type: ignore[operator]
 
 

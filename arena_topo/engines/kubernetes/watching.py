@@ -83,15 +83,6 @@ class Watch:
         with self._lock:
             return self._error or [one for _, one in self._items.values()]
 
-    def put(self, thing: Mapping[str, Any]) -> None:
-        """Take in an object as its own write has left it, unless the watch is ahead of that."""
-        with self._lock:
-            ahead = self._error is None and _later(_revision(thing), self.revision)
-            if ahead and self._take(thing):
-                # The event of this write will change nothing more, and wake nobody.
-                self.version += 1
-                self._changed()
-
     def _run(self) -> None:
         errors = brief = 0
         while not self._stop.is_set():
@@ -245,12 +236,6 @@ class Cache:
         for one in self._watches:
             one.ready.wait()
         return [(one.source, one.answer()) for one in self._watches]
-
-    def put(self, kind: str, thing: Mapping[str, Any]) -> None:
-        """Take in an object of a kind as its own write has left it."""
-        for one in self._watches:
-            if one.source.kind == kind:
-                one.put(thing)
 
     def revisions(self) -> list[tuple[str, str]]:
         """The path of each list that is known, and the last revision that was taken in."""

@@ -72,12 +72,8 @@ class Writer:
             raise
 
     def _renew(self, one: Manifest, job: Object, path: str) -> None:
-        try:
-            left = self._api.get(path)
-        except NotFound:
-            self._create_owned(one, job)
-            return
-        if is_owned(left, job):
+        left = self._api.find(path)
+        if left is not None and is_owned(left, job):
             if left.get("spec") == one.get("spec"):
                 return
             self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
@@ -87,9 +83,7 @@ class Writer:
     def _gone(self, path: str) -> None:
         """Wait for an object to go: a claim that was in use keeps a finalizer for a moment."""
         for _ in range(_LOOKS):
-            try:
-                self._api.get(path)
-            except NotFound:
+            if self._api.find(path) is None:
                 return
             time.sleep(_PAUSE)
 
@@ -121,10 +115,7 @@ class Writer:
         found: list[Manifest | None] = []
         for one in plan.objects:
             path = f"{path_of(one, plan.namespace)}/{part(one['metadata']['name'])}"
-            try:
-                there: Manifest | None = self._api.get(path)
-            except NotFound:
-                there = None
+            there = self._api.find(path)
             job = found[0] if found else there
             if job is None:
                 return (None,) * len(plan.objects)
@@ -205,9 +196,10 @@ class Writer:
         """Take back a job of which nobody knows whether it was made; else say that it may be."""
         try:
             with self._api.grace():
-                there = stored_job(self._api.get(f"{path}/{first['metadata']['name']}"))
-        except NotFound:
-            return
+                found = self._api.find(f"{path}/{first['metadata']['name']}")
+            if found is None:
+                return
+            there = stored_job(found)
         except ArenaError:
             there = {"metadata": {**first["metadata"], "namespace": path.split("/")[-2]}}
         else:
@@ -219,16 +211,14 @@ class Writer:
         """Refuse a priority class that does not exist: the operator could make no pods."""
         if not name or name in self._classes:
             return
-        try:
-            self._api.get(f"/apis/scheduling.k8s.io/v1/priorityclasses/{part(name)}")
-        except AccessDenied:
-            # Whoever may not look may still use it.
-            pass
-        except NotFound as error:
-            raise InvalidJob(
-                f"the priority {name} doesn't exist. Please check with `kubectl get pc` to get a"
-                " valid priority"
-            ) from error
+        path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{part(name)}"
+        # Whoever may not look may still use it.
+        with contextlib.suppress(AccessDenied):
+            if self._api.find(path) is None:
+                raise InvalidJob(
+                    f"the priority {name} doesn't exist. Please check with `kubectl get pc` to get"
+                    " a valid priority"
+                )
         self._classes.add(name)
 
     def _unserved(self, plan: Plan, error: NotFound) -> ArenaError:
@@ -304,9 +294,8 @@ class Writer:
 
     def _clear(self, path: str, job: Object) -> bool:
         """Delete what an earlier job of this name has left; False if it is somebody else's."""
-        try:
-            left = self._api.get(path)
-        except NotFound:
+        left = self._api.find(path)
+        if left is None:
             return True
         if not is_namesakes(left, job):
             return False
@@ -365,13 +354,9 @@ def part(name: str) -> str:
 
 def missing(api: Connection, mpijob: Mapping[str, Any]) -> tuple[str, ...]:
     """The ConfigMaps that the pods of a job mount, and that are not there."""
-    space, found = part(mpijob["metadata"]["namespace"]), []
-    for name in config_maps(dict(mpijob)):
-        try:
-            api.get(f"/api/v1/namespaces/{space}/configmaps/{part(name)}")
-        except NotFound:
-            found.append(name)
-    return tuple(found)
+    path = f"/api/v1/namespaces/{part(mpijob['metadata']['namespace'])}/configmaps"
+    names = config_maps(dict(mpijob))
+    return tuple(name for name in names if api.find(f"{path}/{part(name)}") is None)
 
 
 def arenas(name: str) -> str:
