@@ -30,7 +30,6 @@ from arena_topo.names import is_label_value
 
 if TYPE_CHECKING:
     from arena_topo.engines import Backend
-    from arena_topo.engines.kubernetes.admin import Administration
 
 
 _NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False), NODES]
@@ -161,7 +160,7 @@ def install(
 def _remove(everywhere: Globals, output_format: Output) -> None:
     from arena_topo.admin import install as removing  # noqa: PLC0415 - the verbs load late
 
-    found = removing.removal(_admin(engine(everywhere)))
+    found = removing.removal(opening.administration(engine(everywhere)))
     if found.marked:
         say(
             f"note: {len(found.marked)} nodes keep their label and taint for topology jobs:"
@@ -193,7 +192,7 @@ def check(
       check bert
     """
     backend = engine(everywhere)
-    admin = _admin(backend)
+    admin = opening.administration(backend)
     namespace = namespace_of(everywhere, backend)
     if job:
         _inspect(job, namespace, backend, output_format)
@@ -269,7 +268,7 @@ def _dedicate(
     done = nodes.dedicate(
         names,
         nodes.Use(use),
-        _admin(engine(everywhere)),
+        opening.administration(engine(everywhere)),
         ack=ack,
         force=force,
         dry_run=dry_run,
@@ -289,16 +288,11 @@ def nodes_list(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) 
     from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
-    found = nodes.standings(_admin(engine(everywhere)).nodes())
+    found = nodes.standings(opening.administration(engine(everywhere)).nodes())
     if output_format is Output.WIDE:
         display(shown.standings(found))
     else:
         show(document(shown.standings_value(found), output_format))
-
-
-def _admin(backend: Backend) -> Administration:
-    """The cluster that jobs go to; UsageError where that is this machine."""
-    return opening.administration(backend)
 
 
 @spread

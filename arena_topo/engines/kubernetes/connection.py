@@ -43,7 +43,7 @@ from arena_topo.engines.kubernetes.failures import (
 from arena_topo.engines.kubernetes.kubeconfig import Access, asked, provided, resolve
 from arena_topo.engines.kubernetes.shapes import misfit, nonsense, sound
 from arena_topo.engines.tidying import undisturbed
-from arena_topo.errors import ClusterError, NotFound, TimedOut, UsageError
+from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut, UsageError
 from arena_topo.numbers import whole
 
 if TYPE_CHECKING:
@@ -217,6 +217,13 @@ class Connection:
             return self.get(path)
         except NotFound:
             return None
+
+    def permitted(self, path: str, keep: Keep | None = None) -> list[dict[str, Any]]:
+        """What `collect` returns; nothing where that may not be listed, or is not served."""
+        try:
+            return self.collect(path, keep)
+        except (AccessDenied, NotFound):
+            return []
 
     def serves(self, group: str, version: str, plural: str) -> bool:
         """Whether there is a resource of this name in this version of a group."""

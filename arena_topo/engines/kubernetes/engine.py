@@ -387,7 +387,7 @@ class KubernetesBackend:
         space = f"/namespaces/{part(namespace)}" if namespace else ""
         selected = {"labelSelector": selector} if selector else {}
         path = f"/apis/{GROUP}/{version}{space}/{PLURAL}"
-        listed = self.api.collect(path, judged=True, **selected)
+        listed = self.api.collect(path, None, judged=True, **selected)
         odds = list(map(oddity, listed))
         # One that makes no sense must not hide the jobs of others.
         mpijobs = [bare(one) if odd else one for one, odd in zip(listed, odds, strict=True)]

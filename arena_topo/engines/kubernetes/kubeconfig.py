@@ -281,7 +281,7 @@ class _Kubeconfig:
             self.current = self.current or document.get("current-context") or ""
             for kind, entries in kinds.items():
                 for index, one in enumerate(document.get(f"{kind}s") or ()):
-                    if not (name := one.get("name")):
+                    if (name := one.get("name")) is None:
                         raise UsageError(f"{path}: {kind}s[{index}].name is missing")
                     entries.setdefault(name, _Entry(kind, name, one.get(kind) or {}, path))
 

@@ -329,10 +329,7 @@ class Queue(Writer):
             return one if is_owned(one, stored) else None
 
         path = f"/apis/resource.k8s.io/v1/namespaces/{part(meta['namespace'])}/resourceclaims"
-        try:
-            return self._api.collect(path, keep)
-        except (AccessDenied, NotFound):
-            return []
+        return self._api.permitted(path, keep)
 
     def change(
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
@@ -419,18 +416,11 @@ class Queue(Writer):
             return one if is_about(one, name=name, created=created, uids=uids) else None
 
         path = f"/api/v1/namespaces/{part(meta['namespace'])}/events"
-        try:
-            found = self._api.collect(path, keep)
-        except AccessDenied:
-            return []
-        return sorted(found, key=when)
+        return sorted(self._api.permitted(path, keep), key=when)
 
     def quotas(self, namespace: str) -> list[Manifest]:
         """The ResourceQuotas of a namespace; none where they may not be read."""
-        try:
-            return self._api.collect(f"/api/v1/namespaces/{part(namespace)}/resourcequotas")
-        except (AccessDenied, NotFound):
-            return []
+        return self._api.permitted(f"/api/v1/namespaces/{part(namespace)}/resourcequotas")
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """What makes placements hold in a namespace."""

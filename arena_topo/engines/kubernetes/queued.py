@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
 
 from arena_topo.clusters.queues import suspended, suspender
+from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines.kubernetes.mpijob import job_of_pod, started, time_limit
 from arena_topo.engines.kubernetes.shapes import oddity
 from arena_topo.manifests import FORMAT, INCOMPLETE, MAP, RECORDED, STATE, TRIES, Manifest
 from arena_topo.numbers import whole
 from arena_topo.topology import Cluster, published
-
-if TYPE_CHECKING:
-    from arena_topo.clusters.records import ClaimRecord, JobRecord, PodRecord, Record, Unread
 
 Object = Mapping[str, Any]
 
@@ -85,13 +83,13 @@ class Snapshot:
         return self.see(
             one
             for one in self.objects
-            if not (_is_job(one) and one.key in without)
+            if not (isinstance(one, JobRecord) and one.key in without)
             and (pods or _job_of_pod(one) not in without)
         )
 
     def pods(self) -> Iterator[PodRecord]:
         """All pods of the cluster that could be read."""
-        return filter(_is_pod, self.objects)
+        return (one for one in self.objects if isinstance(one, PodRecord))
 
     def emptied(self) -> Cluster:
         """What would be free if all jobs of arena-topo had ended."""
@@ -105,28 +103,15 @@ class Snapshot:
 
 def _job_of_pod(one: Record | Unread) -> tuple[str, str] | None:
     """The job (namespace, name) that a pod which arena-topo placed belongs to, by its name."""
-    return (one.namespace, job_of_pod(one.name)) if _is_pod(one) and one.ours else None
+    if isinstance(one, PodRecord) and one.ours:
+        return one.namespace, job_of_pod(one.name)
+    return None
 
 
 def _is_ours(one: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
-    if _is_claim(one):
+    if isinstance(one, ClaimRecord):
         return one.belongs(pods)
-    return _is_job(one) or (_is_pod(one) and one.ours)
-
-
-# Whoever only looks at jobs does not load what decodes records.
-
-
-def _is_pod(one: Record | Unread) -> TypeGuard[PodRecord]:
-    return one.kind == "Pod"
-
-
-def _is_job(one: Record | Unread) -> TypeGuard[JobRecord]:
-    return one.kind == "MPIJob"
-
-
-def _is_claim(one: Record | Unread) -> TypeGuard[ClaimRecord]:
-    return one.kind == "ResourceClaim"
+    return isinstance(one, JobRecord) or (isinstance(one, PodRecord) and one.ours)
 
 
 def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
