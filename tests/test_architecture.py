@@ -144,11 +144,11 @@ def _of_a_job(one: ast.AST) -> str | None:
 
 BARE: set[str] = set()
 """What a command loads that asks nobody: nothing of all that."""
-SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"}
-"""What asks a server: a kubeconfig is YAML."""
 DECODING = {"msgspec", "typing_extensions"}
-"""What reads thousands of objects."""
-OBSERVING = SERVER | DECODING | {"arena_topo.clusters.observed"}
+"""What checks what others wrote."""
+SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"} | DECODING
+"""What asks a server: a kubeconfig is YAML."""
+OBSERVING = SERVER | {"arena_topo.clusters.observed"}
 """What says which GPUs are free, and what they are good for."""
 PLACING = OBSERVING | {
     "arena_topo.solver",
@@ -166,9 +166,9 @@ LOADS = {
     "submit mpi --name=other --image=i --gpus=1 --dry-run": SUBMITTING,
     "plan mpi --name=other --image=i --gpus=1 --workers=2 --gputopology": SUBMITTING,
     "plan mpi --state={state} --name=other --image=i --gpus=1 --gputopology": (
-        SUBMITTING - SERVER | {"yaml"}
+        SUBMITTING - SERVER | {"yaml"} | DECODING
     ),
-    "get placed": SERVER | DECODING,
+    "get placed": SERVER,
     "why placed": PLACING - {"arena_topo.clusters.observed"},
     "list": SERVER,
     "list --backend=local": DECODING | {"arena_topo.solver"},
@@ -196,7 +196,7 @@ LOADS = {
     "controller --once": PLACING | {"arena_topo.admin.controller"},
     "data list": SERVER,
     "whoami": SERVER,
-    "config view": {"yaml"},
+    "config view": {"yaml"} | DECODING,
     "config schema": BARE,
     "options": BARE,
     "version": BARE,
