@@ -188,7 +188,7 @@ LOADS = {
     "topology publish node-0 --preset=dgx-1-v100 --dry-run": {"yaml"} | DECODING,
     "forecast node-0": OBSERVING,
     "forecast hgx-h100 --nodes=2": BARE | DECODING,
-    "check": OBSERVING | {"jinja2", "arena_topo.solver"},
+    "check": OBSERVING | {"jinja2"},
     "install --image=registry.example/i@sha256:{zeros}": {"jinja2"},
     "nodes topology node-0 --dry-run": SERVER,
     "nodes default node-0 --dry-run": SERVER,
