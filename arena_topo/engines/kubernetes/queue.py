@@ -59,7 +59,7 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 errors.NewGenericServerResponse for 422)."""
 
 _LIFE = 60.0
-"""Seconds after which a Lease or a view that nobody renewed says that nobody is at work."""
+"""Seconds after which a Lease that nobody renewed says that nobody is at work."""
 
 
 class Queue(Writer):
@@ -427,25 +427,13 @@ class Queue(Writer):
         return self._engine.mechanisms(namespace)
 
     def watched(self) -> bool:
-        """Whether a controller is at work: its Lease is renewed; else, by the view it publishes."""
-        try:
-            found = self._api.get(lease.PATH)
-        except ArenaError:
-            return self._is_fresh(self._viewed())
-        spec = found.get("spec") or {}
+        """Whether a controller is at work: its Lease is renewed."""
+        spec: Object = {}
+        with contextlib.suppress(ArenaError):
+            spec = (self._api.find(lease.PATH) or {}).get("spec") or {}
+        at = moment(spec.get("renewTime"))
         # One that was stopped in good order has given its Lease back.
-        return bool(spec.get("holderIdentity")) and self._is_fresh(spec.get("renewTime"))
-
-    def _viewed(self) -> str | None:
-        path = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps/{published.VIEW}"
-        try:
-            return (self._api.get(path).get("data") or {}).get("observedAt")
-        except ArenaError:
-            return None
-
-    def _is_fresh(self, said: str | None) -> bool:
-        at = moment(said)
-        return at is not None and self.now() - at < _LIFE
+        return bool(spec.get("holderIdentity")) and at is not None and self.now() - at < _LIFE
 
 
 def _records(jobs: Iterable[Object | Record | Unread]) -> list[Record | Unread]:
