@@ -43,7 +43,7 @@ def test_applying_the_same_again_changes_nothing_and_kubectl_diff_says_so(cluste
     said = cluster.kubectl("apply", "--server-side", "-f", "-", text=text)
     assert all(line.endswith("serverside-applied") for line in said.splitlines())
     assert generations(cluster, text) == before
-    assert cluster.kubectl("diff", "-f", "-", text=text) == ""
+    assert cluster.kubectl("diff", "--server-side", "-f", "-", text=text) == ""
 
 
 def test_the_check_of_a_cluster_finds_all_that_was_installed(cluster: Real):
