@@ -47,7 +47,6 @@ def told(report: Report) -> str:
     """A report as text, all of it."""
     lines = [f"{report.lines} lines, {report.torn} torn"]
     lines += [f"version {version}" for version in report.versions]
-    lines += [f"driver {version}" for version in report.drivers]
     for one in report.communicators:
         certain = "" if one.certain else ", not certain"
         lines.append(f"communicator {one.name or 'without a name'} of {one.size}{certain}")
@@ -63,19 +62,16 @@ def told(report: Report) -> str:
             for channel, ranks in one.rings.items()
         ]
         lines += [
-            f"  search {found.pattern} {found.channels} {found.inside}/{found.between}"
-            for found in one.searches
+            f"  search {found.channels} {found.inside}/{found.between}" for found in one.searches
         ]
         lines += [f"  {connection(found)}" for found in one.connections]
     lines += [f"unplaced {report.unplaced}"] if report.unplaced else []
     for host in report.hosts:
         lines.append(f"host {host.name or '?'}{' no ib' if host.no_ib else ''}")
-        lines += [f"  bootstrap {interface} {address}" for interface, address in host.bootstrap]
+        lines += [f"  bootstrap {interface}" for interface in host.bootstrap]
         lines += [f"  network {network}" for network in host.networks]
-        lines += [
-            f"  {it.network} {it.index} {it.name} {it.port} {it.layer}" for it in host.devices
-        ]
-        lines += [f"  plugin {plugin}" for plugin in host.plugins]
+        lines += [f"  card {card}" for card in host.cards]
+        lines += [f"  socket {interface}" for interface in host.sockets]
     lines += [f"set {one.name}={one.value} on {len(one.hosts)}" for one in report.settings]
     lines += [
         f"{'WARN' if one.warning else 'INFO'} {one.cause} x{one.count} at {one.where}: {one.text}"
@@ -202,7 +198,7 @@ def test_tags_and_stamps_before_a_line_do_not_hide_it(before: str) -> None:
 
 
 def test_lines_that_are_mixed_up_in_one_or_cut_are_counted_and_not_used() -> None:
-    known = f"{OTHER}cudaDriverVersion 12020"
+    known = f"{OTHER}Connected all rings"
     first = f"{PREFIX}Channel 00/0 : 3[3] -> 2[2] via P2P/CUMEM"
     second = f"{OTHER}Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct"
     report = read(f"{known}\n{first} {second}\n{PREFIX}Channel 00/0 : 3[3] -> {second}")
@@ -358,10 +354,7 @@ def test_network_cards_have_names_those_joined_into_one_as_well() -> None:
         f"{PREFIX}NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]={{[1] mlx5_1:1/RoCE, [2] mlx5_2:1/RoCE}} "
         f"[RO]; OOB eth0:10.0.0.1<0>"
     ).hosts
-    assert [(one.index, one.name, one.layer) for one in host.devices] == [
-        (0, "mlx5_0", "IB"),
-        (1, "mlx5_1+mlx5_2", None),
-    ]
+    assert [*host.cards] == ["mlx5_0:1", "mlx5_1:1", "mlx5_2:1"]
 
 
 @pytest.mark.parametrize(

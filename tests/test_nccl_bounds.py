@@ -76,10 +76,11 @@ def test_complaints_over_the_bound_are_counted_and_not_kept() -> None:
 
 
 def test_ranks_over_the_bound_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_RANKS", 10)
+    monkeypatch.setattr(reading, "MOST_FACTS", 80)
     report = read("\n".join(via_of(rank) for rank in range(30)))
-    assert sum(len(one.ranks) for one in report.communicators) == 10
-    assert (report.dropped, report.unplaced) == (20, 0)
+    # A rank counts for eight facts, and its connection for one: that of the ninth has no room.
+    assert sum(len(one.ranks) for one in report.communicators) == 9
+    assert (report.dropped, report.unplaced) == (22, 0)
     monkeypatch.setattr(reading, "MOST_OF_PROCESS", 4)
     lines = [start(rank, 99, f"{rank:x}", pid=0) for rank in range(9)]
     assert (len(read("\n".join(lines)).communicators), read("\n".join(lines)).dropped) == (4, 5)

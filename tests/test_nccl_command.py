@@ -301,21 +301,20 @@ def test_as_long_as_a_rank_is_silent_nothing_is_enough(looks: Looks):
     assert not any(looks.at(float(now)) for now in range(2, 60))
 
 
-def test_a_look_that_takes_long_is_not_taken_again_at_once(
-    looks: Looks, monkeypatch: pytest.MonkeyPatch
-):
+def test_nothing_is_looked_at_while_lines_come(looks: Looks, monkeypatch: pytest.MonkeyPatch):
+    lines = [*made(2, ["a"]), *joined(2, "P2P/CUMEM")]
     begun: list[float] = []
 
-    def slow(reader: Reader) -> Report:
+    def counted(reader: Reader) -> Report:
         begun.append(looks.now)
-        looks.now += 2.0
         return report(reader)
 
     report = Reader.report
-    monkeypatch.setattr(Reader, "report", slow)
-    for now in (1.0, 4.0, 10.0, 22.0, 24.0):
-        looks.at(now)
-    assert begun == [1.0, 24.0]
+    monkeypatch.setattr(Reader, "report", counted)
+    for at, line in enumerate(lines):
+        looks.at(at / 2, [line])
+    assert begun == []
+    assert looks.at(len(lines) / 2 + 1)
 
 
 @pytest.mark.usefixtures("world")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,7 @@ from arena_topo.forecast import Asked
 from arena_topo.job import PodShape
 from arena_topo.nccl import Cause
 from arena_topo.nccl.causes import Advice, advice_for, advice_on
-from arena_topo.nccl.measured import Table, TableReader, from_json
+from arena_topo.nccl.measured import Table, tables_in
 from arena_topo.nccl.reading import Reader
 from arena_topo.numbers import whole
 from arena_topo.topology import (
@@ -239,18 +238,12 @@ def _text(source: str, shown: str) -> str:
 
 def _table(text: str, found: Forecast, shown: str) -> Table:
     """The last table of an all-reduce in a log, if it is of as many GPUs as the forecast."""
-    tables = _tables(text)
+    tables = tables_in(text)
     if not tables:
         raise UsageError(f"{shown}: this is no output of nccl-tests", hint=_MAKE)
-    fitting = [table for table in tables if table.operation == "all_reduce"]
-    if not fitting:
-        measured = tables[-1].operation or "an unknown operation"
-        raise UsageError(f"{shown}: {measured} was measured, not all_reduce", hint=_MAKE)
-    table = fitting[-1]
-    if table.mixed:
-        raise UsageError(
-            f"{shown}: several tests wrote at once, so their rows cannot be told apart"
-        )
+    table = next((one for one in reversed(tables) if one.operation == "all_reduce"), tables[-1])
+    if table.other is not None:
+        raise UsageError(f"{shown}: {table.other}", hint=_MAKE)
     # Builds without MPI list one device in JSON, whatever their number.
     ranks, nodes = len(table.ranks), len({one.host for one in table.ranks})
     if ranks > 1 and ranks != found.ranks:
@@ -259,19 +252,6 @@ def _table(text: str, found: Forecast, shown: str) -> Table:
             hint=f"--nodes {nodes} --gpus {ranks // nodes}" if ranks % nodes == 0 else None,
         )
     return table
-
-
-def _tables(text: str) -> list[Table]:
-    if text.lstrip()[:1] != "{":
-        reader = TableReader()
-        reader.feed_all(text.splitlines())
-        return [table for table in reader.tables() if table.rows]
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    table = from_json(value) if isinstance(value, dict) else None
-    return [table] if table else []
 
 
 _USUAL = {
@@ -289,8 +269,7 @@ _USUAL = {
 def _causes(text: str, found: Estimate) -> tuple[Advice, ...]:
     """What NCCL itself complains of in the log, else what usually is the cause."""
     reader = Reader()
-    for line in text.splitlines():
-        reader.feed(line, "", ends=True)
+    reader.feed_all(text.splitlines())
     advice = [advice_on(one.text) for one in reader.report().complaints]
     if own := tuple(dict.fromkeys(one for one in advice if one is not None)):
         return own

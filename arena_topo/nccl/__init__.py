@@ -33,6 +33,16 @@ class Connection:
     gdr: bool | None = None
     line: str = field(default="", compare=False)
 
+    @property
+    def writer(self) -> int:
+        """The rank that says it."""
+        return self.target if self.side == "receive" else self.source
+
+    @property
+    def other(self) -> int:
+        """The rank at its other end."""
+        return self.source if self.side == "receive" else self.target
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
@@ -65,13 +75,12 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What NCCL's graph search settled on (`Pattern` lines, NCCL_DEBUG_SUBSYS=GRAPH).
+    """The rings that NCCL's graph search settled on (`Pattern` lines, NCCL_DEBUG_SUBSYS=GRAPH).
 
-    `pattern` is ring, tree and so on; `inside` and `between` the worst links it counted on within a
-    machine and to the network (NVL, PIX, PHB, SYS ...).
+    `inside` and `between` are the worst links it counted on within a machine and to the network
+    (NVL, PIX, PHB, SYS ...).
     """
 
-    pattern: str
     channels: int
     inside: str
     between: str
@@ -128,35 +137,20 @@ class Communicator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """A network device that NCCL may use on a host: its index in `via NET/.../INDEX`.
-
-    `name` is mlx5_0, eth0 or, for several joined into one, mlx5_0+mlx5_1. `layer` is IB or RoCE.
-    """
-
-    network: str
-    index: int
-    name: str
-    port: int | None = None
-    layer: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What NCCL chose and found on a host, as its processes said (they may differ: all are kept).
+    """What NCCL chose and found on a host, as its processes said (they may differ: all count).
 
-    `bootstrap` are (interface, address) of the rendezvous, `networks` the networks in use (IB,
-    Socket, AWS Libfabric), `plugins` the lines of network plugins, each once. `lines` are the first
-    that name each interface, `no_ib` the one that says "No device found".
+    Each maps names to the first line that says them: `bootstrap` the interfaces of the rendezvous,
+    `networks` what is in use (IB, Socket, AWS Libfabric), `sockets` the interfaces of TCP, `cards`
+    the ports of InfiniBand and RoCE (mlx5_0:1), `no_ib` that there is no such card.
     """
 
     name: str
-    bootstrap: tuple[tuple[str, str], ...] = ()
-    networks: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
-    plugins: tuple[str, ...] = ()
-    no_ib: str = ""
-    lines: Mapping[str, str] = field(default_factory=dict, compare=False)
+    bootstrap: Mapping[str, str] = field(default_factory=dict)
+    networks: Mapping[str, str] = field(default_factory=dict)
+    sockets: Mapping[str, str] = field(default_factory=dict)
+    cards: Mapping[str, str] = field(default_factory=dict)
+    no_ib: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,13 +210,12 @@ class Report:
     """What was read.
 
     `lines` lines were NCCL's, `torn` of them cut or mixed up with others and not used. `versions`
-    are NCCL's ("2.18.3+cuda12.2"), `drivers` CUDA's driver versions as NCCL prints them (12020).
+    are NCCL's ("2.18.3+cuda12.2").
     `unplaced` counts connections of which no line tells the communicator, `dropped` what was over
     the bound on memory.
     """
 
     versions: tuple[str, ...] = ()
-    drivers: tuple[int, ...] = ()
     communicators: tuple[Communicator, ...] = ()
     hosts: tuple[Host, ...] = ()
     settings: tuple[Setting, ...] = ()

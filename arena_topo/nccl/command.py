@@ -22,8 +22,7 @@ from arena_topo.joblogs.notices import Note
 from arena_topo.nccl import Report, view
 from arena_topo.nccl.comparison import Planned, promised
 from arena_topo.nccl.findings import Comparison, compare, named
-from arena_topo.nccl.measured import Table, TableReader
-from arena_topo.nccl.measured_bandwidth import reached
+from arena_topo.nccl.measured import Table, TableReader, reached
 from arena_topo.nccl.reading import Reader
 
 _PIECE = 65_536
@@ -36,12 +35,6 @@ connect when they first need it, after "Init COMPLETE" (src/init.cc, runtimeConn
 _PATIENCE = 10.0
 """Seconds without a new line after which all is shown although one of several communicators has
 begun and not got done: if it hangs, somebody wants to see that."""
-
-_LOOKS = 0.5
-"""Seconds between two looks at what has been read so far."""
-
-_SHARE = 10
-"""How many times as long as a look took it is until the next one: a large job's takes seconds."""
 
 
 def of_files(names: Sequence[str], *, as_json: bool) -> None:
@@ -104,7 +97,9 @@ def of_job(
 
     def tell(note: Note) -> None:
         waits.hide()
-        _told(note)
+        # Pods that come and go are of no interest here; what goes wrong is.
+        if note.warns or note.turn is None:
+            (warn if note.warns else remark)(note.text)
 
     everyone = asked.instance is None and asked.only is None
     asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
@@ -130,17 +125,12 @@ def of_job(
     status = lines.status or (known[0] if known else None)
     report = reader.report()
     if not table:
-        _refuse_silence(report, f"the logs of {name}", _how_to_ask(name, namespace, status))
-    planned: Planned | None = None
-    unplanned = "the job is not there any more"
-    if status is not None:
-        unplanned = "it was not placed by topology (submit with --gputopology)"
-        if status.forecast is not None:
-            cluster = None
-            # Without the links of the machines there is less to compare.
-            with suppress(ArenaError):
-                cluster = backend.cluster()
-            planned = promised(status, slots_of(status.forecast, status), cluster)
+        # How to have NCCL say what it does, and how to wait for that where it may still come.
+        wait = f"; {PROGRAM} logs -f {name} -n {namespace} --nccl waits for it"
+        hint = "submit with --nccl-debug"
+        living = status is not None and not status.phase.over
+        _refuse_silence(report, f"the logs of {name}", hint + (wait if living else ""))
+    planned, unplanned = _plan_of(backend, status)
     found = compare(report, planned)
     if table:
         _show_table(tests.tables(), found, as_json=as_json)
@@ -149,52 +139,50 @@ def of_job(
     return lines.status if lines.end is follow.End.JOB else None
 
 
+def _plan_of(backend: Backend, status: JobStatus | None) -> tuple[Planned | None, str]:
+    """What the placement of a job promised, and why it is not known."""
+    if status is None:
+        return None, "the job is not there any more"
+    unplanned = "it was not placed by topology (submit with --gputopology)"
+    if status.forecast is None:
+        return None, unplanned
+    cluster = None
+    # Without the links of the machines there is less to compare.
+    with suppress(ArenaError):
+        cluster = backend.cluster()
+    return promised(status, slots_of(status.forecast, status), cluster), unplanned
+
+
 class _Progress:
-    """Whether NCCL has connected, looked at now and then."""
+    """Whether NCCL has connected, looked at whenever no line of it came for a while."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._changed = time.monotonic()
-        self._next = self._changed + _LOOKS
         self._lines = 0
+        self._wait = _SETTLED
         self.left = ""
         """In a few words what is missing; empty before NCCL speaks."""
 
     def connected(self) -> bool:
         """Whether all ranks have, and nothing has come for a while."""
         now = time.monotonic()
-        if now < self._next:
+        if self._reader.lines != self._lines:
+            self._lines, self._changed, self._wait = self._reader.lines, now, _SETTLED
+        if not self._lines or now - self._changed < self._wait:
             return False
         report = self._reader.report()
-        done = time.monotonic()
-        self._next = done + max(_LOOKS, _SHARE * (done - now))
-        if report.lines != self._lines:
-            self._lines, self._changed = report.lines, now
         main = report.largest
         absent = () if main is None else (*main.missing, *main.incomplete)
-        if report.lines:
-            self.left = f"waits: NCCL connects {named(absent) if absent else 'the ranks'}"
-        if main is None or absent:
-            return False
+        self.left = f"waits: NCCL connects {named(absent) if absent else 'the ranks'}"
         joined = report.unplaced or any(one.connections for one in report.communicators)
-        begun = any(one.incomplete for one in report.communicators if one.size is not None)
         # One rank has nobody to connect to.
-        return bool(joined or main.size == 1) and now - self._changed >= (
-            _PATIENCE if begun else _SETTLED
-        )
-
-
-def _told(note: Note) -> None:
-    """Pods that come and go are of no interest here; what goes wrong is."""
-    if note.warns or note.turn is None:
-        (warn if note.warns else remark)(note.text)
-
-
-def _how_to_ask(job: str, namespace: str, status: JobStatus | None) -> str:
-    """How to have NCCL say what it does, and how to wait for that where it may still come."""
-    if status is None or status.phase.over:
-        return "submit with --nccl-debug"
-    return f"submit with --nccl-debug; {PROGRAM} logs -f {job} -n {namespace} --nccl waits for it"
+        if main is None or absent or not (joined or main.size == 1):
+            self._wait = float("inf")
+            return False
+        begun = any(one.incomplete for one in report.communicators if one.size is not None)
+        self._wait = _PATIENCE if begun else _SETTLED
+        return now - self._changed >= self._wait
 
 
 def _refuse_silence(report: Report, where: str, hint: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from arena_topo.engines import JobStatus
-from arena_topo.manifests import Guarantee
+from arena_topo.manifests import Forecast, Guarantee
 from arena_topo.nccl import Communicator, Report
 from arena_topo.topology import Cluster, LinkKind, Machine, natural
 
@@ -49,22 +49,12 @@ class WorkerSlot:
 class Planned:
     """What a placement promised: workers in order, `slots` ranks on each.
 
-    Bandwidths are GB/s (None: of one GPU, or not recorded): `usable`, in a range from `low` to
-    `high`, is what the pods get, `bandwidth` what joined ones would. `tier` is what joins the
-    nodes. `exact`: the workers have the very GPUs that were planned; `emulated`: there are none.
     `machines` are by node, where they are known.
     """
 
+    forecast: Forecast
     workers: tuple[WorkerSlot, ...]
     slots: int
-    bandwidth: float | None = None
-    usable: float | None = None
-    low: float | None = None
-    high: float | None = None
-    regime: str | None = None
-    tier: str | None = None
-    exact: bool = True
-    emulated: bool = False
     machines: Mapping[str, Machine] = field(default_factory=dict)
 
     @property
@@ -77,6 +67,11 @@ class Planned:
         """How many nodes they should be on."""
         return len({slot.node for slot in self.workers})
 
+    @property
+    def exact(self) -> bool:
+        """Whether the workers have the very GPUs that were planned."""
+        return self.forecast.guarantee == Guarantee.GPUS
+
 
 def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> Planned | None:
     """What the placement that is recorded on a job promised; None for a job without one.
@@ -88,6 +83,7 @@ def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> P
         return None
     pods = {one.worker: one.name for one in status.instances if one.worker is not None}
     return Planned(
+        forecast=forecast,
         workers=tuple(
             WorkerSlot(
                 worker=index,
@@ -98,14 +94,6 @@ def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> P
             for index, node, gpus in forecast.workers
         ),
         slots=slots,
-        bandwidth=forecast.bus_bandwidth,
-        usable=forecast.usable,
-        low=forecast.low,
-        high=forecast.high,
-        regime=forecast.regime,
-        tier=forecast.tier,
-        exact=forecast.guarantee == Guarantee.GPUS,
-        emulated=forecast.emulated,
         machines={str(one.name): one.machine for one in (cluster.nodes if cluster else ())},
     )
 
@@ -166,10 +154,10 @@ class Observed:
             if here.worker == there.worker:
                 return Place.POD
             return Place.NODE if here.node == there.node else Place.NODES
-        first, second = (self.ranks.get(rank) for rank in pair)
-        if first is None or second is None or not first.host or not second.host:
+        first, second = (self.ranks[rank].host if rank in self.ranks else "" for rank in pair)
+        if not first or not second:
             return Place.UNKNOWN
-        return Place.HOST if first.host == second.host else Place.HOSTS
+        return Place.HOST if first == second else Place.HOSTS
 
     def pairs(self, place: Place) -> dict[str, list[Pair]]:
         """Pairs of ranks that are so to each other, by each transport that joins them."""
@@ -180,22 +168,19 @@ class Observed:
                     found.setdefault(kind, []).append(pair)
         return found
 
-    def nvlink(self, pair: Pair) -> bool | None:
-        """Whether the plan has two ranks of one node on GPUs joined by NVLink; None: not known."""
+    def nvlink(self, pair: Pair) -> bool:
+        """Whether the plan has two ranks of one node on GPUs joined by NVLink, as far as known."""
         here, there = (self.workers.get(rank) for rank in pair)
-        plan = self.planned
-        if plan is None or here is None or there is None or here.node != there.node:
-            return None
-        machine = plan.machines.get(here.node)
+        if self.planned is None or here is None or there is None or here.node != there.node:
+            return False
+        machine = self.planned.machines.get(here.node)
         if machine is None:
-            return None
-        first, second = (self._gpu(rank, plan) for rank in pair)
+            return False
+        first, second = (self._gpu(rank, self.planned) for rank in pair)
         if first is None or second is None or first == second:
-            kinds = {link.kind is LinkKind.NVLINK for row in machine.links for link in row if link}
-            return kinds.pop() if len(kinds) == 1 else None
-        if max(first, second) >= len(machine.gpus):
-            return None
-        return machine.link(first, second).kind is LinkKind.NVLINK
+            return {link.kind for row in machine.links for link in row if link} == {LinkKind.NVLINK}
+        known = max(first, second) < len(machine.gpus)
+        return known and machine.link(first, second).kind is LinkKind.NVLINK
 
     def _gpu(self, rank: int, plan: Planned) -> int | None:
         """The GPU that was planned for a rank: workers hand out theirs in order, rank by rank."""
@@ -204,18 +189,9 @@ class Observed:
         at = ranks.index(rank) if len(ranks) == plan.slots else rank % plan.slots
         return slot.gpus[at] if plan.exact and at < len(slot.gpus) else None
 
-    def asked(self, *names: str) -> tuple[str, ...]:
-        """The names of those of these variables that are set; `0` and nothing turn a thing off."""
-        return tuple(
-            name
-            for name in names
-            if name in self.settings
-            and (self.settings[name].value not in {"", "0"} or name.endswith("_LEVEL"))
-        )
-
-    def value(self, name: str) -> str | None:
-        """What NCCL says that the environment sets a variable to; None where it says nothing."""
-        return self.settings[name].value if name in self.settings else None
+    def value(self, name: str) -> str:
+        """To what NCCL says that the environment sets a variable; empty where it says nothing."""
+        return self.settings[name].value if name in self.settings else ""
 
     def set_by(self, *names: str) -> tuple[str, ...]:
         """The lines that say to what the environment sets these variables."""

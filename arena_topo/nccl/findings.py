@@ -7,15 +7,15 @@ source (src/transport.cc, src/transport/, src/graph/paths.cc, getHostHash in src
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from arena_topo.bandwidth import BETWEEN_HOSTS, Regime
 from arena_topo.joblogs.view import spans
 from arena_topo.manifests import estimates
-from arena_topo.nccl import Cause, Communicator, Connection, Host, Report, causes
+from arena_topo.nccl import Cause, Communicator, Report, causes
 from arena_topo.nccl.comparison import Observed, Pair, Place, Planned
 from arena_topo.topology import UNKNOWN_NETWORK
 
@@ -44,9 +44,8 @@ class Finding:
     """One thing that is not as planned, or costs bandwidth.
 
     `planned` is None where the plan says nothing of it; `foretold`: the plan itself has counted
-    with it. `cause` is None where the lines do not show it; `explained` is False where nobody asks
-    for it. `lines` are those it rests on. `hosts` and `ranks` of a warning are who wrote it, as far
-    as that is certain.
+    with it. `cause` is None where the lines do not show it. `lines` are those it rests on. `hosts`
+    and `ranks` of a warning are who wrote it, as far as that is certain.
     """
 
     kind: Kind
@@ -57,7 +56,6 @@ class Finding:
     pairs: tuple[Pair, ...] = ()
     ranks: tuple[int, ...] = ()
     cause: str | None = None
-    explained: bool = True
     hint: str | None = None
     lines: tuple[str, ...] = ()
 
@@ -88,14 +86,10 @@ _Why = tuple[str | None, str, tuple[str, ...]]
 _LOCAL_INTERFACES = ("lo", "docker", "virbr", "veth", "br-", "cni", "flannel", "cbr")
 """How interfaces begin that lead to no other machine, or only through a bridge on this one."""
 
-_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)")
-"""What aws-ofi-nccl says (src/nccl_ofi_net.c): efa is RDMA, tcp and sockets are not."""
-
-_FAILED = re.compile(r"returned|Failed|No plugin|Could not")
-"""What a network plugin says that is not used."""
-
 _NVLINKS = {"NVL", "NVB", "C2C", "LOC"}
 """Words of NCCL's paths that go over NVLink alone (src/graph/topo.h, PATH_NVL and its like)."""
+
+_FUSED = "--pod-shape fused makes one pod of the workers of a node"
 
 
 def compare(report: Report, planned: Planned | None) -> Comparison:
@@ -105,9 +99,7 @@ def compare(report: Report, planned: Planned | None) -> Comparison:
     """
     seen = Observed(report, planned)
     found = [
-        *_inside_pods(seen),
-        *_between_pods(seen),
-        *_between_nodes(seen),
+        *_transports(seen),
         *_links(seen),
         *_gpu_direct(seen),
         *_interfaces(seen),
@@ -122,13 +114,19 @@ def compare(report: Report, planned: Planned | None) -> Comparison:
 # ---------------------------------------------------------------- transports
 
 
-def _inside_pods(seen: Observed) -> Iterator[Finding]:
-    for kind, pairs in seen.pairs(Place.POD).items():
-        linked = [pair for pair in pairs if seen.nvlink(pair)]
-        # Over PCIe NCCL goes through shared memory of itself where the way is long.
-        odd = pairs if kind.startswith("NET") else linked
-        if kind.startswith("P2P") or not odd:
-            continue
+def _transports(seen: Observed) -> Iterator[Finding]:
+    """What joins the ranks of a pod, of a node and of nodes, where it is not what should."""
+    for place, of in ((Place.POD, _in_pod), (Place.NODE, _between_pods), (Place.NODES, _nodes)):
+        for kind, pairs in seen.pairs(place).items():
+            if seen.planned is not None:
+                yield from of(seen, seen.planned, kind, pairs)
+
+
+def _in_pod(seen: Observed, _plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
+    linked = [pair for pair in pairs if seen.nvlink(pair)]
+    # Over PCIe NCCL goes through shared memory of itself where the way is long.
+    odd = pairs if kind.startswith("NET") else linked
+    if odd and not kind.startswith("P2P"):
         cause, hint, lines = _why_staged(seen, kind, odd)
         yield Finding(
             kind=Kind.TRANSPORT,
@@ -141,12 +139,85 @@ def _inside_pods(seen: Observed) -> Iterator[Finding]:
         )
 
 
+def _between_pods(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
+    if kind.startswith("P2P"):
+        return
+    linked = [pair for pair in pairs if seen.nvlink(pair)]
+    hosts = [seen.host(rank) for rank in pairs[0]]
+    shared = "NCCL_HOSTID" in seen.settings
+    why: _Why = None, _FUSED, (seen.via(pairs[0], kind),)
+    if kind == "SHM":
+        why = _why_staged(seen, kind, pairs)
+        if why[0] is None:
+            why = None, "use --pod-shape fused: GPUs of one pod see each other", why[2]
+    elif shared:
+        hint = "look whether the pods have the same /dev/shm, or use --pod-shape fused"
+        why = None, hint, (*why[2], *seen.set_by("NCCL_HOSTID"))
+    elif hosts[0] != hosts[1]:
+        cause = (
+            "the pods have host names of their own, and NCCL takes each name for a machine"
+            f" ({', '.join(hosts)})"
+        )
+        why = cause, f"{_FUSED}; --pod-shape shared lets pods share what NCCL needs", why[2]
+    yield Finding(
+        kind=Kind.TRANSPORT,
+        planned="NVLink" if linked else "one node",
+        got=kind,
+        foretold=plan.forecast.regime in BETWEEN_HOSTS and not shared,
+        pairs=tuple(linked or pairs),
+        cause=why[0],
+        hint=why[1],
+        lines=why[2],
+    )
+
+
+def _nodes(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
+    forecast = plan.forecast
+    nvlink = forecast.tier == "nvlink"
+    kind_of, got = Kind.NETWORK, kind
+    why: _Why = None, "", (seen.via(pairs[0], kind),)
+    # Every P2P is called MNNVL where NVLink joins machines (src/transport/p2p.cc).
+    if kind == "SHM" or (kind.startswith("P2P") and kind != "P2P/MNNVL" and not nvlink):
+        kind_of, planned = Kind.PLACEMENT, "two nodes"
+        got = f"{kind}, which only joins GPUs of one machine"
+        why = None, "compare with arena-topo get JOB: it tells where the pods run", why[2]
+    elif kind.startswith("NET") and nvlink:
+        planned = "NVLink between the nodes"
+        hint = "NCCL joins nodes by NVLink only with IMEX: is there a ComputeDomain?"
+        why = None, hint, why[2]
+    elif kind == "NET/Socket" and _counts_on_more(plan):
+        rate = forecast.bus_bandwidth if forecast.usable is None else forecast.usable
+        amount = "?" if rate is None else f"{estimates.amount(rate)} GB/s"
+        planned = f"{amount} between nodes" + (f" ({forecast.tier})" if forecast.tier else "")
+        got = "NET/Socket, which is TCP"
+        why = _why_socket(seen, pairs)
+    else:
+        return
+    yield Finding(
+        kind=kind_of,
+        planned=planned,
+        got=got,
+        pairs=tuple(pairs),
+        cause=why[0],
+        hint=why[1],
+        lines=why[2],
+    )
+
+
+def _counts_on_more(plan: Planned) -> bool:
+    """Whether the plan counts on more than TCP; a record without a regime, by its bandwidth."""
+    if plan.forecast.regime is not None:
+        return plan.forecast.regime != Regime.TCP
+    return (plan.forecast.bus_bandwidth or 0.0) > UNKNOWN_NETWORK
+
+
 def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> _Why:
     """Why GPUs of one pod are not joined directly."""
-    off = () if kind == "SHM" else ("NCCL_SHM_DISABLE",)
-    level = ("NCCL_P2P_LEVEL",) if seen.value("NCCL_P2P_LEVEL") in {"LOC", "0"} else ()
-    if found := seen.asked("NCCL_P2P_DISABLE", *level, *off):
-        return _asked_for(seen, *found)
+    off = ["NCCL_P2P_DISABLE"] if kind == "SHM" else ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"]
+    asked = _on(seen, *off)
+    asked += ["NCCL_P2P_LEVEL"] if seen.value("NCCL_P2P_LEVEL") in {"LOC", "0"} else []
+    if asked:
+        return _asked_for(seen, asked)
     for one in seen.report.complaints:
         if one.cause is Cause.NVLINK_OFF:
             advice = causes.advice_for(one.cause)
@@ -161,45 +232,36 @@ def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> _Why:
     return None, hint, (seen.via(pairs[0], kind),)
 
 
-def _asked_for(seen: Observed, *names: str) -> _Why:
+def _on(seen: Observed, *names: str) -> list[str]:
+    """Those of these variables that the environment sets to something but 0."""
+    return [name for name in names if seen.value(name) not in {"", "0"}]
+
+
+def _asked_for(seen: Observed, names: Sequence[str]) -> _Why:
     listed = " and ".join(names)
     return f"the environment asks for it: {listed}", f"leave out {listed}", seen.set_by(*names)
 
 
-def _between_pods(seen: Observed) -> Iterator[Finding]:
-    plan = seen.planned
-    shared = "NCCL_HOSTID" in seen.settings
-    fused = "--pod-shape fused makes one pod of the workers of a node"
-    for kind, pairs in seen.pairs(Place.NODE).items():
-        if kind.startswith("P2P"):
-            continue
-        linked = [pair for pair in pairs if seen.nvlink(pair)]
-        hosts = [seen.host(rank) for rank in pairs[0]]
-        cause: str | None = None
-        hint = fused
-        lines: tuple[str, ...] = (seen.via(pairs[0], kind),)
-        if kind == "SHM":
-            cause, hint, lines = _why_staged(seen, kind, pairs)
-            hint = hint if cause else "use --pod-shape fused: GPUs of one pod see each other"
-        elif shared:
-            hint = "look whether the pods have the same /dev/shm, or use --pod-shape fused"
-            lines += seen.set_by("NCCL_HOSTID")
-        elif len(set(hosts)) > 1:
-            cause = (
-                "the pods have host names of their own, and NCCL takes each name for a machine"
-                f" ({', '.join(hosts)})"
-            )
-            hint = f"{fused}; --pod-shape shared lets pods share what NCCL needs"
-        yield Finding(
-            kind=Kind.TRANSPORT,
-            planned="NVLink" if linked else "one node",
-            got=kind,
-            foretold=plan is not None and plan.regime in BETWEEN_HOSTS and not shared,
-            pairs=tuple(linked or pairs),
-            cause=cause,
-            hint=hint,
-            lines=lines,
+def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> _Why:
+    """Why nodes are joined by TCP."""
+    asked = _on(seen, "NCCL_IB_DISABLE")
+    asked += ["NCCL_NET"] if seen.value("NCCL_NET") == "Socket" else []
+    if asked:
+        return _asked_for(seen, asked)
+    hosts = [seen.hosts[name] for name in seen.hosts_of(pairs) if name in seen.hosts]
+    if without := [one for one in hosts if one.no_ib]:
+        names = _some([one.name for one in without])
+        hint = (
+            "ask for one: --rdma, or --device NAME=COUNT with the resource that the nodes offer"
+            " (kubectl describe node NODE)"
         )
+        return (
+            f"NCCL finds no InfiniBand or RoCE device in {names}",
+            hint,
+            (*without[0].no_ib.values(),),
+        )
+    hint = "do the pods have an RDMA device (--rdma, --device), the image a network plugin?"
+    return None, hint, (seen.via(pairs[0], "NET/Socket"),)
 
 
 def _links(seen: Observed) -> Iterator[Finding]:
@@ -208,175 +270,79 @@ def _links(seen: Observed) -> Iterator[Finding]:
         seen.nvlink(pair)
         for ranks in seen.ranks_of_worker.values()
         if len(ranks) > 1
-        for pair in zip(ranks, [*ranks[1:], ranks[0]], strict=True)
+        for pair in pairwise((*ranks, ranks[0]))
     ]
-    for search in seen.main.searches:
-        if rings and all(rings) and search.pattern == "ring" and search.inside not in _NVLINKS:
-            yield Finding(
-                kind=Kind.TRANSPORT,
-                planned="NVLink",
-                got=f"{search.inside} inside the machine, by NCCL's own search",
-                hint="do the workers have the planned GPUs? arena-topo check JOB looks into"
-                " them; nvidia-smi nvlink -s shows links that are down",
-                lines=(search.line,),
-            )
-            return
+    worse = [one for one in seen.main.searches if one.inside not in _NVLINKS]
+    if rings and all(rings) and worse:
+        yield Finding(
+            kind=Kind.TRANSPORT,
+            planned="NVLink",
+            got=f"{worse[0].inside} inside the machine, by NCCL's own search",
+            hint="do the workers have the planned GPUs? arena-topo check JOB looks into"
+            " them; nvidia-smi nvlink -s shows links that are down",
+            lines=(worse[0].line,),
+        )
 
 
 # ---------------------------------------------------------------- networks
 
 
-def _between_nodes(seen: Observed) -> Iterator[Finding]:
-    plan = seen.planned
-    for kind, pairs in seen.pairs(Place.NODES).items():
-        assert plan is not None
-        nvlink = plan.tier == "nvlink"
-        lines: tuple[str, ...] = (seen.via(pairs[0], kind),)
-        # Every P2P is called MNNVL where NVLink joins machines (src/transport/p2p.cc).
-        if kind == "SHM" or (kind.startswith("P2P") and kind != "P2P/MNNVL" and not nvlink):
-            yield Finding(
-                kind=Kind.PLACEMENT,
-                planned="two nodes",
-                got=f"{kind}, which only joins GPUs of one machine",
-                pairs=tuple(pairs),
-                hint="compare with arena-topo get JOB: it tells where the pods run",
-                lines=lines,
-            )
-        elif kind.startswith("NET") and nvlink:
-            yield Finding(
-                kind=Kind.NETWORK,
-                planned="NVLink between the nodes",
-                got=kind,
-                pairs=tuple(pairs),
-                hint="NCCL joins nodes by NVLink only with IMEX: is there a ComputeDomain?",
-                lines=lines,
-            )
-        elif kind == "NET/Socket" and _counts_on_more(plan):
-            rate = plan.bandwidth if plan.usable is None else plan.usable
-            amount = "?" if rate is None else f"{estimates.amount(rate)} GB/s"
-            cause, hint, lines = _why_socket(seen, pairs)
-            yield Finding(
-                kind=Kind.NETWORK,
-                planned=f"{amount} between nodes" + (f" ({plan.tier})" if plan.tier else ""),
-                got="NET/Socket, which is TCP",
-                pairs=tuple(pairs),
-                cause=cause,
-                hint=hint,
-                lines=lines,
-            )
-
-
-def _counts_on_more(plan: Planned) -> bool:
-    """Whether the plan counts on more than TCP; a record without a regime, by its bandwidth."""
-    if plan.regime is not None:
-        return plan.regime != Regime.TCP
-    return plan.bandwidth is not None and plan.bandwidth > UNKNOWN_NETWORK
-
-
-def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> _Why:
-    """Why nodes are joined by TCP."""
-    socket = ("NCCL_NET",) if seen.value("NCCL_NET") == "Socket" else ()
-    if found := (*seen.asked("NCCL_IB_DISABLE"), *socket):
-        return _asked_for(seen, *found)
-    hosts = [seen.hosts[name] for name in seen.hosts_of(pairs) if name in seen.hosts]
-    if without := [one for one in hosts if one.no_ib]:
-        names = _some([one.name for one in without])
-        hint = (
-            "ask for one: --rdma, or --device NAME=COUNT with the resource that the nodes offer"
-            " (kubectl describe node NODE)"
-        )
-        return f"NCCL finds no InfiniBand or RoCE device in {names}", hint, (without[0].no_ib,)
-    failed = [line for one in hosts for line in one.plugins if _FAILED.search(line)]
-    hint = "do the pods have an RDMA device (--rdma, --device), the image a network plugin?"
-    return None, hint, (*failed[:2], seen.via(pairs[0], "NET/Socket"))
-
-
 def _gpu_direct(seen: Observed) -> Iterator[Finding]:
-    """Connections over RDMA that do not start or end in the GPU's memory.
+    """Pairs joined over RDMA of which no end is in a GPU's memory.
 
-    NCCL decides for each end: sending needs more than receiving (src/graph/paths.cc,
-    ncclTopoCheckGdr).
+    NCCL decides for each end: it sends from host memory of itself where a GPU before Ampere has no
+    NVLink (src/graph/paths.cc, ncclTopoCheckGdr).
     """
-    staged: dict[tuple[str, bool], dict[Pair, Connection]] = {}
     network = [one for one in seen.main.connections if one.gdr is not None]
-    arrives = {(one.source, one.target) for one in network if one.gdr and one.side == "receive"}
+    direct = {(one.source, one.target) for one in network if one.gdr}
+    staged: dict[str, dict[Pair, str]] = {}
     for one in network:
-        if not one.gdr and one.kind != "NET/Socket":
-            pair = (one.source, one.target)
-            only_sent = pair in arrives
-            if not (only_sent and one.side == "receive"):
-                staged.setdefault((one.kind, only_sent), {}).setdefault(pair, one)
-    for (kind, only_sent), found in staged.items():
-        got, (cause, hint, lines) = (
-            _why_sent_by_host(seen) if only_sent else _why_by_host(seen, kind, found)
-        )
+        if (one.source, one.target) not in direct and one.kind != "NET/Socket":
+            staged.setdefault(one.kind, {}).setdefault((one.source, one.target), one.line)
+    for kind, pairs in staged.items():
+        rdma = kind.startswith("NET/IB")
+        got = "RDMA through the host's memory (no GDRDMA in the lines)"
+        hint = "has the network plugin been built for GPU Direct RDMA, and can the card do it?"
+        if rdma:
+            hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF (Linux 5.12, open driver)?"
+        why: _Why = None, hint, (next(iter(pairs.values())),)
+        said = [one.text for one in seen.report.complaints if one.cause is Cause.GDR_OFF]
+        off = ["NCCL_NET_GDR_LEVEL"] if "NCCL_NET_GDR_LEVEL" in seen.settings else []
+        off += _on(seen, "NCCL_NET_GDR_DISABLE")
+        if off:
+            why = _asked_for(seen, off)
+        elif said:
+            why = f"NCCL says: {said[0]}", hint, (said[0],)
         yield Finding(
             kind=Kind.NETWORK,
-            got=got,
-            pairs=tuple(found),
-            cause=cause,
-            hint=hint,
-            lines=lines or (next(iter(found.values())).line,),
+            got=got if rdma else f"{kind}, no GDRDMA in the lines",
+            pairs=tuple(pairs),
+            cause=why[0],
+            hint=why[1],
+            lines=why[2],
         )
-
-
-def _why_sent_by_host(seen: Observed) -> tuple[str, _Why]:
-    got = "RDMA that leaves through the host's memory (GDRDMA where it arrives only)"
-    if seen.value("NCCL_NET_GDR_READ") == "0":
-        return got, _asked_for(seen, "NCCL_NET_GDR_READ")
-    hint = (
-        "NCCL_NET_GDR_READ=1 lets cards read the GPU's memory; NCCL does not by itself where a"
-        " GPU before Ampere has PCIe neighbours and no NVLink"
-    )
-    return got, (None, hint, ())
-
-
-def _why_by_host(seen: Observed, kind: str, pairs: Iterable[Pair]) -> tuple[str, _Why]:
-    providers = {
-        told[1]: line
-        for name in seen.hosts_of(pairs)
-        if name in seen.hosts
-        for line in seen.hosts[name].plugins
-        if (told := _PROVIDER.match(line))
-    }
-    rdma = kind.startswith("NET/IB") or [*providers] == ["efa"]
-    got = "RDMA through the host's memory (no GDRDMA in the lines)"
-    got = got if rdma else f"{kind}, no GDRDMA in the lines"
-    said = [one.text for one in seen.report.complaints if one.cause is Cause.GDR_OFF]
-    if off := seen.asked("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_DISABLE"):
-        return got, _asked_for(seen, *off)
-    hint = "has the network plugin been built for GPU Direct RDMA, and can the card do it?"
-    if kind.startswith("NET/IB"):
-        hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF there (Linux 5.12, open driver)?"
-    if said:
-        return got, (f"NCCL says: {said[0]}", hint, (said[0],))
-    if len(providers) == 1 and not rdma:
-        ((provider, line),) = providers.items()
-        hint = "have the pods the device that the plugin is for (--device), the image its driver?"
-        return got, (f"the network plugin chose the provider {provider}", hint, (line,))
-    return got, (None, hint, ())
 
 
 def _interfaces(seen: Observed) -> Iterator[Finding]:
     """Interfaces of TCP and of the rendezvous that reach no other machine."""
-    odd: dict[str, list[Host]] = {}
-    for host in seen.hosts.values():
-        used = [name for name, _address in host.bootstrap]
-        if "Socket" in host.networks:
-            used += [one.name for one in host.devices if one.network == "Socket"]
-        for name in dict.fromkeys(used):
+    odd: dict[str, list[str]] = {}
+    lines: dict[str, str] = {}
+    for host in seen.hosts.values() if len(seen.hosts) > 1 else ():
+        used = {**(host.sockets if "Socket" in host.networks else {}), **host.bootstrap}
+        for name, line in used.items():
             if name.startswith(_LOCAL_INTERFACES):
-                odd.setdefault(name, []).append(host)
-    wish = seen.value("NCCL_SOCKET_IFNAME") or ""
-    for name, hosts in odd.items() if len(seen.hosts) > 1 else ():
+                odd.setdefault(name, []).append(host.name)
+                lines.setdefault(name, line)
+    wish = seen.value("NCCL_SOCKET_IFNAME")
+    for name, hosts in odd.items():
         asked = any(name.startswith(one.lstrip("=")) for one in wish.split(",") if one)
         yield Finding(
             kind=Kind.SETTINGS,
-            got=f"interface {name} on {_some([one.name for one in hosts])}",
+            got=f"interface {name} on {_some(hosts)}",
             cause=f"the environment asks for it: NCCL_SOCKET_IFNAME={wish}" if asked else None,
             hint="name the interface that joins the pods: --env NCCL_SOCKET_IFNAME=eth0, and"
             " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
-            lines=seen.set_by("NCCL_SOCKET_IFNAME") if asked else (hosts[0].lines[name],),
+            lines=seen.set_by("NCCL_SOCKET_IFNAME") if asked else (lines[name],),
         )
 
 
@@ -392,7 +358,7 @@ def _order(seen: Observed) -> Iterator[Finding]:
     for channel, ring in seen.main.rings.items():
         nodes = [seen.workers[one].node for one in ring if one is not None and one in seen.workers]
         if len(nodes) == len(ring):
-            ends = zip(nodes, [*nodes[1:], *nodes[:1]], strict=True)
+            ends = pairwise((*nodes, nodes[0]))
             crossings[channel] = sum(here != there for here, there in ends)
     channel = max(crossings, key=lambda one: crossings[one], default=-1)
     if crossings.get(channel, 0) > plan.nodes:
@@ -414,7 +380,6 @@ def _ranks(seen: Observed) -> Iterator[Finding]:
             kind=Kind.RANKS,
             planned=f"{plan.ranks} ranks",
             got=f"{main.size} in the largest communicator",
-            explained=False,
             hint="mpirun -np, or the hostfile, says how many start; one for each GPU",
             lines=_first_line(main),
         )
@@ -423,24 +388,21 @@ def _ranks(seen: Observed) -> Iterator[Finding]:
             kind=Kind.RANKS,
             got=f"no lines of {named(main.missing)}",
             ranks=main.missing,
-            explained=False,
             hint="is NCCL_DEBUG=INFO set there? submit with --nccl-debug, or mpirun -x"
             " NCCL_DEBUG=INFO",
             lines=_first_line(main),
         )
-    for one in (main, *(one for one in seen.report.communicators if one is not main and one.size)):
-        if not one.incomplete:
-            continue
-        name = f"communicator {one.name}" if one.name else "another communicator"
-        where = "" if one is main else f" in {name} (of {one.size})"
-        yield Finding(
-            kind=Kind.RANKS,
-            got=f'no "Init COMPLETE" of {named(one.incomplete)}{where}',
-            ranks=one.incomplete if one is main else (),
-            explained=False,
-            hint="NCCL is still connecting, has failed, or the log ends here",
-            lines=_first_line(one, one.incomplete),
-        )
+    for one in seen.report.communicators:
+        if one.incomplete and (one is main or one.size):
+            name = f"communicator {one.name}" if one.name else "another communicator"
+            where = "" if one is main else f" in {name} (of {one.size})"
+            yield Finding(
+                kind=Kind.RANKS,
+                got=f'no "Init COMPLETE" of {named(one.incomplete)}{where}',
+                ranks=one.incomplete if one is main else (),
+                hint="NCCL is still connecting, has failed, or the log ends here",
+                lines=_first_line(one, one.incomplete),
+            )
 
 
 def _first_line(main: Communicator, ranks: Collection[int] | None = None) -> tuple[str, ...]:
@@ -454,8 +416,8 @@ def _versions(report: Report) -> Iterator[Finding]:
         yield Finding(
             kind=Kind.SETTINGS,
             got=", ".join(report.versions),
-            explained=False,
-            hint="all ranks must load the same libnccl: look at LD_LIBRARY_PATH and the images",
+            cause="the ranks load different libraries of NCCL",
+            hint="look at LD_LIBRARY_PATH and the images",
             lines=tuple(f"NCCL version {one}" for one in report.versions),
         )
 
@@ -474,11 +436,11 @@ def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
     ]
     first: dict[object, int] = {}
     for at, (one, advice) in enumerate(told):
-        first.setdefault((one.warning, advice or one.text), at)
+        first.setdefault(advice or one.text, at)
     told.sort(
         key=lambda row: (
             not row[0].warning,
-            first[row[0].warning, row[1] or row[0].text],
+            first[row[1] or row[0].text],
             not causes.names_peer(row[0].text),
         )
     )

@@ -1,4 +1,4 @@
-"""What nccl-tests measured: its tables of bus bandwidth, read from a log.
+"""What nccl-tests measured: its tables of bus bandwidth, and what they say of the GPUs of a node.
 
     # Collective test starting: all_reduce_perf              since 2.17; before, its command
     #  Rank  0 Group  0 Pid 4935 on node-0 device  0 [0000:07:00] NVIDIA H100 80GB HBM3
@@ -8,16 +8,23 @@
 
 Columns are found by their names in the header (src/common.cu of nccl-tests, 2.0 to 2.19): they grew
 over the versions. Bus bandwidth is the data each link carries, whatever the number of ranks
-(nccl-tests, doc/PERFORMANCE.md), in GB/s of 10^9 bytes.
+(nccl-tests, doc/PERFORMANCE.md), in GB/s of 10^9 bytes. Rates are those out of place.
+
+The lines of a test name PCI addresses and CUDA's own numbers, so it is the plan of a job that says
+which GPUs of a node a worker has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
+import msgspec
+
+from arena_topo.errors import ArenaError
+from arena_topo.nccl.comparison import Observed, Place, Planned
 from arena_topo.numbers import whole
 
 LEAST_SIZE = 128 * 1024 * 1024
@@ -25,15 +32,18 @@ LEAST_SIZE = 128 * 1024 * 1024
 size of the example in the README of nccl-tests (`all_reduce_perf -b 8 -e 128M`)."""
 
 MOST_ROWS = 10_000
-"""Rows of a table that are kept; a table of every power of two has 40."""
+"""Rows and ranks of a table that are read; a table of every power of two has 40 rows."""
 
 MOST_TABLES = 1_000
-"""Tables of a log that are kept."""
+"""Tables of a log that are read."""
+
+MEASURE = "all_reduce_perf -b 1G -e 4G -f 2 -g 1"
+"""The line of nccl-tests (its README) that measures what links carry, a rank for each GPU."""
 
 _OPERATION = re.compile(r"\b((?:all_|re|send|broad|scat|gath|hyper)\w*)_perf\b")
 _RANK = re.compile(
-    r"#\s+Rank\s+([0-9]{1,9})(?: Group\s+\d+)? Pid\s+([0-9]{1,9}) on\s+(\S+) device\s+([0-9]{1,9}) "
-    r"\[([0-9a-fA-Fx:.]+)\]\s+(\S.*)"
+    r"#\s+Rank\s+([0-9]{1,9})(?: Group\s+\d+)? Pid\s+[0-9]{1,9} on\s+(\S+) device\s+[0-9]{1,9} "
+    r"\[([0-9a-fA-Fx:.]+)\]\s+\S"
 )
 _HEADER = re.compile(r"#\s+(size\s+count\s.*\bbusbw\b.*)")
 _ROW = re.compile(r"(?<![\d.])(\d{1,18})\s+(\d{1,18})\s+([a-z]\w*)\s")
@@ -44,35 +54,25 @@ _WIDTHS = {
 }
 """Bytes of the types of nccl-tests that have more than one."""
 
-_AVERAGE = re.compile(r"# Avg bus bandwidth\s*: ([\d.]+)")
+_RATE = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestedRank:
-    """A rank of a test and its GPU: `device` is the CUDA index there, `pci` its PCI bus or address.
-
-    The CUDA index counts the GPUs that the process may see: only `pci` is the machine's own.
-    """
+    """A rank of a test, and the PCI bus or address of its GPU."""
 
     rank: int
-    pid: int
     host: str
-    device: int
     pci: str
-    model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A size in bytes, and what was reached with it: bus bandwidth in GB/s, values that are wrong.
-
-    `inside` is measured in place, `rate` out of place; None where not measured or not checked.
-    """
+    """A size in bytes, GB/s of bus bandwidth, and wrong values; None: not measured, not checked."""
 
     size: int
     rate: float | None
-    inside: float | None
-    wrong: int | None
+    wrong: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,39 +85,36 @@ class Table:
     operation: str | None
     ranks: tuple[TestedRank, ...]
     rows: tuple[Row, ...]
-    average: float | None = None
     mixed: bool = False
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """The bus bandwidth in GB/s that GPUs of one host reached in an all-reduce of `size` bytes."""
-
-    host: str
-    ranks: tuple[TestedRank, ...]
-    rate: float
-    size: int
+    @property
+    def other(self) -> str | None:
+        """Why this is no table of an all-reduce; None where it is."""
+        if self.mixed:
+            return "several tests wrote at once, so their rows cannot be told apart"
+        if self.operation is None:
+            return "no line tells which operation was measured"
+        if self.operation != "all_reduce":
+            return f"{self.operation} was measured, not all_reduce"
+        return None
 
 
 @dataclass(slots=True)
 class _Open:
     """A table while it comes in."""
 
-    operations: dict[str, None] = field(default_factory=dict)
+    operations: set[str] = field(default_factory=set)
     ranks: list[TestedRank] = field(default_factory=list)
-    columns: Sequence[str] = ()
+    columns: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     headers: int = 0
 
-    def table(self, average: float | None) -> Table:
-        ranks = tuple(sorted(self.ranks, key=lambda one: (one.rank, one.host, one.device)))
-        operations = tuple(self.operations)
+    def table(self) -> Table:
         return Table(
-            operation=operations[0] if len(operations) == 1 else None,
-            ranks=ranks,
+            operation=next(iter(self.operations)) if len(self.operations) == 1 else None,
+            ranks=tuple(sorted(self.ranks, key=lambda one: (one.rank, one.host))),
             rows=tuple(self.rows),
-            average=average,
-            mixed=self.headers > 1 or len({one.rank for one in ranks}) != len(ranks),
+            mixed=self.headers > 1 or len({one.rank for one in self.ranks}) != len(self.ranks),
         )
 
 
@@ -130,18 +127,27 @@ class TableReader:
 
     def feed(self, line: str, speaker: str = "") -> None:
         """Read a line, its tags on it or not."""
+        if (now := self._open.get(speaker)) is None:
+            now = self._open[speaker] = _Open()
         if "_perf" in line and "concluded" not in line and (found := _OPERATION.search(line)):
             if "Collective test starting" in line:
-                self._now(speaker).operations.clear()
-            self._now(speaker).operations.setdefault(found[1])
-        if "#" in line:
-            self._comment(line, speaker)
-        elif speaker in self._open and (found := _ROW.search(line)):
-            size, count = int(found[1]), int(found[2])
-            unit = count * _WIDTHS.get(found[3], 1)
-            # A size that lost its first digits is no multiple of the elements beside it.
-            if unit and size >= unit and size % unit == 0:
-                self._row(line[found.start() :].split(), self._open[speaker])
+                now.operations.clear()
+            now.operations.add(found[1])
+        if "#" not in line:
+            if now.columns and (found := _ROW.search(line)):
+                self._row(found, line[found.start() :].split(), now)
+        elif found := _RANK.search(line):
+            rank, host, pci = found.groups()
+            if now.rows and not any(one.rank == int(rank) for one in now.ranks):
+                # The table before has no end; what its command was may be that of this one too.
+                now = self._close(speaker, _Open(operations=now.operations))
+            if len(now.ranks) < MOST_ROWS:
+                now.ranks.append(TestedRank(rank=int(rank), host=host, pci=pci.lower()))
+        elif found := _HEADER.search(line):
+            now.headers += 1
+            now.columns = found[1].split()
+        elif "# Avg bus bandwidth" in line:
+            self._close(speaker, _Open())
 
     def feed_all(self, lines: Iterable[str], speaker: str = "") -> None:
         """Read every line of a log."""
@@ -150,144 +156,162 @@ class TableReader:
 
     def tables(self) -> tuple[Table, ...]:
         """The tables that were read, those without an end too."""
-        cut = [one.table(None) for one in self._open.values() if one.rows]
-        return (*self._done, *cut)
+        return (*self._done, *(one.table() for one in self._open.values() if one.rows))
 
-    def _now(self, speaker: str) -> _Open:
-        return self._open.setdefault(speaker, _Open())
-
-    def _comment(self, line: str, speaker: str) -> None:
-        if found := _RANK.search(line):
-            now = self._now(speaker)
-            if now.rows and not any(one.rank == int(found[1]) for one in now.ranks):
-                # The table before has no end; what its command was may be that of this one too.
-                self._close(speaker, None, keep=True)
-                now = self._now(speaker)
-            rank, pid, host, device, pci, model = found.groups()
-            now.ranks.append(
-                TestedRank(
-                    rank=int(rank),
-                    pid=int(pid),
-                    host=host,
-                    device=int(device),
-                    pci=pci.lower(),
-                    model=model.strip(),
-                )
-            )
-        elif found := _HEADER.search(line):
-            now = self._now(speaker)
-            now.headers += 1
-            now.columns = found[1].split()
-        elif (found := _AVERAGE.search(line)) and speaker in self._open:
-            self._close(speaker, float(found[1]))
-
-    def _close(self, speaker: str, average: float | None, *, keep: bool = False) -> None:
-        old = self._open.pop(speaker)
+    def _close(self, speaker: str, after: _Open) -> _Open:
+        old = self._open[speaker]
         if (old.rows or old.ranks) and len(self._done) < MOST_TABLES:
-            self._done.append(old.table(average))
-        if keep:
-            self._open[speaker] = _Open(operations=old.operations)
+            self._done.append(old.table())
+        self._open[speaker] = after
+        return after
 
     @staticmethod
-    def _row(words: Sequence[str], now: _Open) -> None:
+    def _row(found: re.Match[str], words: list[str], now: _Open) -> None:
         """A row that has as many words as the header has columns; any other is not whole."""
-        if len(words) != len(now.columns) or len(now.rows) >= MOST_ROWS:
+        size, unit = int(found[1]), int(found[2]) * _WIDTHS.get(found[3], 1)
+        # A size that lost its first digits is no multiple of the elements beside it.
+        torn = not unit or size < unit or size % unit or len(words) != len(now.columns)
+        if torn or len(now.rows) >= MOST_ROWS:
             return
-        rates = [at for at, name in enumerate(now.columns) if name == "busbw"]
-        checks = [at for at, name in enumerate(now.columns) if name in {"#wrong", "error"}]
-        wrong = [count for at in checks if (count := whole(words[at])) is not None]
-        counted = (
-            len(wrong) == len(checks) and now.columns[checks[0]] == "#wrong" if checks else False
-        )
+        rate = words[now.columns.index("busbw")]
+        wrong = [whole(words[at]) for at, name in enumerate(now.columns) if name == "#wrong"]
+        counts = [count for count in wrong if count is not None]
         now.rows.append(
             Row(
-                size=int(words[0]),
-                rate=_number(words[rates[0]]) if rates else None,
-                inside=_number(words[rates[1]]) if len(rates) > 1 else None,
-                wrong=sum(wrong) if counted else None,
+                size=size,
+                rate=float(rate) if _RATE.fullmatch(rate) else None,
+                wrong=sum(counts) if counts and len(counts) == len(wrong) else None,
             )
         )
 
 
-def from_json(value: Mapping[str, Any]) -> Table | None:
-    """The table in what nccl-tests writes with `--json` (-J); None if this is other JSON.
+# ---------------------------------------------------------------- JSON
 
-    Keys are those of its src/util.cu. A build without MPI lists one device whatever their number.
+
+class _Reached(msgspec.Struct, frozen=True):
+    bus_bw: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    size: int
+    out_of_place: _Reached = _Reached()
+
+
+class _Device(msgspec.Struct, frozen=True):
+    rank: int
+    hostname: str = ""
+    device_hex: str = ""
+
+
+class _Config(msgspec.Struct, frozen=True):
+    devices: list[_Device] = []
+
+
+class _Output(msgspec.Struct, frozen=True):
+    """What nccl-tests writes with `--json` (-J); keys are those of its src/util.cu."""
+
+    args: Annotated[list[str], msgspec.Meta(min_length=1)]
+    results: Annotated[list[_Result], msgspec.Meta(max_length=MOST_ROWS)]
+    config: _Config = _Config()
+    devices: list[_Device] = []
+
+
+def tables_in(text: str) -> list[Table]:
+    """The tables in the output of nccl-tests, text or JSON.
+
+    In JSON a build without MPI lists one device whatever their number.
     """
-    results, args = value.get("results"), value.get("args")
-    if not isinstance(results, list) or not isinstance(args, list) or not args:
-        return None
-    found = _OPERATION.search(str(args[0]))
-    rows = [row for one in results[:MOST_ROWS] if (row := _json_row(one)) is not None]
-    config = value.get("config")
-    config = config if isinstance(config, Mapping) else {}
-    devices = config.get("devices", value.get("devices"))
-    ranks = [_json_rank(one) for one in devices] if isinstance(devices, list) else []
-    return Table(
-        operation=found[1] if found else None,
-        ranks=tuple(one for one in ranks if one is not None),
-        rows=tuple(rows),
-    )
+    if text.lstrip()[:1] != "{":
+        reader = TableReader()
+        reader.feed_all(text.splitlines())
+        return [table for table in reader.tables() if table.rows]
+    try:
+        value = msgspec.json.decode(text, type=_Output)
+    except (msgspec.MsgspecError, RecursionError):
+        return []
+    found = _OPERATION.search(value.args[0])
+    return [
+        Table(
+            operation=found[1] if found else None,
+            ranks=tuple(
+                TestedRank(rank=one.rank, host=one.hostname, pci=one.device_hex.lower())
+                for one in value.config.devices or value.devices
+            ),
+            rows=tuple(Row(size=one.size, rate=one.out_of_place.bus_bw) for one in value.results),
+        )
+    ]
 
 
-def _json_row(value: object) -> Row | None:
-    if not isinstance(value, Mapping) or not isinstance(value.get("size"), int):
-        return None
-    found = [_json_rate(value.get(place)) for place in ("out_of_place", "in_place")]
-    return Row(size=value["size"], rate=found[0], inside=found[1], wrong=None)
+# ---------------------------------------------------------------- what they say of a node
 
 
-def _json_rate(value: object) -> float | None:
-    rate = value.get("bus_bw") if isinstance(value, Mapping) else None
-    return _number(str(rate))
+class Unfit(Exception):
+    """Why a test gives no bandwidth of GPUs of a node."""
 
 
-def _json_rank(value: object) -> TestedRank | None:
-    if not isinstance(value, Mapping) or not isinstance(value.get("rank"), int):
-        return None
-    device, pid = value.get("device"), value.get("pid")
-    return TestedRank(
-        rank=value["rank"],
-        pid=pid if isinstance(pid, int) else 0,
-        host=str(value.get("hostname", "")),
-        device=device if isinstance(device, int) else 0,
-        pci=str(value.get("device_hex", "")).lower(),
-        model=str(value.get("device_info", "")),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """GB/s of bus bandwidth of sets of GPUs of a node, by all-reduces of `size` bytes or more."""
+
+    node: str
+    table: Mapping[tuple[int, ...], float]
+    size: int
 
 
-def measured(table: Table) -> Measured | str:
-    """The bus bandwidth that a table gives for its set of GPUs, or why it gives none.
+def reached(tables: Iterable[Table], seen: Observed, planned: Planned) -> Reached:
+    """What the tests of a job with a plan reached; of two tests of a set the lower value.
 
-    It is what an all-reduce out of place reached with the largest size, at least `LEAST_SIZE`; of
-    several rows of that size the lower middle one.
+    ArenaError says why there is no such table, and how to measure one.
     """
-    why = _unfit(table)
-    if why is not None:
-        return why
-    size = max(row.size for row in table.rows if row.rate is not None)
-    rates = sorted(row.rate for row in table.rows if row.size == size and row.rate is not None)
-    return Measured(
-        host=table.ranks[0].host,
-        ranks=table.ranks,
-        rate=rates[(len(rates) - 1) // 2],
-        size=size,
-    )
+    if planned.forecast.emulated:
+        raise ArenaError(
+            "there is nothing to measure: the GPUs of this job are emulated",
+            hint="measure where there are GPUs",
+        )
+    taken: dict[str, dict[tuple[int, ...], float]] = {}
+    refusals: dict[str, None] = {}
+    sizes: list[int] = []
+    for one in tables:
+        try:
+            rate, size = measured(one)
+            node, gpus = _place(one, seen, planned)
+        except Unfit as error:
+            refusals[str(error)] = None
+            continue
+        table = taken.setdefault(node, {})
+        table[gpus] = min(rate, table.get(gpus, rate))
+        sizes.append(size)
+    if not taken:
+        raise ArenaError(
+            "nothing was measured that a table of bandwidths could hold",
+            why="; ".join(refusals) or "there is no table of nccl-tests in these lines",
+            hint="measure it in a job of its own, with --gputopology and all workers of it on one"
+            f' node: "mpirun {MEASURE}"',
+        )
+    if len(taken) > 1:
+        raise ArenaError(
+            f"{len(taken)} nodes were measured: {', '.join(sorted(taken))}",
+            why="a table is one of a single node",
+            hint="read one of them: --only worker:N",
+        )
+    ((node, table),) = taken.items()
+    return Reached(node=node, table=dict(sorted(table.items())), size=min(sizes))
 
 
-def _unfit(table: Table) -> str | None:
-    largest = max((row.size for row in table.rows if row.rate is not None), default=0)
-    hosts = {one.host for one in table.ranks}
+def measured(table: Table) -> tuple[float, int]:
+    """The bus bandwidth that a table gives for its set of GPUs, and for which size.
+
+    It is what an all-reduce reached with the largest size, at least `LEAST_SIZE`; of several rows
+    of that size the lower middle one. Unfit where the table gives none.
+    """
+    rates = [(row.size, row.rate) for row in table.rows if row.rate is not None]
+    largest = max((size for size, _ in rates), default=0)
+    hosts = len({one.host for one in table.ranks})
     wrong = sum(row.wrong or 0 for row in table.rows)
     reasons = (
-        (table.mixed, "several tests wrote into one log at once: whose rows are whose is not said"),
-        (table.operation is None, "no line tells which operation was measured"),
-        (
-            table.operation != "all_reduce",
-            f"{table.operation} was measured: a table of busBandwidth is one of all_reduce",
-        ),
+        (table.other is not None, table.other),
         (not table.ranks, "no line tells which GPUs took part"),
-        (len(hosts) > 1, f"{len(hosts)} hosts took part: a table is one of a single machine"),
+        (hosts > 1, f"{hosts} hosts took part: a table is one of a single machine"),
         (len(table.ranks) == 1, "one GPU alone has no bus bandwidth"),
         (
             len({one.pci for one in table.ranks}) < len(table.ranks),
@@ -295,17 +319,44 @@ def _unfit(table: Table) -> str | None:
         ),
         (not largest, "the table has no whole row"),
         (
-            0 < largest < LEAST_SIZE,
+            largest < LEAST_SIZE,
             f"its largest size is {largest:,} bytes; links are measured from {LEAST_SIZE:,} on",
         ),
         (wrong > 0, f"{wrong} of the results were wrong"),
     )
-    return next((why for holds, why in reasons if holds), None)
+    for holds, why in reasons:
+        if holds:
+            raise Unfit(why)
+    same = sorted(rate for size, rate in rates if size == largest)
+    return same[(len(same) - 1) // 2], largest
 
 
-def _number(word: str) -> float | None:
-    try:
-        value = float(word)
-    except ValueError:
-        return None
-    return value if 0 <= value < float("inf") else None
+def _place(table: Table, seen: Observed, planned: Planned) -> tuple[str, tuple[int, ...]]:
+    """The node and the GPUs of a test; Unfit where they are not known."""
+    pods = {slot.pod: slot for slot in planned.workers}
+    slots = [pods.get(one.host) for one in table.ranks]
+    # Where no host is a pod, the numbers of the ranks tell their workers.
+    if None in slots and sorted(one.rank for one in table.ranks) == list(range(planned.ranks)):
+        slots = [planned.workers[one.rank // planned.slots] for one in table.ranks]
+    workers = {slot.worker: slot for slot in slots if slot is not None}
+    if None in slots:
+        raise Unfit(f"host {table.ranks[0].host} is no pod of the job")
+    nodes = {slot.node for slot in workers.values()}
+    if len(nodes) > 1:
+        raise Unfit(f"{len(nodes)} nodes took part: a table is one of a single machine")
+    if len(workers) > 1 and not all(kind.startswith("P2P") for kind in seen.pairs(Place.NODE)):
+        raise Unfit(
+            "the ranks are in several pods, so it is the way between pods that was measured"
+        )
+    gpus = tuple(sorted(gpu for slot in workers.values() for gpu in slot.gpus))
+    (node,) = nodes
+    machine = planned.machines.get(node)
+    everything = machine is not None and len(gpus) == len(machine.gpus)
+    if not gpus or not (planned.exact or everything):
+        raise Unfit("the kubelet has picked the GPUs, and no line tells their indexes")
+    if len(table.ranks) != len(gpus):
+        raise Unfit(
+            f"{len(table.ranks)} of the {len(gpus)} GPUs of the workers took part, and no line"
+            " tells which"
+        )
+    return node, gpus

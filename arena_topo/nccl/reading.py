@@ -19,15 +19,14 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from arena_topo.nccl import (
     Communicator,
     Complaint,
     Connection,
-    Device,
     Host,
     Rank,
     Report,
@@ -37,20 +36,16 @@ from arena_topo.nccl import (
 from arena_topo.nccl.causes import advice_on, reports_trouble
 
 MOST_FACTS = 400_000
-"""Connections, rings, settings and what else is kept: 1,024 ranks with 32 channels say a third of
-it. More are counted."""
-
-MOST_RANKS = 50_000
-"""Ranks of communicators that are kept, some 2 kB each: 1,024 ranks in 48 communicators."""
+"""Facts that are stored: 1,024 ranks with 32 channels say a third of it. More are counted."""
 
 MOST_OF_PROCESS = 256
-"""Ranks of one process that are kept: eight GPUs in 32 communicators."""
+"""Ranks of one process that are stored: eight GPUs in 32 communicators."""
 
 MOST_COMPLAINTS = 300
 """Complaints that differ in more than their numbers; a broken job has a dozen."""
 
 LONGEST_LINE = 400
-"""Characters of a line that are kept for people to find it by."""
+"""Characters of a line that are stored for people to find it by."""
 
 LONGEST_PREFIX = 1_200
 """Characters before "NCCL INFO" that are looked at: 255 of a host, numbers, and the declaration of
@@ -61,6 +56,9 @@ HIGHEST_RANK = 1_000_000
 
 OLD_LONGEST_RING = 20
 """Ranks of a ring that NCCL before 2.23 prints, without a word on the others (rings.cc)."""
+
+_RANK_COST = 8
+"""Facts that a rank counts for: some 2 kB of memory."""
 
 _WORD = re.compile(r"NCCL (INFO|WARN) ")
 _WRITER = re.compile(
@@ -75,63 +73,51 @@ _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+[\w.-]*\+cuda\d+\.\d+)")
 
 _VIA = re.compile(
     r"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)(?:\[([0-9a-f]+)\])? -> (\d+)(?:\[([0-9a-f]+)\])?"
-    r"(?: \[(send|receive)\])? via (.+)"
+    r"(?: \[(send|receive)\])? via (?:(?P<p2p>P2P)/(?:(?P<way>IPC|CUMEM|MNNVL|direct pointer"
+    r"|common device)|(?P<relay>indirect)/\d+\[[0-9a-f]+\])(?:/read)?(?:/CE)?"
+    r"|(?P<shm>SHM)(?:/(?:direct|CE)){1,2}|direct shared memory"
+    r"|NET/(?P<net>[^/]+)/\d+(?:\(\d+\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?(?:/Shared)?)"
 )
-_P2P = re.compile(
-    r"P2P/(?:(IPC|CUMEM|MNNVL|direct pointer|common device)|(indirect)/\d+\[[0-9a-f]+\])"
-    r"(?:/read)?(?:/CE)?"
-)
-_SHM = re.compile(r"SHM(?:/(?:direct|CE)){1,2}|direct shared memory")
-_NET = re.compile(r"NET/([^/]+)/\d+(?:\(\d+\))?(/GDRDMA)?(?:\(PCI\))?(?:/Shared)?")
-_LISTED = re.compile(r"Channel (\d{2,})/(\d{2,}) ?:((?: +\d+)+) *(?:\.\.\.)?")
-_PATTERN = re.compile(
+_RING = re.compile(r"Channel (\d{2,})/(\d{2,}) ?:((?: +\d+)+) *(?:\.\.\.)?")
+_SEARCH = re.compile(
     r"Pattern (\d+), crossNic \d+, nChannels (\d+), (?:bw|speed) [\d.]+/[\d.]+, "
     r"type (\w+)/(\w+), sameChannels \d+"
 )
-_START = re.compile(
-    r"(?:\[Rank \d+\] )?(?:\w+ )?comm 0x[0-9a-f]+ rank (\d+) nranks (\d+) cudaDev (?P<cuda>-?\d+)"
-    r"(?: nvmlDev (?P<nvml>-?\d+))?(?: busId (?P<bus>[0-9a-f]+))?"
-    r"(?: parent 0x[0-9a-f]+)?(?: (?:splitCount|childCount) \d+)?(?: color -?\d+ key -?\d+)?"
-    r"(?: localSize \d+ used \d+ bytes)?(?: commId (?P<name>0x[0-9a-f]+))? ?"
-    r"- Init (?P<state>START|COMPLETE)"
-)
-_NODES = re.compile(r"comm 0x[0-9a-f]+ rank (\d+) nRanks (\d+) nNodes \d+ localRanks \d+ .*")
 _OF_RANK = re.compile(
     r"(?:\[Rank \d+\] )?(?:ncclComm\w+ )?comm 0x[0-9a-f]+ rank \d+ (?:nranks |nRanks \d+ nNodes )"
 )
 _OVER = re.compile(r" - (?:Destroy|Abort|Revoke)\b")
+_START = re.compile(
+    r"(?:\[Rank \d+\] )?(?:\w+ )?comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<size>\d+) (?:"
+    r"nNodes \d+ localRanks \d+ .*"
+    r"|cudaDev (?P<cuda>-?\d+)(?: nvmlDev (?P<nvml>-?\d+))?(?: busId (?P<bus>[0-9a-f]+))?"
+    r"(?: parent 0x[0-9a-f]+)?(?: (?:splitCount|childCount) \d+)?(?: color -?\d+ key -?\d+)?"
+    r"(?: localSize \d+ used \d+ bytes)?(?: commId (?P<name>0x[0-9a-f]+))? ?"
+    r"- Init (?:START|(?P<complete>COMPLETE)).*)"
+)
 _SETTING = re.compile(r"((?:NCCL|RCCL)_\w+) set (?:by environment )?to (.*)")
 _CHANNELS = re.compile(r"(\d{1,6}) coll channels,")
-_DRIVER = re.compile(r"cudaDriverVersion (\d{1,9})")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|/dev/shm/\S+|\d+[0-9a-f.:]*|nccl-\S+")
 
-_BOOTSTRAP = re.compile(r"Bootstrap ?: Using (.+)")
-_INTERFACE = re.compile(r"(?:\[(\d{1,4})\])?([^\s:\[\]]+):(\S+?)<\d+>")
-_SOCKETS = re.compile(r"NET/Socket ?: Using (\[.+)")
-_CARDS = re.compile(r"NET/IB\w* ?: Using (\[.+)")
-_CARD = re.compile(
-    r"\[(\d{1,4})\]"
-    r"(?:=\{(?P<joined>[^}]+)\}|(?P<name>[^\s:\[\]]+):(?P<port>\d{1,4})(?::\d*)*/(?P<layer>\w+)\S*)"
+_OF_HOSTS = tuple(
+    (fact, re.compile(line), re.compile(name))
+    for fact, line, name in (
+        ("no_ib", r"NET/IB.*(No device found\.)", r".+"),
+        ("networks", r"Using network (\S.*)", r".+"),
+        ("networks", r"Assigned NET plugin (\S.*) to comm", r".+"),
+        ("bootstrap", r"Bootstrap ?: Using (.+)", r"([^\s:\[\]]+):\S+?<\d+>"),
+        ("sockets", r"NET/Socket ?: Using (\[.+)", r"\[\d{1,4}\]([^\s:\[\]]+):\S+?<\d+>"),
+        ("cards", r"NET/IB\w* ?: Using (\[.+?)(?:; OOB.*)?", r"([^\s:\[\]]+:\d{1,4})(?::\d*)*/\w+"),
+    )
 )
-_JOINED = re.compile(r"\[\d+\] ([^\s:]+):\d+/\w+")
-_MADE = re.compile(r"NET/IB ?: Made virtual device \[(\d{1,4})\] name=(\S+) ")
-_NETWORK = re.compile(r"Using network (\S.*)|Assigned NET plugin (\S.*) to comm")
-_PLUGIN = re.compile(
-    r"NET/Plugin|NET/OFI (?:Using|Initializing|Selected|Running|Configuring|Setting)"
-    r"|Initialized NET plugin|Plugin name set by env"
-)
+"""What a line says of a host: the fact, the form of the line, and that of each name in it."""
 
-_OF_HOSTS = ("NET/", "Bootstrap", "Using network ", "Assigned NET ", "Initialized ")
+_RING_PATTERN = "4"
+"""NCCL_TOPO_PATTERN_RING of src/include/graph.h."""
 
-_PATTERNS = {
-    "1": "balanced tree",
-    "2": "split tree",
-    "3": "tree",
-    "4": "ring",
-    "5": "nvls",
-    "6": "collnet direct",
-}
-"""NCCL_TOPO_PATTERN_* of src/include/graph.h."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class _Torn(Exception):
@@ -152,8 +138,7 @@ class _Thread(NamedTuple):
     device: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(NamedTuple):
     """A line of NCCL and who wrote it."""
 
     thread: _Thread
@@ -162,143 +147,80 @@ class _Message:
     where: str | None
 
     @property
+    def line(self) -> str:
+        return self.text[:LONGEST_LINE]
+
+    @property
     def host(self) -> str:
         return self.thread.process.host or self.thread.process.speaker
 
 
-@dataclass(frozen=True, slots=True)
-class _Via:
-    """A connection, the rank that speaks, the other, and what the line calls the other's GPU."""
-
-    connection: Connection
-    writer: int
-    other: int
-    label: str | None
-
-
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A rank of a communicator while its lines come in; None: not said yet."""
+    """A rank of a communicator while its lines come in; `said` is what they tell, by name."""
 
     process: _Process
     device: int
     order: int
-    rank: int | None = None
-    size: int | None = None
-    name: str | None = None
-    cuda: int | None = None
-    nvml: int | None = None
-    bus_id: str | None = None
-    complete: bool = False
     line: str = ""
-    channels: int | None = None
+    said: dict[str, str] = field(default_factory=dict)
     rings: dict[int, tuple[tuple[int | None, ...], str]] = field(default_factory=dict)
     searches: dict[Search, None] = field(default_factory=dict)
     connections: dict[Connection, None] = field(default_factory=dict)
 
-    def identify(self, rank: int, size: int, start: Mapping[str, str | None], line: str) -> None:
-        """Take in which rank it is; what was said before stays."""
-        self.rank, self.size = rank, size
-        self.line = self.line or line[:LONGEST_LINE]
-        self.name = self.name or start.get("name")
-        self.bus_id = self.bus_id or start.get("bus")
-        if (cuda := start.get("cuda")) is not None:
-            self.cuda = int(cuda)
-        if (nvml := start.get("nvml")) is not None:
-            self.nvml = int(nvml)
-        self.complete = self.complete or start.get("state") == "COMPLETE"
+    def number(self, name: str) -> int | None:
+        return int(self.said[name]) if name in self.said else None
 
     @property
     def devices(self) -> tuple[int | None, ...]:
         """What stands in brackets before its lines."""
-        return self.device, self.cuda
+        return self.device, self.number("cuda")
 
-    def may_be(self, rank: int, size: int, name: str | None) -> bool:
+    def may_be(self, said: dict[str, str]) -> bool:
         """Whether a line that names a rank, and maybe its communicator, can be of this one."""
-        return (
-            self.rank in {None, rank}
-            and self.size in {None, size}
-            and (None in {self.name, name} or self.name == name)
-        )
+        known = [self.said.get(name, said[name]) for name in said if name in _IDENTITY]
+        return known == [said[name] for name in said if name in _IDENTITY]
 
-    def may_say(self, via: _Via) -> bool:
+    def may_say(self, via: Connection) -> bool:
         """Whether a connection can be one of this rank's."""
-        highest = HIGHEST_RANK if self.size is None else self.size - 1
-        return self.rank in {None, via.writer} and max(via.writer, via.other) <= highest
+        highest = int(self.said.get("size", HIGHEST_RANK + 1)) - 1
+        return self.number("rank") in {None, via.writer} and max(via.writer, via.other) <= highest
 
     def may_be_called(self, label: str | None) -> bool:
         """Whether another rank may call its GPU so: by bus id or index."""
-        names = {str(one) for one in (self.bus_id, self.nvml, self.cuda) if one is not None}
+        names = {self.said[name] for name in ("bus", "nvml", "cuda") if name in self.said}
         return label is None or not names or label in names
 
     def seen(self) -> Rank:
-        assert self.rank is not None
+        cuda = self.number("cuda")
         return Rank(
-            rank=self.rank,
+            rank=int(self.said["rank"]),
             host=self.process.host,
             pid=self.process.pid,
             speaker=self.process.speaker,
-            device=self.device if self.cuda is None else self.cuda,
-            nvml=self.nvml,
-            bus_id=self.bus_id,
-            complete=self.complete,
+            device=self.device if cuda is None else cuda,
+            nvml=self.number("nvml"),
+            bus_id=self.said.get("bus"),
+            complete="complete" in self.said,
             line=self.line,
         )
 
 
-@dataclass(slots=True)
-class _Host:
-    """A host while its lines come in."""
-
-    bootstrap: dict[tuple[str, str], None] = field(default_factory=dict)
-    networks: dict[str, None] = field(default_factory=dict)
-    devices: dict[tuple[str, int, str], Device] = field(default_factory=dict)
-    plugins: dict[str, None] = field(default_factory=dict)
-    lines: dict[str, str] = field(default_factory=dict)
-    no_ib: str = ""
-
-    def read(self, text: str) -> None:
-        if text.startswith("NET/IB") and text.endswith("No device found."):
-            self.no_ib = self.no_ib or text[:LONGEST_LINE]
-        elif found := _NETWORK.fullmatch(text):
-            self.networks.setdefault(found[1] or found[2])
-        elif found := _BOOTSTRAP.fullmatch(text):
-            for _, interface, address in _INTERFACE.findall(found[1]):
-                self.bootstrap.setdefault((interface, address))
-                self.lines.setdefault(interface, text[:LONGEST_LINE])
-        elif _PLUGIN.match(text):
-            self.plugins.setdefault(text[:LONGEST_LINE])
-        for one in _devices(text):
-            self.devices.setdefault((one.network, one.index, one.name), one)
-            if one.network == "Socket":
-                self.lines.setdefault(one.name, text[:LONGEST_LINE])
-
-    @property
-    def facts(self) -> int:
-        return len(self.bootstrap) + len(self.networks) + len(self.devices) + len(self.plugins)
-
-    def seen(self, name: str) -> Host:
-        return Host(
-            name=name,
-            bootstrap=tuple(self.bootstrap),
-            networks=tuple(self.networks),
-            devices=tuple(self.devices[key] for key in sorted(self.devices)),
-            plugins=tuple(self.plugins),
-            no_ib=self.no_ib,
-            lines=dict(self.lines),
-        )
+_IDENTITY = {"rank", "size", "name"}
+"""What tells ranks apart."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """A setting or a complaint while it comes in: its first line, and who said it."""
+    """A setting or a complaint while it comes in: its first line, and the host of each writer."""
 
-    text: str
-    warning: bool
-    where: str | None
-    hosts: dict[str, None] = field(default_factory=dict)
-    writers: dict[tuple[_Process, int], None] = field(default_factory=dict)
+    first: _Message
+    writers: dict[tuple[_Process, int], str] = field(default_factory=dict)
     count: int = 0
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.writers.values())))
 
 
 class Reader:
@@ -310,12 +232,12 @@ class Reader:
     def __init__(self) -> None:
         self._members: dict[_Process, list[_Member]] = {}
         self._open: dict[_Thread, _Member] = {}
-        self._late: dict[tuple[_Process, int, _Via], None] = {}
-        self._hosts: dict[str, _Host] = {}
+        self._late: dict[tuple[_Process, int, Connection, str | None], None] = {}
+        self._hosts: dict[tuple[str, str, str], str] = {}
+        """The first line of each name, by host and fact."""
         self._settings: dict[tuple[str, str], _Told] = {}
-        self._complaints: dict[tuple[str, str], _Told] = {}
+        self._complaints: dict[tuple[bool, str], _Told] = {}
         self._versions: dict[str, None] = {}
-        self._drivers: dict[int, None] = {}
         self._facts = 0
         self._ranks = 0
         self._torn = 0
@@ -330,9 +252,8 @@ class Reader:
         """
         if "NCCL" not in line:
             return
-        if (found := _VERSION.search(line)) and self._room():
-            self._facts += found[1] not in self._versions
-            self._versions.setdefault(found[1])
+        if found := _VERSION.search(line):
+            self._add(self._versions, found[1], None)
         try:
             if (message := _message(line, speaker, ends=ends)) is None:
                 return
@@ -349,75 +270,83 @@ class Reader:
 
     # ------------------------------------------------------------ lines in
 
-    def _room(self) -> bool:
-        """Whether another fact can be kept; what cannot is counted."""
-        if self._facts < MOST_FACTS:
-            return True
-        self._dropped += 1
-        return False
+    def _room(self, cost: int = 1) -> bool:
+        """Whether there is room for so many facts, which are counted then."""
+        if self._facts >= MOST_FACTS:
+            self._dropped += 1
+            return False
+        self._facts += cost
+        return True
+
+    def _add(self, known: dict[K, V], key: K, value: V) -> V | None:
+        """The first value of a key; None where there is no room for it."""
+        if key not in known and self._room():
+            known[key] = value
+        return known.get(key)
 
     def _read(self, message: _Message) -> None:
-        text, thread = message.text, message.thread
+        text = message.text
         if message.warning:
             self._complain(message)
         elif " via " in text and text.startswith(("Channel ", "Ring ")):
-            self._connect(_via(text), thread)
-        elif text.startswith(("Channel ", "Pattern ")):
-            self._list(text, thread)
+            self._connect(message)
+        elif text.startswith("Channel "):
+            self._list_ring(message)
+        elif text.startswith("Pattern "):
+            self._list_search(message)
         elif _OF_RANK.match(text):
             if not _OVER.search(text):
-                self._start(text, thread)
+                self._start(message)
         else:
             self._read_other(message)
 
     def _read_other(self, message: _Message) -> None:
         """Read a line that is not on how ranks are joined."""
         text = message.text
-        if text.startswith(_OF_HOSTS):
-            self._find(message)
-        elif found := _CHANNELS.match(text):
-            if (member := self._open.get(message.thread)) and member.channels is None:
-                member.channels = int(found[1])
+        for fact, form, each in _OF_HOSTS:
+            if found := form.fullmatch(text):
+                for name in each.findall(found[1]):
+                    self._add(self._hosts, (message.host, fact, name), message.line)
+        if found := _CHANNELS.match(text):
+            if member := self._open.get(message.thread):
+                member.said.setdefault("channels", found[1])
         elif found := _SETTING.fullmatch(text):
             self._tell(self._settings, (found[1], found[2].removesuffix(".").strip()), message)
-        elif (found := _DRIVER.fullmatch(text)) and self._room():
-            self._facts += int(found[1]) not in self._drivers
-            self._drivers.setdefault(int(found[1]))
         if reports_trouble(text):
             self._complain(message)
 
-    def _start(self, text: str, thread: _Thread) -> None:
+    def _start(self, message: _Message) -> None:
         """Read whose thread this is from here on, or was up to here."""
-        found = _START.match(text) or _NODES.fullmatch(text)
-        if found is None:
+        thread = message.thread
+        said = {
+            name: value
+            for name, value in _whole(_START, message).groupdict().items()
+            if value is not None
+        }
+        if not int(said["rank"]) < int(said["size"]) <= HIGHEST_RANK:
             raise _Torn
-        rank, size = int(found[1]), int(found[2])
-        if not rank < size <= HIGHEST_RANK:
-            raise _Torn
-        start = found.groupdict()
-        name = start.get("name")
-        opened = self._open.get(thread)
-        others = self._members.get(thread.process, ())
-        known = (one for one in (opened, *others) if one and one.may_be(rank, size, name))
+        opened = self._open.pop(thread, None)
+        others = (one for one in self._members.get(thread.process, ()) if "size" in one.said)
         # What a thread said before may be of a rank that no line has named yet.
-        member = next((one for one in known if one is opened or one.size is not None), None)
-        member = member or self._member(thread)
-        self._open.pop(thread, None)
-        if member is not None:
-            member.identify(rank, size, start, text)
-            if not member.complete:
-                self._open[thread] = member
+        known = (one for one in (opened, *others) if one is not None and one.may_be(said))
+        if (member := next(known, None) or self._member(thread)) is None:
+            return
+        member.said = said | member.said
+        member.line = member.line or message.line
+        if "complete" not in member.said:
+            self._open[thread] = member
 
     def _member(self, thread: _Thread) -> _Member | None:
         """Take in one more rank; None where there is no room for it."""
-        of_process = self._members.get(thread.process, [])
-        if self._ranks >= MOST_RANKS or len(of_process) >= MOST_OF_PROCESS:
+        of_process = self._members.setdefault(thread.process, [])
+        if len(of_process) >= MOST_OF_PROCESS:
             self._dropped += 1
+            return None
+        if not self._room(_RANK_COST):
             return None
         member = _Member(process=thread.process, device=thread.device, order=self._ranks)
         self._ranks += 1
         of_process.append(member)
-        self._members[thread.process] = of_process
         return member
 
     def _opened(self, thread: _Thread) -> _Member | None:
@@ -427,85 +356,51 @@ class Reader:
             self._open[thread] = member
         return member
 
-    def _connect(self, via: _Via, thread: _Thread) -> None:
-        if not self._room():
-            return
-        member = self._open.get(thread)
-        if member is None:
-            process, device = thread.process, thread.device
-            if any(device in one.devices for one in self._members.get(process, ())):
-                # The rank is complete: it connects for one of its communicators.
-                self._facts += (process, device, via) not in self._late
-                self._late.setdefault((process, device, via))
-                return
-            member = self._opened(thread)
-        if member is None:
-            return
-        if not member.may_say(via):
-            raise _Torn
-        member.rank = via.writer
-        self._facts += via.connection not in member.connections
-        member.connections.setdefault(via.connection)
+    def _connect(self, message: _Message) -> None:
+        via, label = _via(message)
+        process, _tid, device = thread = message.thread
+        known = self._members.get(process, ())
+        if thread not in self._open and any(device in one.devices for one in known):
+            # The rank is complete: it connects for one of its communicators.
+            self._add(self._late, (process, device, via, label), None)
+        elif member := self._opened(thread):
+            if not member.may_say(via):
+                raise _Torn
+            member.said.setdefault("rank", str(via.writer))
+            self._add(member.connections, via, None)
 
-    def _list(self, text: str, thread: _Thread) -> None:
-        """Read a ring, which only rank 0 lists, or what the graph search settled on."""
-        ring, search = _LISTED.fullmatch(text), _PATTERN.fullmatch(text)
-        if not (ring or search):
-            raise _Torn
-        if not self._room() or (member := self._opened(thread)) is None:
-            return
-        if search:
-            self._facts += 1
-            member.searches.setdefault(
-                Search(
-                    pattern=_PATTERNS.get(search[1], search[1]),
-                    channels=int(search[2]),
-                    inside=search[3],
-                    between=search[4],
-                    line=text[:LONGEST_LINE],
-                )
-            )
-        elif ring:
-            ranks: tuple[int | None, ...] = tuple(map(int, ring[3].split()))
-            if text.endswith(".") or len(ranks) == OLD_LONGEST_RING:
-                # What follows was cut off, maybe in the middle of the last number.
-                ranks = (*ranks[:-1], None)
-            member.rank = 0 if member.rank is None else member.rank
-            member.channels = int(ring[2]) if member.channels is None else member.channels
-            self._facts += len(ranks)
-            member.rings.setdefault(int(ring[1]), (ranks, text[:LONGEST_LINE]))
+    def _list_ring(self, message: _Message) -> None:
+        """Read a ring, which only rank 0 lists."""
+        found = _whole(_RING, message)
+        ranks: tuple[int | None, ...] = tuple(map(int, found[3].split()))
+        if message.text.endswith(".") or len(ranks) == OLD_LONGEST_RING:
+            # What follows was cut off, maybe in the middle of the last number.
+            ranks = (*ranks[:-1], None)
+        if member := self._opened(message.thread):
+            member.said = {"rank": "0", "channels": str(int(found[2])), **member.said}
+            channel = int(found[1])
+            if channel not in member.rings and self._room(len(ranks)):
+                member.rings[channel] = ranks, message.line
 
-    def _find(self, message: _Message) -> None:
-        """Read what a host has and uses."""
-        if not self._room():
-            return
-        host = self._hosts.setdefault(message.host, _Host())
-        before = host.facts
-        host.read(message.text)
-        self._facts += host.facts - before + (not before)
+    def _list_search(self, message: _Message) -> None:
+        """Read the rings that the graph search settled on."""
+        pattern, channels, inside, between = _whole(_SEARCH, message).groups()
+        search = Search(channels=int(channels), inside=inside, between=between, line=message.line)
+        if (member := self._opened(message.thread)) and pattern == _RING_PATTERN:
+            self._add(member.searches, search, None)
 
     def _complain(self, message: _Message) -> None:
-        key = (str(message.warning), _NUMBERS.sub("#", message.text[:LONGEST_LINE]))
+        key = message.warning, _NUMBERS.sub("#", message.line)
         if key in self._complaints or len(self._complaints) < MOST_COMPLAINTS:
             self._tell(self._complaints, key, message)
         else:
             self._dropped += 1
 
-    def _tell(
-        self, known: dict[tuple[str, str], _Told], key: tuple[str, str], message: _Message
-    ) -> None:
+    def _tell(self, known: dict[K, _Told], key: K, message: _Message) -> None:
         """Count a setting or a complaint, as far as there is room."""
-        told = known.get(key)
-        writer = (message.thread.process, message.thread.device)
-        if told is None or writer not in told.writers:
-            if not self._room():
-                return
-            self._facts += 2
-            told = told or _Told(message.text[:LONGEST_LINE], message.warning, message.where)
-            known[key] = told
-            told.writers.setdefault(writer)
-            told.hosts.setdefault(message.host)
-        told.count += 1
+        if (told := self._add(known, key, _Told(message))) is not None:
+            self._add(told.writers, (message.thread.process, message.thread.device), message.host)
+            told.count += 1
 
     # ------------------------------------------------------------ what they say together
 
@@ -514,28 +409,28 @@ class Reader:
         groups = _grouped(one for them in self._members.values() for one in them)
         late, unplaced = self._place_late(groups)
         ranks = {one.process.host for group in groups for one in group.ranks.values()} - {""}
+        hosts: dict[str, dict[str, dict[str, str]]] = {name: {} for name in ranks}
+        for (host, fact, name), line in self._hosts.items():
+            hosts.setdefault(host, {}).setdefault(fact, {})[name] = line
         return Report(
             versions=tuple(self._versions),
-            drivers=tuple(sorted(self._drivers)),
             communicators=tuple(
                 group.communicator(late.get(at, ())) for at, group in enumerate(groups)
             ),
-            hosts=tuple(
-                self._hosts.get(name, _Host()).seen(name) for name in sorted(ranks | {*self._hosts})
-            ),
+            hosts=tuple(Host(name=name, **hosts[name]) for name in sorted(hosts)),
             settings=tuple(
-                Setting(name=name, value=value, hosts=tuple(sorted(told.hosts)), line=told.text)
-                for (name, value), told in sorted(self._settings.items())
+                Setting(name=name, value=value, hosts=told.hosts, line=told.first.line)
+                for (name, value), told in sorted(self._settings.items(), key=lambda one: one[0])
             ),
             complaints=tuple(
                 Complaint(
-                    text=told.text,
-                    cause=advice.cause if (advice := advice_on(told.text)) else None,
-                    where=told.where,
-                    hosts=tuple(sorted(told.hosts)),
+                    text=told.first.line,
+                    cause=advice.cause if (advice := advice_on(told.first.line)) else None,
+                    where=told.first.where,
+                    hosts=told.hosts,
                     ranks=self._ranks_of(told.writers),
                     count=told.count,
-                    warning=told.warning,
+                    warning=told.first.warning,
                 )
                 for told in self._complaints.values()
             ),
@@ -545,7 +440,7 @@ class Reader:
             dropped=self._dropped,
         )
 
-    def _place_late(self, groups: Sequence[_Group]) -> tuple[dict[int, list[Connection]], int]:
+    def _place_late(self, groups: list[_Group]) -> tuple[dict[int, list[Connection]], int]:
         """Find the communicators of connections that were made after the start of a rank.
 
         Of several that a line may be of, and that have the same processes at both of its ends, it
@@ -554,18 +449,18 @@ class Reader:
         place = {id(one): at for at, group in enumerate(groups) for one in group.ranks.values()}
         late: dict[int, list[Connection]] = {}
         unplaced = 0
-        for process, device, via in self._late:
+        for process, device, via, label in self._late:
             fitting: dict[int, tuple[_Process, int | None] | None] = {}
             for one in self._members.get(process, ()):
-                if one.rank != via.writer or device not in one.devices or not one.may_say(via):
-                    continue
-                other = groups[place[id(one)]].ranks.get(via.other)
-                if other is None or other.may_be_called(via.label):
-                    fitting[place[id(one)]] = (other.process, other.cuda) if other else None
+                if one.number("rank") == via.writer and device in one.devices and one.may_say(via):
+                    other = groups[place[id(one)]].ranks.get(via.other)
+                    if other is None or other.may_be_called(label):
+                        end = (other.process, other.number("cuda")) if other else None
+                        fitting[place[id(one)]] = end
             ends = set(fitting.values())
             if len(fitting) == 1 or (len(ends) == 1 and None not in ends):
                 largest = max(fitting, key=lambda at: (groups[at].size or 0, -at))
-                late.setdefault(largest, []).append(via.connection)
+                late.setdefault(largest, []).append(via)
             else:
                 unplaced += 1
         return late, unplaced
@@ -575,9 +470,9 @@ class Reader:
         found: set[int] = set()
         for process, device in writers:
             known = [
-                (one.size or 0, one.rank)
+                (one.number("size") or 0, rank)
                 for one in self._members.get(process, ())
-                if one.rank is not None and device in one.devices
+                if (rank := one.number("rank")) is not None and device in one.devices
             ]
             most = max((size for size, _ in known), default=0)
             ranks = {rank for size, rank in known if size == most}
@@ -616,7 +511,7 @@ class _Group:
             size=self.size,
             ranks=tuple(one.seen() for one in members),
             certain=self.certain,
-            channels=next((one.channels for one in members if one.channels), None),
+            channels=next((many for one in members if (many := one.number("channels"))), None),
             rings={channel: rings[channel][0] for channel in sorted(rings)},
             ring_lines={channel: line for channel, (_, line) in rings.items()},
             searches=tuple(dict.fromkeys(one for each in members for one in each.searches)),
@@ -633,13 +528,16 @@ def _grouped(members: Iterable[_Member]) -> list[_Group]:
     """
     groups: dict[tuple[str | None, int | None, int], _Group] = {}
     seen: Counter[tuple[str | None, int | None, int]] = Counter()
-    told = (one for one in members if one.rank is not None)
-    for one in sorted(told, key=lambda one: (one.name is None, one.size is None, one.order)):
-        assert one.rank is not None
-        key = (one.name, one.size)
-        turn = seen[*key, one.rank]
-        seen[*key, one.rank] += 1
-        groups.setdefault((*key, turn), _Group(*key)).ranks[one.rank] = one
+    told = [
+        (one.said.get("name"), one.number("size"), one.order, rank, one)
+        for one in members
+        if (rank := one.number("rank")) is not None
+    ]
+    told.sort(key=lambda row: (row[0] is None, row[1] is None, row[2]))
+    for name, size, _order, rank, one in told:
+        turn = seen[name, size, rank]
+        seen[name, size, rank] += 1
+        groups.setdefault((name, size, turn), _Group(name, size)).ranks[rank] = one
     for (name, size, _turn), group in groups.items():
         group.certain = name is not None or (name, size, 1) not in groups
     known = [group for group in groups.values() if group.name is not None]
@@ -709,57 +607,32 @@ def _written(before: str) -> tuple[re.Match[str] | None, str | None]:
     return None, None
 
 
-def _via(text: str) -> _Via:
-    found = _VIA.fullmatch(text)
-    if found is None:
+def _whole(pattern: re.Pattern[str], message: _Message) -> re.Match[str]:
+    if (found := pattern.fullmatch(message.text)) is None:
         raise _Torn
-    channel, index, source, source_label, target, target_label, side, detail = found.groups()
-    p2p, net = _P2P.fullmatch(detail), _NET.fullmatch(detail)
-    if p2p:
-        kind = f"P2P/{p2p[1] or p2p[2]}"
-    elif net:
-        kind = f"NET/{net[1]}"
-    elif _SHM.fullmatch(detail):
-        kind = "SHM"
-    else:
-        raise _Torn
+    return found
+
+
+def _via(message: _Message) -> tuple[Connection, str | None]:
+    """A connection, and what the line calls the GPU of the rank that does not write it."""
+    found = _whole(_VIA, message)
+    channel, index, source, source_label, target, target_label, side = found.groups()[:7]
+    net = found["net"]
+    kind = (
+        f"NET/{net}" if net else f"P2P/{found['way'] or found['relay']}" if found["p2p"] else "SHM"
+    )
     if (net is None) != (side is None) or max(int(source), int(target)) > HIGHEST_RANK:
         raise _Torn
     if source == target:
         raise _Torn
-    receives = side == "receive"
-    return _Via(
-        connection=Connection(
-            channel=int(channel),
-            index=None if index is None else int(index),
-            source=int(source),
-            target=int(target),
-            kind=sys.intern(kind),
-            side=side,
-            gdr=None if net is None else net[2] is not None,
-            line=text[:LONGEST_LINE],
-        ),
-        writer=int(target if receives else source),
-        other=int(source if receives else target),
-        label=source_label if receives else target_label,
+    via = Connection(
+        channel=int(channel),
+        index=None if index is None else int(index),
+        source=int(source),
+        target=int(target),
+        kind=sys.intern(kind),
+        side=side,
+        gdr=None if net is None else found["gdr"] is not None,
+        line=message.line,
     )
-
-
-def _devices(text: str) -> Iterator[Device]:
-    """The network devices that a line lists."""
-    if found := _SOCKETS.fullmatch(text):
-        for index, name, _address in _INTERFACE.findall(found[1]):
-            if index:
-                yield Device(network="Socket", index=int(index), name=name)
-    elif found := _CARDS.fullmatch(text):
-        for card in _CARD.finditer(found[1].partition("; OOB")[0]):
-            joined = card["joined"]
-            yield Device(
-                network="IB",
-                index=int(card[1]),
-                name="+".join(_JOINED.findall(joined)) if joined else card["name"],
-                port=None if joined else int(card["port"]),
-                layer=None if joined else card["layer"],
-            )
-    elif found := _MADE.match(text):
-        yield Device(network="IB", index=int(found[1]), name=found[2])
+    return via, source_label if side == "receive" else target_label

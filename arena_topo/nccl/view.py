@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from arena_topo.joblogs.view import spans
 from arena_topo.layout import align, fold, noted, number, table
 from arena_topo.manifests import estimates
 from arena_topo.nccl import Communicator, Host
-from arena_topo.nccl.comparison import Observed, Pair, Place
+from arena_topo.nccl.comparison import Observed, Pair, Place, WorkerSlot
 from arena_topo.nccl.findings import MOST, Comparison, Finding, Kind, named
 
 MOST_COLUMNS = 16
@@ -54,7 +55,7 @@ def text(found: Comparison, *, width: int = 100, unicode: bool = True, unplanned
         [_cut(line, width) for line in _transports(seen, unicode=unicode)],
         [fold(line, width, indent="        ") for line in _verdict(found, unplanned)],
         [fold(noted(line), width, indent="  ") for line in _notes(seen)],
-        [emulated()] if seen.planned is not None and seen.planned.emulated else [],
+        [emulated()] if seen.planned is not None and seen.planned.forecast.emulated else [],
     ]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in blocks if lines)
 
@@ -95,7 +96,7 @@ def _hosts(seen: Observed) -> list[str]:
             spans(ranks.get(host.name, ()), MOST) or "-",
             *((",".join(sorted(nodes.get(host.name, ()))) or "-",) if nodes else ()),
             ",".join(host.networks) or "?",
-            ",".join(dict.fromkeys(name for name, _ in host.bootstrap)) or "-",
+            ",".join(host.bootstrap) or "-",
             _devices(host),
         )
         for host in seen.report.hosts[:MOST_ROWS]
@@ -106,12 +107,11 @@ def _hosts(seen: Observed) -> list[str]:
 
 
 def _devices(host: Host) -> str:
-    used = {name.partition("_v")[0] for name in host.networks}
-    names = dict.fromkeys(
-        one.name + ("" if one.port is None else f":{one.port}")
-        for one in host.devices
-        if not used or any(name.startswith(one.network) for name in used)
-    )
+    used = [*host.networks] or ["IB", "Socket"]
+    names = [
+        *(host.cards if any(name.startswith("IB") for name in used) else ()),
+        *(host.sockets if "Socket" in used else ()),
+    ]
     return ",".join(names) or ("no IB device" if host.no_ib else "-")
 
 
@@ -138,23 +138,26 @@ def _rings(main: Communicator) -> Iterator[str]:
         yield f"  {spans(channels, MOST)}: {way(ring)}"
     if len(rows) > MOST_ROWS:
         yield f"  and {_many(len(rows) - MOST_ROWS, 'more ring')}"
-    for one in [one for one in main.searches if one.pattern == "ring"][:1]:
+    for one in main.searches[:1]:
         yield f"  NCCL's search counted on {one.inside} inside, {one.between} between machines"
 
 
 def way(ring: Sequence[int | None]) -> str:
     """The ranks of a ring in its order; of many, neighbours as a span: `0-7 15-8`."""
-    runs: list[tuple[list[int], int]] = []
+    runs: list[list[int]] = []
     ranks = [one for one in ring if one is not None]
     for one in ranks:
-        run, direction = runs[-1] if runs else ([], 0)
-        step = one - run[-1] if run else 0
-        if len(ranks) > MOST_COLUMNS and step in {1, -1} and direction in {0, step}:
-            runs[-1] = ([*run[:1], one], step)
+        step = one - runs[-1][-1] if runs else 0
+        if len(ranks) > MOST_COLUMNS and abs(step) == 1 and step * _direction(runs[-1]) >= 0:
+            runs[-1][1:] = [one]
         else:
-            runs.append(([one], 0))
-    words = ["-".join(map(str, run)) for run, _ in runs]
+            runs.append([one])
+    words = ["-".join(map(str, run)) for run in runs]
     return " ".join([*words, *(["..."] if None in ring else [])])
+
+
+def _direction(run: Sequence[int]) -> int:
+    return run[-1] - run[0]
 
 
 def _from_least(ring: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -203,14 +206,11 @@ def _transports(seen: Observed, *, unicode: bool) -> Iterator[str]:
 
 
 def _letters(kinds: Iterable[str]) -> dict[str, str]:
-    """Up to three letters for each kind, most used first; no two the same while digits last."""
-    found: dict[str, str] = {}
-    for kind, _count in Counter(kinds).most_common():
-        bare = "".join(one for one in kind.rpartition("/")[2] if one.isalnum()).upper() or "?"
-        word = _SHORT.get(kind, bare[:3])
-        tries = (word, *(f"{word[:2]}{digit}" for digit in range(2, 10)))
-        found[kind] = next((one for one in tries if one not in found.values()), word)
-    return found
+    """Three letters for each kind, most used first."""
+    return {
+        kind: _SHORT.get(kind) or re.sub(r"\W", "", kind.rpartition("/")[2])[:3].upper() or "?"
+        for kind, _count in Counter(kinds).most_common()
+    }
 
 
 def _grid(
@@ -243,8 +243,9 @@ def _verdict(found: Comparison, unplanned: str) -> Iterator[str]:
         yield f"Not compared with a plan: {unplanned or 'none is known'}"
     elif found.agrees:
         said = _many(len(plan.workers), "worker")
-        if plan.usable is not None:
-            said += f", {estimates.spoken(plan.usable, plan.low, plan.high)} forecast"
+        rate = plan.forecast
+        if rate.usable is not None:
+            said += f", {estimates.spoken(rate.usable, rate.low, rate.high)} forecast"
         yield f"As planned: {said}"
     elif not seen.transports:
         unplaced = seen.report.unplaced
@@ -269,7 +270,7 @@ def _finding(index: int, one: Finding) -> Iterator[str]:
         before = "as the plan says for separate pods: "
         who = f", not NVLink{who}" if one.planned == "NVLink" else who
     yield f"{index:>3}. {before}{brief(one.got)}{who}"
-    if one.cause is not None or one.explained:
+    if one.kind is not Kind.RANKS:
         yield f"     why: {one_line(one.cause or 'cause not visible in these lines')}"
     if one.hint is not None:
         yield f"     try: {one_line(one.hint)}"
@@ -317,38 +318,34 @@ def value(found: Comparison, *, job: str = "", namespace: str = "") -> dict[str,
     return {
         "job": job or None,
         "namespace": namespace or None,
-        "versions": list(report.versions),
-        "cudaDrivers": list(report.drivers),
+        "versions": report.versions,
         "planned": None
         if plan is None
         else {
             "ranks": plan.ranks,
-            "busBandwidthGBps": number(plan.bandwidth),
-            "usableGBps": number(plan.usable),
-            "tier": plan.tier,
+            "busBandwidthGBps": number(plan.forecast.bus_bandwidth),
+            "usableGBps": number(plan.forecast.usable),
+            "tier": plan.forecast.tier,
             "workers": [asdict(one) for one in plan.workers],
         },
         "asPlanned": None if plan is None or not seen.transports else found.agrees,
-        "findings": [_without(asdict(one), "explained") for one in found.findings],
+        "findings": [asdict(one) for one in found.findings],
         "hosts": [
             {
                 "name": one.name,
-                "bootstrap": [
-                    {"interface": name, "address": address} for name, address in one.bootstrap
-                ],
+                "bootstrap": list(one.bootstrap),
                 "networks": list(one.networks),
-                "devices": [asdict(device) for device in one.devices],
+                "devices": [*one.cards, *one.sockets],
                 "noInfiniBand": bool(one.no_ib),
-                "plugins": list(one.plugins),
             }
             for one in report.hosts
         ],
         "communicators": [
-            _communicator_value(one, seen if one is seen.main else None)
+            _communicator_value(one, seen.workers if one is seen.main else {})
             for one in report.communicators
         ],
         "connectionsOfSeveral": report.unplaced,
-        "settings": [_without(asdict(one), "line") for one in report.settings],
+        "settings": [asdict(one) for one in report.settings],
         "complaints": [asdict(one) for one in report.complaints],
         "lines": report.lines,
         "tornLines": report.torn,
@@ -356,19 +353,14 @@ def value(found: Comparison, *, job: str = "", namespace: str = "") -> dict[str,
     }
 
 
-def _without(value: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: one for key, one in value.items() if key != name}
-
-
-def _communicator_value(one: Communicator, seen: Observed | None) -> dict[str, Any]:
-    workers = {} if seen is None else seen.workers
+def _communicator_value(one: Communicator, workers: Mapping[int, WorkerSlot]) -> dict[str, Any]:
     return {
         "name": one.name,
         "size": one.size,
         "certain": one.certain,
         "channels": one.channels,
-        "missing": list(one.missing),
-        "incomplete": list(one.incomplete),
+        "missing": one.missing,
+        "incomplete": one.incomplete,
         "ranks": [
             {
                 "rank": rank.rank,
@@ -382,10 +374,10 @@ def _communicator_value(one: Communicator, seen: Observed | None) -> dict[str, A
             }
             for rank in one.ranks
         ],
-        "rings": [{"channel": channel, "ranks": list(ring)} for channel, ring in one.rings.items()],
+        "rings": [{"channel": channel, "ranks": ring} for channel, ring in one.rings.items()],
         "transports": [
-            {"from": source, "to": target, "kinds": list(kinds)}
+            {"from": source, "to": target, "kinds": kinds}
             for (source, target), kinds in one.matrix().items()
         ],
-        "searches": [_without(asdict(search), "line") for search in one.searches],
+        "searches": [asdict(search) for search in one.searches],
     }
