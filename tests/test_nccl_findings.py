@@ -12,9 +12,8 @@ from nccl_lines import joined, made, read_tables, spoken, table_of, through
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
 from arena_topo.manifests import Forecast
-from arena_topo.nccl.comparison import Place, Planned, WorkerSlot, promised
+from arena_topo.nccl.comparison import Place, Planned, WorkerSlot, promised, reached
 from arena_topo.nccl.findings import Comparison, Finding, Kind, compare
-from arena_topo.nccl.measured import reached
 from arena_topo.nccl.reading import Reader
 from arena_topo.topology import Cluster, GPUSet, Machine, Node, NodeName
 
@@ -45,8 +44,8 @@ def read(lines: list[str], planned: Planned | None) -> Comparison:
     reader.feed_all(lines)
     found = compare(reader.report(), planned)
     for one in found.findings:
-        assert one.lines, one
-        assert all(any(line in each for each in lines) for line in one.lines), one
+        assert one.why.lines, one
+        assert all(any(line in each for each in lines) for line in one.why.lines), one
     return found
 
 
@@ -83,13 +82,13 @@ def test_one_gpu_pods_of_a_node_that_meet_over_the_network_lack_a_common_host():
     assert one.got == "NET/Socket"
     assert set(one.pairs) == {(0, 1), (1, 0)}
     assert one.foretold
-    assert one.cause == (
+    assert one.why.cause == (
         "the pods have host names of their own, and NCCL takes each name for a machine"
         " (demo-worker-0, demo-worker-1)"
     )
-    assert one.hint is not None
-    assert "--pod-shape fused" in one.hint
-    assert one.lines == ("Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0",)
+    assert one.why.hint is not None
+    assert "--pod-shape fused" in one.why.hint
+    assert one.why.lines == ("Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0",)
 
 
 def test_what_the_plan_has_counted_with_is_no_surprise():
@@ -104,9 +103,9 @@ def test_what_the_plan_has_counted_with_is_no_surprise():
 def test_pods_that_share_a_host_id_and_still_use_the_network_have_no_cause_in_the_lines():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1), settings=["NCCL_HOSTID=a/team/demo"])
     one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=5.66, regime="tcp")))
-    assert one.cause is None
+    assert one.why.cause is None
     assert not one.foretold
-    assert one.lines[-1] == "NCCL_HOSTID set by environment to a/team/demo."
+    assert one.why.lines[-1] == "NCCL_HOSTID set by environment to a/team/demo."
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def test_shared_memory_in_place_of_nvlink_has_the_cause_that_lines_tell(
     lines = spoken(4, 4, through("SHM/direct/direct", "", 4), settings=settings, more=more)
     one = only(read(lines, plan(("a", QUAD), slots=4)))
     assert (one.kind, one.planned, one.got) == (Kind.TRANSPORT, "NVLink", "SHM")
-    assert one.cause == cause
+    assert one.why.cause == cause
     assert len(one.pairs) == 4
 
 
@@ -188,9 +187,9 @@ def test_tcp_where_more_was_planned_names_the_device_that_pods_lack():
     assert one.kind is Kind.NETWORK
     assert one.planned == "12.5 GB/s between nodes (leaf)"
     assert one.got == "NET/Socket, which is TCP"
-    assert one.cause == ("NCCL finds no InfiniBand or RoCE device in demo-worker-0 and 1 more")
-    assert one.hint is not None
-    assert "--rdma" in one.hint
+    assert one.why.cause == ("NCCL finds no InfiniBand or RoCE device in demo-worker-0 and 1 more")
+    assert one.why.hint is not None
+    assert "--rdma" in one.why.hint
     assert set(one.pairs) == {(3, 4), (7, 0)}
 
 
@@ -208,15 +207,15 @@ def test_tcp_is_what_a_plan_over_an_unknown_network_counts_with():
 def test_tcp_that_the_environment_asks_for_is_told_so(setting: str, named: str):
     lines = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), settings=[setting])
     one = only(read(lines, two_nodes()))
-    assert one.cause == f"the environment asks for it: {named}"
-    assert one.hint == f"leave out {named}"
+    assert one.why.cause == f"the environment asks for it: {named}"
+    assert one.why.hint == f"leave out {named}"
 
 
 def test_rdma_that_starts_in_host_memory_is_told():
     lines = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0", 4), network="IB")
     one = only(read(lines, two_nodes()))
     assert one.kind is Kind.NETWORK
-    assert one.cause is None
+    assert one.why.cause is None
     direct = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0/GDRDMA", 4), network="IB")
     assert read(direct, two_nodes()).findings == ()
 
@@ -239,9 +238,9 @@ def test_an_interface_of_the_nodes_own_bridge_is_told_with_who_asked_for_it():
     one = only(found)
     assert one.kind is Kind.SETTINGS
     assert one.got == "interface docker0 on demo-worker-0 and 1 more"
-    assert one.cause == "the environment asks for it: NCCL_SOCKET_IFNAME=docker0"
+    assert one.why.cause == "the environment asks for it: NCCL_SOCKET_IFNAME=docker0"
     unasked = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), interface="docker0")
-    assert only(read(unasked, two_nodes(bus_bandwidth=1.25))).cause is None
+    assert only(read(unasked, two_nodes(bus_bandwidth=1.25))).why.cause is None
 
 
 def test_a_ring_that_goes_to_and_fro_between_nodes_is_told():
@@ -271,8 +270,8 @@ def test_ranks_that_are_silent_are_named_and_nothing_is_claimed_of_them():
     one = only(read(lines, two_nodes()))
     assert one.kind is Kind.RANKS
     assert one.got == "no lines of ranks 4-7"
-    assert one.hint is not None
-    assert "--nccl-debug" in one.hint
+    assert one.why.hint is not None
+    assert "--nccl-debug" in one.why.hint
 
 
 def test_ranks_that_did_not_get_done_are_named():
@@ -310,8 +309,8 @@ def test_what_nccl_warns_of_comes_with_cause_and_advice():
     )
     one = only(found)
     assert one.kind is Kind.WARNING
-    assert one.hint is not None
-    assert "--share-memory" in one.hint
+    assert one.why.hint is not None
+    assert "--share-memory" in one.why.hint
 
 
 def test_hosts_without_the_names_of_pods_leave_only_the_numbers_of_ranks():
@@ -504,7 +503,7 @@ def test_rdma_with_gpu_direct_at_one_end_is_what_nccl_chose():
     neither = only(read(by_end("", ""), planned))
     assert neither.got == "RDMA through the host's memory (no GDRDMA in the lines)"
     off = only(read(by_end("", "", settings=["NCCL_NET_GDR_LEVEL=LOC"]), planned))
-    assert off.cause == "the environment asks for it: NCCL_NET_GDR_LEVEL"
+    assert off.why.cause == "the environment asks for it: NCCL_NET_GDR_LEVEL"
 
 
 OFF = (
@@ -516,13 +515,13 @@ OFF = (
 
 def test_nccls_own_word_on_nvlink_that_is_off_comes_before_ours():
     (one,) = read([OFF], None).findings
-    assert "hardware issue" in str(one.cause)
-    assert "nvidia-smi nvlink -s" in str(one.hint)
-    assert "NCCL_IGNORE_DISABLED_P2P" in str(one.hint)
+    assert "hardware issue" in str(one.why.cause)
+    assert "nvidia-smi nvlink -s" in str(one.why.hint)
+    assert "NCCL_IGNORE_DISABLED_P2P" in str(one.why.hint)
     lines = spoken(4, 4, through("SHM/direct/direct", "", 4))
     staged = only(read([*lines, OFF], plan(("a", QUAD), slots=4)))
     assert staged.kind is Kind.TRANSPORT
-    assert "hardware issue" in str(staged.cause)
+    assert "hardware issue" in str(staged.why.cause)
 
 
 def test_two_complaints_of_one_class_have_their_own_advice():
@@ -531,8 +530,8 @@ def test_two_complaints_of_one_class_have_their_own_advice():
         "a:11:25 [0] init.cc:2 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on it",
     ]
     first, second = read(lines, None).findings
-    assert "NCCL_MULTI_RANK_GPU_ENABLE=1" in str(first.hint)
-    assert "LOCAL_RANK" in str(second.hint)
+    assert "NCCL_MULTI_RANK_GPU_ENABLE=1" in str(first.why.hint)
+    assert "LOCAL_RANK" in str(second.why.hint)
 
 
 # ---------------------------------------------------------------- never more than lines say
@@ -542,8 +541,8 @@ def test_pods_of_one_host_name_are_not_told_apart_by_names():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1), host=lambda _: "a")
     one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=76.8, regime="nvlink-mesh")))
     assert one.kind is Kind.TRANSPORT
-    assert one.cause is None
-    assert one.hint == "--pod-shape fused makes one pod of the workers of a node"
+    assert one.why.cause is None
+    assert one.why.hint == "--pod-shape fused makes one pod of the workers of a node"
 
 
 def test_what_nccl_says_of_a_card_is_the_cause_of_rdma_through_memory_and_told_once():
@@ -551,8 +550,8 @@ def test_what_nccl_says_of_a_card_is_the_cause_of_rdma_through_memory_and_told_o
     lines = spoken(8, 4, through("P2P/IPC", "NET/IB/0", 4), network="IB", more=[said])
     one = only(read(lines, two_nodes()))
     assert one.kind is Kind.NETWORK
-    assert one.cause == f"NCCL says: {said}"
-    assert one.lines == (said,)
+    assert one.why.cause == f"NCCL says: {said}"
+    assert one.why.lines == (said,)
 
 
 def test_a_card_without_gpu_direct_that_nobody_uses_is_no_finding():
@@ -574,7 +573,7 @@ def test_the_network_between_nodes_that_nvlink_should_join_is_told():
         "NVLink between the nodes",
         "NET/IB",
     )
-    assert "IMEX" in str(one.hint)
+    assert "IMEX" in str(one.why.hint)
 
 
 @pytest.mark.parametrize("tier", ["leaf", "nvlink"])
@@ -627,7 +626,7 @@ def test_rdma_is_not_claimed_of_a_plugin():
     via = through("P2P/IPC", "NET/AWS Libfabric/0", 4)
     one = only(read(spoken(8, 4, via, network="AWS Libfabric"), two_nodes()))
     assert one.got == "NET/AWS Libfabric, no GDRDMA in the lines"
-    assert one.cause is None
+    assert one.why.cause is None
 
 
 CLOSED = (
@@ -645,8 +644,8 @@ def test_two_texts_of_one_cause_stay_apart_and_the_one_that_names_a_peer_comes_f
 
 def test_that_another_rank_ended_is_not_claimed_where_no_line_says_so():
     for one in read(list(CLOSED), None).findings:
-        assert "ended" not in f"{one.cause} {one.hint}"
-        assert "rank:N" not in str(one.hint)
+        assert "ended" not in f"{one.why.cause} {one.why.hint}"
+        assert "rank:N" not in str(one.why.hint)
 
 
 def test_what_nccl_warns_of_comes_before_lines_that_are_missing():

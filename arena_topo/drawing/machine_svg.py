@@ -1,7 +1,7 @@
 """A machine drawn as SVG: its GPUs, and the links that join them.
 
 Links that form a tree, or a switch, are boxes around the GPUs that they join. NVLinks from GPU to
-GPU are lines: two quads as NVIDIA draws a DGX-1, anything else on a circle.
+GPU are lines between GPUs on a circle.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, pairwise
 
 from arena_topo.bandwidth import packing
 from arena_topo.drawing.machine import (
@@ -39,7 +39,6 @@ _APART = 5.0
 _MOST_LANES = 4
 """Lanes between two GPUs that are drawn side by side; more are a thick line."""
 
-_QUAD = 4
 _ROW = 360.0
 """Pixels of a row of boxes: four GPUs, or two pairs."""
 
@@ -209,25 +208,23 @@ def _meshed(machine: Machine) -> bool:
 
 def _mesh(state: State, ranks: Ranks) -> Sheet:
     machine = state.machine
-    spots = _quads(machine) or _circle(machine)
+    spots = _circle(machine)
     sheet = Sheet()
-    for words, left, top, wide, high in _frames(machine, spots):
-        sheet.box((left, top), (wide, high), "frame")
-        sheet.text((left + wide / 2, top + 17), words, "small dim middle", size=SMALL)
     look = "slow" if ranks.poor else "lit"
     chosen = set(members(state.chosen))
-    faint = "faint" if chosen else "link"
-    marked = []
-    for pair in combinations(range(len(machine.gpus)), 2):
-        lanes = machine.link(*pair).lanes if machine.link(*pair).kind is LinkKind.NVLINK else 0
-        if lanes and set(pair) <= chosen:
-            marked.append((pair, [look] * lanes))
-        elif lanes:
-            _lanes(sheet, _path(spots, *pair), [faint] * lanes)
-    for pair, looks in marked:
-        _lanes(sheet, _path(spots, *pair), looks, thick=3)
-    for pair in _off_nvlink(state):
-        _lanes(sheet, _path(spots, *pair), [f"{look} dashed"], thick=3)
+    others = ["faint" if chosen else "link"]
+    pairs = [
+        (pair, link.lanes)
+        for pair in combinations(range(len(machine.gpus)), 2)
+        if (link := machine.link(*pair)).kind is LinkKind.NVLINK
+    ]
+    # Marked lines lie above the others.
+    for pair, lanes in sorted(pairs, key=lambda one: set(one[0]) <= chosen):
+        marked = set(pair) <= chosen
+        ends = spots[pair[0]], spots[pair[1]]
+        _lanes(sheet, ends, ([look] if marked else others) * lanes, thick=3 if marked else 2)
+    for one, other in _off_nvlink(state):
+        sheet.line((spots[one], spots[other]), f"{look} dashed", thick=3)
     for gpu, spot in spots.items():
         _gpu(sheet, spot, gpu, state.words[gpu], ranks)
     return sheet
@@ -240,36 +237,16 @@ def _off_nvlink(state: State) -> list[tuple[int, int]]:
     return sorted(one for one in pairs if state.machine.link(*one).kind is not LinkKind.NVLINK)
 
 
-def _lanes(sheet: Sheet, points: Sequence[Point], looks: Sequence[str], thick: float = 2) -> None:
+def _lanes(sheet: Sheet, ends: tuple[Point, Point], looks: Sequence[str], thick: float = 2) -> None:
     """A line for each lane, side by side; a thick one for many."""
     if len(looks) > _MOST_LANES:
         looks, thick = looks[:1], 8
-    (x, y), (right, low) = points[0], points[-1]
-    away = math.dist(points[0], points[-1])
+    (x, y), (right, low) = ends
+    away = math.dist(*ends)
     for lane, look in enumerate(looks):
         aside = (lane - (len(looks) - 1) / 2) * _APART
-        if len(points) == 2:  # noqa: PLR2004 a straight line
-            dx, dy = aside * (y - low) / away, aside * (right - x) / away
-            sheet.line(((x + dx, y + dy), (right + dx, low + dy)), look, thick=thick)
-        else:
-            # The lanes of a curve lie inside each other.
-            lift = points[1][1] + (aside if points[1][1] < y else -aside)
-            inside = (x + aside, y), (x + aside, lift), (right - aside, lift), (right - aside, y)
-            sheet.curve(inside, look, thick=thick)
-
-
-_LIFT = 112.0
-"""How far the controls of a curve are from the row of GPUs that it leads around."""
-
-
-def _path(spots: Mapping[int, Point], one: int, other: int) -> tuple[Point, ...]:
-    """A straight line, or a curve around the GPUs that stand between two of a row."""
-    start, end = sorted((spots[one], spots[other]))
-    if not any(y == start[1] == end[1] and start[0] < x < end[0] for x, y in spots.values()):
-        return start, end
-    above = start[1] <= sum(y for _x, y in spots.values()) / len(spots)
-    y = start[1] + (-_LIFT if above else _LIFT)
-    return start, (start[0], y), (end[0], y), end
+        dx, dy = aside * (y - low) / away, aside * (right - x) / away
+        sheet.line(((x + dx, y + dy), (right + dx, low + dy)), look, thick=thick)
 
 
 def _circle(machine: Machine) -> dict[int, Point]:
@@ -285,54 +262,3 @@ def _circle(machine: Machine) -> dict[int, Point]:
         )
         for at, gpu in enumerate(order)
     }
-
-
-_CORNERS = ((0, 0), (1, 0), (1, 1), (0, 1))
-_COLUMNS = (0.0, 112.0, 254.0, 366.0)
-_LOW = 124.0
-
-
-def _quads(machine: Machine) -> dict[int, Point]:
-    """Two quads whose GPUs are joined one to one, as in a DGX-1; empty where it is no such mesh.
-
-    The drawing is NVIDIA's (DGX-1 system architecture white paper, figure 4): partners lie on one
-    line, the inner ones side by side.
-    """
-    lanes = packing.lanes(machine.links)
-    every = range(len(lanes))
-    if len(lanes) != 2 * _QUAD:
-        return {}
-    for left in combinations(every, _QUAD):
-        right = [gpu for gpu in every if gpu not in left]
-        full = all(lanes[one][two] for quad in (left, right) for one, two in combinations(quad, 2))
-        partners = {gpu: [other for other in right if lanes[gpu][other]] for gpu in left}
-        if not full or sorted(partners.values()) != [[gpu] for gpu in right]:
-            continue
-        # Opposite corners: the pair with the fewest lanes, as diagonals cross.
-        first, *others = left
-        around = min(
-            permutations(others),
-            key=lambda three: lanes[first][three[1]] + lanes[three[0]][three[2]],
-        )
-        spots: dict[int, Point] = {}
-        for gpu, (column, row) in zip((first, *around), _CORNERS, strict=True):
-            spots[gpu] = (_COLUMNS[column], row * _LOW)
-            spots[partners[gpu][0]] = (_COLUMNS[3 - column], row * _LOW)
-        return spots
-    return {}
-
-
-def _frames(
-    machine: Machine, spots: Mapping[int, Point]
-) -> list[tuple[str, float, float, float, float]]:
-    """A box around the GPUs of each NUMA node; none where they would overlap."""
-    frames = []
-    for numa, gpus in sockets(machine).items():
-        xs, ys = zip(*(spots[gpu] for gpu in gpus), strict=True)
-        left, top = min(xs) - _WIDE / 2 - 14, min(ys) - _HIGH / 2 - 30
-        wide, high = max(xs) + _WIDE / 2 + 14 - left, max(ys) + _HIGH / 2 + 14 - top
-        frames.append((f"NUMA {numa}", left, top, wide, high))
-    for (_, left, top, wide, high), (_, other, up, broad, tall) in combinations(frames, 2):
-        if left < other + broad and other < left + wide and top < up + tall and up < top + high:
-            return []
-    return frames

@@ -150,19 +150,8 @@ class Sheet:
         """A line over these points."""
         for point in points:
             self._reach(*point)
-        self._path("L".join(map(_pair, points)), look, thick)
-
-    def curve(self, points: Sequence[Point], look: str, *, thick: float = 2) -> None:
-        """A cubic Bezier curve: its start, two controls at one height, and its end."""
-        start, one, other, end = points
-        self._reach(*start)
-        # It goes three quarters of the way towards its controls.
-        self._reach(end[0], start[1] + 0.75 * (one[1] - start[1]))
-        self._path(f"{_pair(start)}C{' '.join(map(_pair, (one, other, end)))}", look, thick)
-
-    def _path(self, path: str, look: str, thick: float) -> None:
-        width = _number(thick)
-        self._shapes.append(f'<path class="{look}" stroke-width="{width}" d="M{path}"/>')
+        path = "L".join(map(_pair, points))
+        self._shapes.append(f'<path class="{look}" stroke-width="{_number(thick)}" d="M{path}"/>')
 
     def text(
         self, at: Point, words: str, look: str = "", *, room: float = math.inf, size: float = TEXT

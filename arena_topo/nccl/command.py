@@ -20,9 +20,9 @@ from arena_topo.joblogs import follow
 from arena_topo.joblogs.follow import Asked, Waiting
 from arena_topo.joblogs.notices import Note
 from arena_topo.nccl import Report, view
-from arena_topo.nccl.comparison import Planned, promised
+from arena_topo.nccl.comparison import Planned, promised, reached
 from arena_topo.nccl.findings import Comparison, compare, named
-from arena_topo.nccl.measured import Table, TableReader, reached
+from arena_topo.nccl.measured import Table, TableReader
 from arena_topo.nccl.reading import Reader
 
 _PIECE = 65_536

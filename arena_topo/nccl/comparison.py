@@ -12,9 +12,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from arena_topo.engines import JobStatus
+from arena_topo.errors import ArenaError
 from arena_topo.manifests import Forecast, Guarantee
 from arena_topo.nccl import Communicator, Report
+from arena_topo.nccl.measured import Table, Unfit, measured
 from arena_topo.topology import Cluster, LinkKind, Machine, natural
+
+MEASURE = "all_reduce_perf -b 1G -e 4G -f 2 -g 1"
+"""The line of nccl-tests (its README) that measures what links carry, a rank for each GPU."""
 
 Pair = tuple[int, int]
 """Two ranks, in the direction of the data."""
@@ -213,3 +218,89 @@ class Observed:
     def hosts_of(self, pairs: Iterable[Pair]) -> list[str]:
         """The known hosts of some pairs, each once."""
         return sorted({self.host(rank) for pair in pairs for rank in pair} - {""}, key=natural)
+
+
+# ---------------------------------------------------------------- measured bandwidths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """GB/s of bus bandwidth of sets of GPUs of a node, by all-reduces of `size` bytes or more."""
+
+    node: str
+    table: Mapping[tuple[int, ...], float]
+    size: int
+
+
+def reached(tables: Iterable[Table], seen: Observed, planned: Planned) -> Reached:
+    """What the tests of a job with a plan reached; of two tests of a set the lower value.
+
+    The lines of a test name PCI addresses and CUDA's own numbers, so it is the plan that says which
+    GPUs of the node a worker has.
+
+    ArenaError says why there is no such table, and how to measure one.
+    """
+    if planned.forecast.emulated:
+        raise ArenaError(
+            "there is nothing to measure: the GPUs of this job are emulated",
+            hint="measure where there are GPUs",
+        )
+    taken: dict[str, dict[tuple[int, ...], float]] = {}
+    refusals: dict[str, None] = {}
+    sizes: list[int] = []
+    for one in tables:
+        try:
+            rate, size = measured(one)
+            node, gpus = _place(one, seen, planned)
+        except Unfit as error:
+            refusals[str(error)] = None
+            continue
+        table = taken.setdefault(node, {})
+        table[gpus] = min(rate, table.get(gpus, rate))
+        sizes.append(size)
+    if not taken:
+        raise ArenaError(
+            "nothing was measured that a table of bandwidths could hold",
+            why="; ".join(refusals) or "there is no table of nccl-tests in these lines",
+            hint="measure it in a job of its own, with --gputopology and all workers of it on one"
+            f' node: "mpirun {MEASURE}"',
+        )
+    if len(taken) > 1:
+        raise ArenaError(
+            f"{len(taken)} nodes were measured: {', '.join(sorted(taken))}",
+            why="a table is one of a single node",
+            hint="read one of them: --only worker:N",
+        )
+    ((node, table),) = taken.items()
+    return Reached(node=node, table=dict(sorted(table.items())), size=min(sizes))
+
+
+def _place(table: Table, seen: Observed, planned: Planned) -> tuple[str, tuple[int, ...]]:
+    """The node and the GPUs of a test; Unfit where they are not known."""
+    pods = {slot.pod: slot for slot in planned.workers}
+    slots = [pods.get(one.host) for one in table.ranks]
+    # Where no host is a pod, the numbers of the ranks tell their workers.
+    if None in slots and sorted(one.rank for one in table.ranks) == list(range(planned.ranks)):
+        slots = [planned.workers[one.rank // planned.slots] for one in table.ranks]
+    workers = {slot.worker: slot for slot in slots if slot is not None}
+    if None in slots:
+        raise Unfit(f"host {table.ranks[0].host} is no pod of the job")
+    nodes = {slot.node for slot in workers.values()}
+    if len(nodes) > 1:
+        raise Unfit(f"{len(nodes)} nodes took part: a table is one of a single machine")
+    if len(workers) > 1 and not all(kind.startswith("P2P") for kind in seen.pairs(Place.NODE)):
+        raise Unfit(
+            "the ranks are in several pods, so it is the way between pods that was measured"
+        )
+    gpus = tuple(sorted(gpu for slot in workers.values() for gpu in slot.gpus))
+    (node,) = nodes
+    machine = planned.machines.get(node)
+    everything = machine is not None and len(gpus) == len(machine.gpus)
+    if not gpus or not (planned.exact or everything):
+        raise Unfit("the kubelet has picked the GPUs, and no line tells their indexes")
+    if len(table.ranks) != len(gpus):
+        raise Unfit(
+            f"{len(table.ranks)} of the {len(gpus)} GPUs of the workers took part, and no line"
+            " tells which"
+        )
+    return node, gpus

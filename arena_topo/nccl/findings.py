@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 from arena_topo.bandwidth import BETWEEN_HOSTS, Regime
 from arena_topo.joblogs.view import spans
@@ -39,25 +40,30 @@ class Kind(StrEnum):
     """An interface that leads to no other node, or NCCL of several versions."""
 
 
+class Why(NamedTuple):
+    """The cause of a finding (None where no line shows it), what to try, and the lines it is of."""
+
+    cause: str | None = None
+    hint: str | None = None
+    lines: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is not as planned, or costs bandwidth.
 
     `planned` is None where the plan says nothing of it; `foretold`: the plan itself has counted
-    with it. `cause` is None where the lines do not show it. `lines` are those it rests on. `hosts`
-    and `ranks` of a warning are who wrote it, as far as that is certain.
+    with it. `hosts` and `ranks` of a warning are who wrote it, as far as that is certain.
     """
 
     kind: Kind
     got: str
+    why: Why
     planned: str | None = None
     foretold: bool = False
     hosts: tuple[str, ...] = ()
     pairs: tuple[Pair, ...] = ()
     ranks: tuple[int, ...] = ()
-    cause: str | None = None
-    hint: str | None = None
-    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +85,6 @@ class Comparison:
 
 MOST = 1 << 20
 """Characters of numbers of ranks in a sentence: all of them."""
-
-_Why = tuple[str | None, str, tuple[str, ...]]
-"""The cause, as far as lines tell it, what to try, and these lines."""
 
 _LOCAL_INTERFACES = ("lo", "docker", "virbr", "veth", "br-", "cni", "flannel", "cbr")
 """How interfaces begin that lead to no other machine, or only through a bridge on this one."""
@@ -106,7 +109,7 @@ def compare(report: Report, planned: Planned | None) -> Comparison:
         *_order(seen),
     ]
     absent = [*_ranks(seen), *_versions(report)] if report.largest else []
-    used = {line for one in (*found, *absent) for line in one.lines}
+    used = {line for one in (*found, *absent) for line in one.why.lines}
     # What NCCL warns of is why ranks are silent or not done, as often as not.
     return Comparison(observed=seen, findings=(*found, *_complaints(report, used), *absent))
 
@@ -127,16 +130,9 @@ def _in_pod(seen: Observed, _plan: Planned, kind: str, pairs: list[Pair]) -> Ite
     # Over PCIe NCCL goes through shared memory of itself where the way is long.
     odd = pairs if kind.startswith("NET") else linked
     if odd and not kind.startswith("P2P"):
-        cause, hint, lines = _why_staged(seen, kind, odd)
-        yield Finding(
-            kind=Kind.TRANSPORT,
-            planned="NVLink" if linked else "one pod",
-            got=kind,
-            pairs=tuple(odd),
-            cause=cause,
-            hint=hint,
-            lines=lines,
-        )
+        planned = "NVLink" if linked else "one pod"
+        why = _why_staged(seen, kind, odd)
+        yield Finding(kind=Kind.TRANSPORT, planned=planned, got=kind, pairs=tuple(odd), why=why)
 
 
 def _between_pods(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
@@ -145,63 +141,53 @@ def _between_pods(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -
     linked = [pair for pair in pairs if seen.nvlink(pair)]
     hosts = [seen.host(rank) for rank in pairs[0]]
     shared = "NCCL_HOSTID" in seen.settings
-    why: _Why = None, _FUSED, (seen.via(pairs[0], kind),)
+    line = seen.via(pairs[0], kind)
+    why = Why(None, _FUSED, (line,))
     if kind == "SHM":
         why = _why_staged(seen, kind, pairs)
-        if why[0] is None:
-            why = None, "use --pod-shape fused: GPUs of one pod see each other", why[2]
+        if why.cause is None:
+            why = why._replace(hint="use --pod-shape fused: GPUs of one pod see each other")
     elif shared:
         hint = "look whether the pods have the same /dev/shm, or use --pod-shape fused"
-        why = None, hint, (*why[2], *seen.set_by("NCCL_HOSTID"))
+        why = Why(None, hint, (line, *seen.set_by("NCCL_HOSTID")))
     elif hosts[0] != hosts[1]:
         cause = (
             "the pods have host names of their own, and NCCL takes each name for a machine"
             f" ({', '.join(hosts)})"
         )
-        why = cause, f"{_FUSED}; --pod-shape shared lets pods share what NCCL needs", why[2]
+        hint = f"{_FUSED}; --pod-shape shared lets pods share what NCCL needs"
+        why = Why(cause, hint, (line,))
     yield Finding(
         kind=Kind.TRANSPORT,
         planned="NVLink" if linked else "one node",
         got=kind,
         foretold=plan.forecast.regime in BETWEEN_HOSTS and not shared,
         pairs=tuple(linked or pairs),
-        cause=why[0],
-        hint=why[1],
-        lines=why[2],
+        why=why,
     )
 
 
 def _nodes(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
     forecast = plan.forecast
     nvlink = forecast.tier == "nvlink"
-    kind_of, got = Kind.NETWORK, kind
-    why: _Why = None, "", (seen.via(pairs[0], kind),)
+    kind_of, got, hint = Kind.NETWORK, kind, ""
     # Every P2P is called MNNVL where NVLink joins machines (src/transport/p2p.cc).
     if kind == "SHM" or (kind.startswith("P2P") and kind != "P2P/MNNVL" and not nvlink):
         kind_of, planned = Kind.PLACEMENT, "two nodes"
         got = f"{kind}, which only joins GPUs of one machine"
-        why = None, "compare with arena-topo get JOB: it tells where the pods run", why[2]
+        hint = "compare with arena-topo get JOB: it tells where the pods run"
     elif kind.startswith("NET") and nvlink:
         planned = "NVLink between the nodes"
         hint = "NCCL joins nodes by NVLink only with IMEX: is there a ComputeDomain?"
-        why = None, hint, why[2]
     elif kind == "NET/Socket" and _counts_on_more(plan):
         rate = forecast.bus_bandwidth if forecast.usable is None else forecast.usable
         amount = "?" if rate is None else f"{estimates.amount(rate)} GB/s"
         planned = f"{amount} between nodes" + (f" ({forecast.tier})" if forecast.tier else "")
         got = "NET/Socket, which is TCP"
-        why = _why_socket(seen, pairs)
     else:
         return
-    yield Finding(
-        kind=kind_of,
-        planned=planned,
-        got=got,
-        pairs=tuple(pairs),
-        cause=why[0],
-        hint=why[1],
-        lines=why[2],
-    )
+    why = Why(None, hint, (seen.via(pairs[0], kind),)) if hint else _why_socket(seen, pairs)
+    yield Finding(kind=kind_of, planned=planned, got=got, pairs=tuple(pairs), why=why)
 
 
 def _counts_on_more(plan: Planned) -> bool:
@@ -211,7 +197,7 @@ def _counts_on_more(plan: Planned) -> bool:
     return (plan.forecast.bus_bandwidth or 0.0) > UNKNOWN_NETWORK
 
 
-def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> _Why:
+def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
     """Why GPUs of one pod are not joined directly."""
     off = ["NCCL_P2P_DISABLE"] if kind == "SHM" else ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"]
     asked = _on(seen, *off)
@@ -221,15 +207,15 @@ def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> _Why:
     for one in seen.report.complaints:
         if one.cause is Cause.NVLINK_OFF:
             advice = causes.advice_for(one.cause)
-            return advice.why, advice.hint, (one.text,)
+            return Why(advice.why, advice.hint, (one.text,))
         if one.cause in {Cause.P2P_OFF, Cause.P2P_BROKEN}:
-            return (
+            return Why(
                 "the driver or NCCL found that these GPUs cannot reach each other directly",
                 "look for ACS and IOMMU on the node; nvidia-smi topo -p2p r names such pairs",
                 (one.text,),
             )
     hint = "nvidia-smi topo -p2p r in the pod shows which GPUs can reach each other"
-    return None, hint, (seen.via(pairs[0], kind),)
+    return Why(None, hint, (seen.via(pairs[0], kind),))
 
 
 def _on(seen: Observed, *names: str) -> list[str]:
@@ -237,12 +223,13 @@ def _on(seen: Observed, *names: str) -> list[str]:
     return [name for name in names if seen.value(name) not in {"", "0"}]
 
 
-def _asked_for(seen: Observed, names: Sequence[str]) -> _Why:
+def _asked_for(seen: Observed, names: Sequence[str]) -> Why:
     listed = " and ".join(names)
-    return f"the environment asks for it: {listed}", f"leave out {listed}", seen.set_by(*names)
+    cause = f"the environment asks for it: {listed}"
+    return Why(cause, f"leave out {listed}", seen.set_by(*names))
 
 
-def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> _Why:
+def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> Why:
     """Why nodes are joined by TCP."""
     asked = _on(seen, "NCCL_IB_DISABLE")
     asked += ["NCCL_NET"] if seen.value("NCCL_NET") == "Socket" else []
@@ -255,13 +242,10 @@ def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> _Why:
             "ask for one: --rdma, or --device NAME=COUNT with the resource that the nodes offer"
             " (kubectl describe node NODE)"
         )
-        return (
-            f"NCCL finds no InfiniBand or RoCE device in {names}",
-            hint,
-            (*without[0].no_ib.values(),),
-        )
+        cause = f"NCCL finds no InfiniBand or RoCE device in {names}"
+        return Why(cause, hint, (*without[0].no_ib.values(),))
     hint = "do the pods have an RDMA device (--rdma, --device), the image a network plugin?"
-    return None, hint, (seen.via(pairs[0], "NET/Socket"),)
+    return Why(None, hint, (seen.via(pairs[0], "NET/Socket"),))
 
 
 def _links(seen: Observed) -> Iterator[Finding]:
@@ -278,9 +262,11 @@ def _links(seen: Observed) -> Iterator[Finding]:
             kind=Kind.TRANSPORT,
             planned="NVLink",
             got=f"{worse[0].inside} inside the machine, by NCCL's own search",
-            hint="do the workers have the planned GPUs? arena-topo check JOB looks into"
-            " them; nvidia-smi nvlink -s shows links that are down",
-            lines=(worse[0].line,),
+            why=Why(
+                hint="do the workers have the planned GPUs? arena-topo check JOB looks into"
+                " them; nvidia-smi nvlink -s shows links that are down",
+                lines=(worse[0].line,),
+            ),
         )
 
 
@@ -305,22 +291,16 @@ def _gpu_direct(seen: Observed) -> Iterator[Finding]:
         hint = "has the network plugin been built for GPU Direct RDMA, and can the card do it?"
         if rdma:
             hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF (Linux 5.12, open driver)?"
-        why: _Why = None, hint, (next(iter(pairs.values())),)
+        why = Why(None, hint, (next(iter(pairs.values())),))
         said = [one.text for one in seen.report.complaints if one.cause is Cause.GDR_OFF]
         off = ["NCCL_NET_GDR_LEVEL"] if "NCCL_NET_GDR_LEVEL" in seen.settings else []
         off += _on(seen, "NCCL_NET_GDR_DISABLE")
         if off:
             why = _asked_for(seen, off)
         elif said:
-            why = f"NCCL says: {said[0]}", hint, (said[0],)
-        yield Finding(
-            kind=Kind.NETWORK,
-            got=got if rdma else f"{kind}, no GDRDMA in the lines",
-            pairs=tuple(pairs),
-            cause=why[0],
-            hint=why[1],
-            lines=why[2],
-        )
+            why = Why(f"NCCL says: {said[0]}", hint, (said[0],))
+        got = got if rdma else f"{kind}, no GDRDMA in the lines"
+        yield Finding(kind=Kind.NETWORK, got=got, pairs=tuple(pairs), why=why)
 
 
 def _interfaces(seen: Observed) -> Iterator[Finding]:
@@ -336,14 +316,13 @@ def _interfaces(seen: Observed) -> Iterator[Finding]:
     wish = seen.value("NCCL_SOCKET_IFNAME")
     for name, hosts in odd.items():
         asked = any(name.startswith(one.lstrip("=")) for one in wish.split(",") if one)
-        yield Finding(
-            kind=Kind.SETTINGS,
-            got=f"interface {name} on {_some(hosts)}",
-            cause=f"the environment asks for it: NCCL_SOCKET_IFNAME={wish}" if asked else None,
-            hint="name the interface that joins the pods: --env NCCL_SOCKET_IFNAME=eth0, and"
+        why = Why(
+            f"the environment asks for it: NCCL_SOCKET_IFNAME={wish}" if asked else None,
+            "name the interface that joins the pods: --env NCCL_SOCKET_IFNAME=eth0, and"
             " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
-            lines=seen.set_by("NCCL_SOCKET_IFNAME") if asked else (lines[name],),
+            seen.set_by("NCCL_SOCKET_IFNAME") if asked else (lines[name],),
         )
+        yield Finding(kind=Kind.SETTINGS, got=f"interface {name} on {_some(hosts)}", why=why)
 
 
 # ---------------------------------------------------------------- ranks
@@ -367,41 +346,39 @@ def _order(seen: Observed) -> Iterator[Finding]:
             planned=f"{plan.nodes} hops between nodes",
             got=f"{crossings[channel]} in the ring of channel {channel}",
             ranks=tuple(rank for rank in seen.main.rings[channel] if rank is not None),
-            hint="number the ranks node by node: leave out --map-by node and rank files of your"
-            " own; where pods share no host id, --pod-shape fused",
-            lines=(seen.main.ring_lines[channel],),
+            why=Why(
+                hint="number the ranks node by node: leave out --map-by node and rank files of"
+                " your own; where pods share no host id, --pod-shape fused",
+                lines=(seen.main.ring_lines[channel],),
+            ),
         )
 
 
 def _ranks(seen: Observed) -> Iterator[Finding]:
     plan, main = seen.planned, seen.main
     if plan is not None and main.size not in {None, plan.ranks}:
+        hint = "mpirun -np, or the hostfile, says how many start; one for each GPU"
         yield Finding(
             kind=Kind.RANKS,
             planned=f"{plan.ranks} ranks",
             got=f"{main.size} in the largest communicator",
-            hint="mpirun -np, or the hostfile, says how many start; one for each GPU",
-            lines=_first_line(main),
+            why=Why(None, hint, _first_line(main)),
         )
     if main.missing:
-        yield Finding(
-            kind=Kind.RANKS,
-            got=f"no lines of {named(main.missing)}",
-            ranks=main.missing,
-            hint="is NCCL_DEBUG=INFO set there? submit with --nccl-debug, or mpirun -x"
-            " NCCL_DEBUG=INFO",
-            lines=_first_line(main),
-        )
+        hint = "is NCCL_DEBUG=INFO set there? submit with --nccl-debug, or mpirun -x"
+        hint += " NCCL_DEBUG=INFO"
+        got, why = f"no lines of {named(main.missing)}", Why(None, hint, _first_line(main))
+        yield Finding(kind=Kind.RANKS, got=got, ranks=main.missing, why=why)
     for one in seen.report.communicators:
         if one.incomplete and (one is main or one.size):
             name = f"communicator {one.name}" if one.name else "another communicator"
             where = "" if one is main else f" in {name} (of {one.size})"
+            hint = "NCCL is still connecting, has failed, or the log ends here"
             yield Finding(
                 kind=Kind.RANKS,
                 got=f'no "Init COMPLETE" of {named(one.incomplete)}{where}',
                 ranks=one.incomplete if one is main else (),
-                hint="NCCL is still connecting, has failed, or the log ends here",
-                lines=_first_line(one, one.incomplete),
+                why=Why(None, hint, _first_line(one, one.incomplete)),
             )
 
 
@@ -413,13 +390,10 @@ def _first_line(main: Communicator, ranks: Collection[int] | None = None) -> tup
 
 def _versions(report: Report) -> Iterator[Finding]:
     if len(report.versions) > 1:
-        yield Finding(
-            kind=Kind.SETTINGS,
-            got=", ".join(report.versions),
-            cause="the ranks load different libraries of NCCL",
-            hint="look at LD_LIBRARY_PATH and the images",
-            lines=tuple(f"NCCL version {one}" for one in report.versions),
-        )
+        lines = tuple(f"NCCL version {one}" for one in report.versions)
+        cause = "the ranks load different libraries of NCCL"
+        why = Why(cause, "look at LD_LIBRARY_PATH and the images", lines)
+        yield Finding(kind=Kind.SETTINGS, got=", ".join(report.versions), why=why)
 
 
 def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
@@ -450,9 +424,11 @@ def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
             got=one.text + (f" (x{one.count})" if one.count > 1 else ""),
             hosts=tuple(name for name in one.hosts if name),
             ranks=one.ranks,
-            cause=advice.why if advice else None,
-            hint=advice.hint if advice else None,
-            lines=(one.text,),
+            why=Why(
+                cause=advice.why if advice else None,
+                hint=advice.hint if advice else None,
+                lines=(one.text,),
+            ),
         )
 
 

@@ -1,4 +1,4 @@
-"""What nccl-tests measured: its tables of bus bandwidth, and what they say of the GPUs of a node.
+"""What nccl-tests measured: its tables of bus bandwidth, read from a log.
 
     # Collective test starting: all_reduce_perf              since 2.17; before, its command
     #  Rank  0 Group  0 Pid 4935 on node-0 device  0 [0000:07:00] NVIDIA H100 80GB HBM3
@@ -9,22 +9,17 @@
 Columns are found by their names in the header (src/common.cu of nccl-tests, 2.0 to 2.19): they grew
 over the versions. Bus bandwidth is the data each link carries, whatever the number of ranks
 (nccl-tests, doc/PERFORMANCE.md), in GB/s of 10^9 bytes. Rates are those out of place.
-
-The lines of a test name PCI addresses and CUDA's own numbers, so it is the plan of a job that says
-which GPUs of a node a worker has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
 
-from arena_topo.errors import ArenaError
-from arena_topo.nccl.comparison import Observed, Place, Planned
 from arena_topo.numbers import whole
 
 LEAST_SIZE = 128 * 1024 * 1024
@@ -36,9 +31,6 @@ MOST_ROWS = 10_000
 
 MOST_TABLES = 1_000
 """Tables of a log that are read."""
-
-MEASURE = "all_reduce_perf -b 1G -e 4G -f 2 -g 1"
-"""The line of nccl-tests (its README) that measures what links carry, a rank for each GPU."""
 
 _OPERATION = re.compile(r"\b((?:all_|re|send|broad|scat|gath|hyper)\w*)_perf\b")
 _RANK = re.compile(
@@ -242,60 +234,11 @@ def tables_in(text: str) -> list[Table]:
     ]
 
 
-# ---------------------------------------------------------------- what they say of a node
+# ---------------------------------------------------------------- the bandwidth of a set of GPUs
 
 
 class Unfit(Exception):
     """Why a test gives no bandwidth of GPUs of a node."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """GB/s of bus bandwidth of sets of GPUs of a node, by all-reduces of `size` bytes or more."""
-
-    node: str
-    table: Mapping[tuple[int, ...], float]
-    size: int
-
-
-def reached(tables: Iterable[Table], seen: Observed, planned: Planned) -> Reached:
-    """What the tests of a job with a plan reached; of two tests of a set the lower value.
-
-    ArenaError says why there is no such table, and how to measure one.
-    """
-    if planned.forecast.emulated:
-        raise ArenaError(
-            "there is nothing to measure: the GPUs of this job are emulated",
-            hint="measure where there are GPUs",
-        )
-    taken: dict[str, dict[tuple[int, ...], float]] = {}
-    refusals: dict[str, None] = {}
-    sizes: list[int] = []
-    for one in tables:
-        try:
-            rate, size = measured(one)
-            node, gpus = _place(one, seen, planned)
-        except Unfit as error:
-            refusals[str(error)] = None
-            continue
-        table = taken.setdefault(node, {})
-        table[gpus] = min(rate, table.get(gpus, rate))
-        sizes.append(size)
-    if not taken:
-        raise ArenaError(
-            "nothing was measured that a table of bandwidths could hold",
-            why="; ".join(refusals) or "there is no table of nccl-tests in these lines",
-            hint="measure it in a job of its own, with --gputopology and all workers of it on one"
-            f' node: "mpirun {MEASURE}"',
-        )
-    if len(taken) > 1:
-        raise ArenaError(
-            f"{len(taken)} nodes were measured: {', '.join(sorted(taken))}",
-            why="a table is one of a single node",
-            hint="read one of them: --only worker:N",
-        )
-    ((node, table),) = taken.items()
-    return Reached(node=node, table=dict(sorted(table.items())), size=min(sizes))
 
 
 def measured(table: Table) -> tuple[float, int]:
@@ -329,34 +272,3 @@ def measured(table: Table) -> tuple[float, int]:
             raise Unfit(why)
     same = sorted(rate for size, rate in rates if size == largest)
     return same[(len(same) - 1) // 2], largest
-
-
-def _place(table: Table, seen: Observed, planned: Planned) -> tuple[str, tuple[int, ...]]:
-    """The node and the GPUs of a test; Unfit where they are not known."""
-    pods = {slot.pod: slot for slot in planned.workers}
-    slots = [pods.get(one.host) for one in table.ranks]
-    # Where no host is a pod, the numbers of the ranks tell their workers.
-    if None in slots and sorted(one.rank for one in table.ranks) == list(range(planned.ranks)):
-        slots = [planned.workers[one.rank // planned.slots] for one in table.ranks]
-    workers = {slot.worker: slot for slot in slots if slot is not None}
-    if None in slots:
-        raise Unfit(f"host {table.ranks[0].host} is no pod of the job")
-    nodes = {slot.node for slot in workers.values()}
-    if len(nodes) > 1:
-        raise Unfit(f"{len(nodes)} nodes took part: a table is one of a single machine")
-    if len(workers) > 1 and not all(kind.startswith("P2P") for kind in seen.pairs(Place.NODE)):
-        raise Unfit(
-            "the ranks are in several pods, so it is the way between pods that was measured"
-        )
-    gpus = tuple(sorted(gpu for slot in workers.values() for gpu in slot.gpus))
-    (node,) = nodes
-    machine = planned.machines.get(node)
-    everything = machine is not None and len(gpus) == len(machine.gpus)
-    if not gpus or not (planned.exact or everything):
-        raise Unfit("the kubelet has picked the GPUs, and no line tells their indexes")
-    if len(table.ranks) != len(gpus):
-        raise Unfit(
-            f"{len(table.ranks)} of the {len(gpus)} GPUs of the workers took part, and no line"
-            " tells which"
-        )
-    return node, gpus

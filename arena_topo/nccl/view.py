@@ -270,12 +270,13 @@ def _finding(index: int, one: Finding) -> Iterator[str]:
         before = "as the plan says for separate pods: "
         who = f", not NVLink{who}" if one.planned == "NVLink" else who
     yield f"{index:>3}. {before}{brief(one.got)}{who}"
+    cause, hint, lines = one.why
     if one.kind is not Kind.RANKS:
-        yield f"     why: {one_line(one.cause or 'cause not visible in these lines')}"
-    if one.hint is not None:
-        yield f"     try: {one_line(one.hint)}"
-    if one.lines and one.kind is not Kind.WARNING:
-        yield f"     line: {brief(one.lines[0], 200)}"
+        yield f"     why: {one_line(cause or 'cause not visible in these lines')}"
+    if hint is not None:
+        yield f"     try: {one_line(hint)}"
+    if lines and one.kind is not Kind.WARNING:
+        yield f"     line: {brief(lines[0], 200)}"
 
 
 def _written_by(one: Finding) -> str:
@@ -329,7 +330,11 @@ def value(found: Comparison, *, job: str = "", namespace: str = "") -> dict[str,
             "workers": [asdict(one) for one in plan.workers],
         },
         "asPlanned": None if plan is None or not seen.transports else found.agrees,
-        "findings": [asdict(one) for one in found.findings],
+        "findings": [
+            {name: value for name, value in asdict(one).items() if name != "why"}
+            | one.why._asdict()
+            for one in found.findings
+        ],
         "hosts": [
             {
                 "name": one.name,
