@@ -380,10 +380,6 @@ def test_network_cards_have_names_those_joined_into_one_as_well() -> None:
         ("Call to ibv_create_cq failed with error Operation not permitted", Cause.IB_MEMORY),
         ("P2P is disabled between NVLINK connected GPUs 1 and 0. This should", Cause.NVLINK_OFF),
         ("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI", Cause.SAME_GPU),
-        (
-            'NCCL_NVLS_ENABLE has been set to "1" and it has ranks using the same NVML device.',
-            Cause.SAME_GPU,
-        ),
         ("[Service thread] Error encountered progressing operation=Connect, res=3", None),
         ("[Service thread] shm close failed", None),
         ("[Service thread] proxy ops shm unlink failed", None),
@@ -406,7 +402,6 @@ def test_every_cause_has_advice() -> None:
     ("text", "hint"),
     [
         ("Multiple Ranks are using the same GPU/Partition.", "NCCL_MULTI_RANK_GPU_ENABLE=1"),
-        ("multiple ranks using the same NVML device.", "leave out NCCL_NVLS_ENABLE=1"),
         ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 59000", "slices"),
         ("Failed to bind NVLink SHARP (NVLS) Multicast memory", "fabric manager"),
     ],

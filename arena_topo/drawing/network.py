@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arena_topo.drawing.machine import ASCII, UNICODE
 from arena_topo.drawing.sheet import SMALL, Sheet, framed, lines, stack, width
@@ -40,10 +40,15 @@ class _Row:
     """Nodes that are alike; `signs` is one of `_MEANING` for each GPU."""
 
     signs: tuple[str, ...]
-    free: str
+    known: str
     what: str
-    nodes: tuple[str, ...]
-    tail: str = ""
+    tail: str
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def free(self) -> str:
+        """How many GPUs are free: `4 free`, `2 of 4 free each`."""
+        return f"{self.known} free{' each' if len(self.nodes) > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +159,7 @@ def _parts(
         alike: dict[_Row, list[str]] = {}
         for node in nodes:
             alike.setdefault(_row(node), []).append(node.name)
-        return tuple(_shared(row, names) for row, names in alike.items())
+        return tuple(replace(row, nodes=tuple(names)) for row, names in alike.items())
     inside: dict[str, list[Node]] = {}
     for node in nodes:
         inside.setdefault(node.domains[level], []).append(node)
@@ -184,21 +189,9 @@ def _row(node: Node) -> _Row:
     known = f"{_free(node)} of {count(node.free)}" if _DOUBT in signs else f"{_free(node)}"
     return _Row(
         signs=signs,
-        free=f"{known} free",
+        known=known,
         what=f"{len(gpus)} x {node.machine.model or 'GPU'}",
-        nodes=(),
         tail=f" ({'; '.join(said)})" if said else "",
-    )
-
-
-def _shared(row: _Row, nodes: Sequence[str]) -> _Row:
-    each = " each" if len(nodes) > 1 else ""
-    return _Row(
-        signs=row.signs,
-        free=row.free + each,
-        what=row.what,
-        nodes=tuple(nodes),
-        tail=row.tail,
     )
 
 
@@ -206,17 +199,16 @@ def _lines(part: _Domain | _Row) -> int:
     return 1 + (sum(map(_lines, part.parts)) if isinstance(part, _Domain) else 0)
 
 
+def _drawn(part: _Domain | _Row) -> set[str]:
+    """The signs that are drawn."""
+    if isinstance(part, _Row):
+        return set(part.signs)
+    return set().union(*map(_drawn, part.parts))
+
+
 def _signs(tree: _Domain) -> list[str]:
     """The signs that are drawn, in the order of their meanings."""
-
-    def drawn(part: _Domain | _Row) -> Iterator[str]:
-        if isinstance(part, _Row):
-            yield from part.signs
-        else:
-            for one in part.parts:
-                yield from drawn(one)
-
-    found = set(drawn(tree))
+    found = _drawn(tree)
     return [sign for sign in _MEANING if sign in found]
 
 

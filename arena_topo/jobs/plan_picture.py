@@ -18,6 +18,7 @@ from arena_topo.gang.comparison import Proposal
 from arena_topo.jobs.plan_view import (
     MOST_DRAWINGS,
     Taken,
+    Worth,
     gang,
     in_pods,
     kinds,
@@ -25,13 +26,13 @@ from arena_topo.jobs.plan_view import (
     meets,
     proved,
     taken,
+    worth,
 )
 from arena_topo.jobs.view import guarantee
 from arena_topo.layout import number
-from arena_topo.manifests import Plan, estimates
-from arena_topo.manifests.forecast import counted_on, valued_as
+from arena_topo.manifests import Forecast, estimates
 from arena_topo.solver import NODE_TIER, Placement
-from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set, members
+from arena_topo.topology import Cluster, GPUSet, NodeName, members
 
 _WIDEST = 1120.0
 """Pixels up to which two choices stand side by side: what a page or a slide shows at full size."""
@@ -52,6 +53,11 @@ class _Side:
     proof: str = ""
 
     @property
+    def gpus(self) -> dict[NodeName, tuple[int, int]]:
+        """What it takes, whatever the ranks."""
+        return {name: (own.gpus, own.kubelet) for name, own in self.nodes.items()}
+
+    @property
     def gbps(self) -> str:
         """The bandwidth in words."""
         found = self.found.bandwidth
@@ -68,26 +74,24 @@ class _Side:
 
 def drawn(proposal: Proposal) -> str:
     """Draw a proposal; what refused it, or UsageError, where there is no placement to draw."""
-    plan, cluster = proposal.plan, proposal.cluster
+    plan, cluster, valued = proposal.plan, proposal.cluster, worth(proposal)
     if proposal.refused is not None and plan is None:
         raise proposal.refused
-    if plan is None or plan.placement is None or plan.forecast is None or cluster is None:
+    if plan is None or plan.forecast is None or valued is None or cluster is None:
         raise UsageError(
             f"there is no placement of {proposal.job.name} to draw",
             why="it asks for no GPUs",
             hint="add --gpus N",
         )
-    found = plan.placement
-    valued = found if plan.binding is None else valued_as(found, cluster, plan.binding)
     ours = _Side(
         who="arena-topo",
-        found=valued,
+        found=valued.placement,
         nodes=taken(plan.forecast, plan.job.gpus),
-        proof=f"; {proved(valued)}",
+        proof=f"; {proved(valued.placement)}",
     )
-    first = _first_fit(proposal, valued, cluster)
-    same = first is not None and _gpus(first) == _gpus(ours)
-    sides = [ours, *([first] if first is not None and not same else [])]
+    first = _first_fit(proposal, valued.placement, cluster)
+    same = first is not None and first.gpus == ours.gpus
+    sides = [ours] if first is None or same else [ours, first]
     title = f"{proposal.job.name}: {gang(proposal.job)}{in_pods(proposal.job, plan.job)}"
     panels = _panels(sides, cluster)
     across = sum(panel.size[0] + _APART for panel in panels) - _APART <= _WIDEST
@@ -98,7 +102,7 @@ def drawn(proposal: Proposal) -> str:
         for node in cluster.nodes
         if any(node.name in side.nodes for side in sides)
     }
-    notes = [*_notes(proposal, plan, valued), *_compared(proposal, same=same)]
+    notes = [*_notes(proposal, plan.forecast, valued), *_compared(proposal, same=same)]
     sheet = stack(
         [
             lines([(title, "head")], room),
@@ -110,10 +114,6 @@ def drawn(proposal: Proposal) -> str:
     )
     told = "; ".join(f"{_listed(side)}, {side.gbps}, {side.why(cluster)}" for side in sides)
     return sheet.finish(f"{title} on {_listed(ours)}: {ours.gbps}", told)
-
-
-def _gpus(side: _Side) -> dict[NodeName, tuple[int, int]]:
-    return {name: (own.gpus, own.kubelet) for name, own in side.nodes.items()}
 
 
 def _listed(side: _Side) -> str:
@@ -138,12 +138,9 @@ def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side |
     nodes, rank = {}, 0
     for name, workers in found.loads.items():
         node, size = known[name], workers * proposal.request.gpus
-        if node.unattributed:
-            nodes[name] = Taken(kubelet=size)
-        else:
-            gpus = gpu_set(members(node.free)[:size])
-            ranks = {gpu: rank + at for at, gpu in enumerate(members(gpus))}
-            nodes[name] = Taken(ranks=ranks)
+        gpus = () if node.unattributed else members(node.free)[:size]
+        ranks = {gpu: rank + at for at, gpu in enumerate(gpus)}
+        nodes[name] = Taken(ranks=ranks, kubelet=0 if gpus else size)
         rank += size
     return _Side(
         who="first fit by index",
@@ -169,17 +166,16 @@ def _compared(proposal: Proposal, *, same: bool) -> Iterator[str]:
     yield f"With all GPUs free: {empty}; spread over nodes: {spread}."
 
 
-def _notes(proposal: Proposal, plan: Plan, placement: Placement) -> Iterator[str]:
+def _notes(proposal: Proposal, forecast: Forecast, valued: Worth) -> Iterator[str]:
     """How firmly the placement holds, and what it would be worth otherwise."""
-    ours, inside = placement.bandwidth, placement.inside
-    counted = ours if plan.binding is None else counted_on(placement, plan.binding)
-    if counted is not None and counted != ours:
-        yield f"The kubelet picks the GPUs: {estimates.text(counted)} at worst."
+    ours, inside = valued.placement.bandwidth, valued.placement.inside
+    if valued.ours is not None and valued.ours != ours:
+        yield f"The kubelet picks the GPUs: {estimates.text(valued.ours)} at worst."
     if ours is not None and inside is not None and inside.point > ours.point:
         joined = estimates.text(inside)
         yield f"Were the pods of a node one host for NCCL, these GPUs would reach {joined}."
-    if plan.forecast is not None and plan.forecast.guarantee is not None:
-        yield f"{guarantee(plan.forecast)}."
+    if forecast.guarantee is not None:
+        yield f"{guarantee(forecast)}."
     if proposal.cluster is not None and proposal.cluster.emulated:
         yield f"{EMULATED}."
 

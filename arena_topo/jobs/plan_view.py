@@ -12,11 +12,11 @@ from arena_topo.drawing import machine, network
 from arena_topo.drawing.machine import State
 from arena_topo.drawing.tables import emulated
 from arena_topo.escaping import one_line
-from arena_topo.gang.comparison import Counted, Proposal
+from arena_topo.gang.comparison import Comparison, Counted, Proposal
 from arena_topo.job import MPIJob
 from arena_topo.jobs.view import confirmed, guarantee, worker_value, workers
 from arena_topo.layout import NOTHING, align, number
-from arena_topo.manifests import Forecast, estimates
+from arena_topo.manifests import Forecast, Plan, estimates
 from arena_topo.manifests.annotations import placement_map
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.solver import BEYOND, NODE_TIER, Placement
@@ -45,16 +45,16 @@ def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
 
     Drawings and lists of names keep to `width` columns.
     """
-    plan, cluster = proposal.plan, proposal.cluster
-    if plan is None or plan.forecast is None or plan.placement is None or cluster is None:
+    plan, cluster, valued = proposal.plan, proposal.cluster, worth(proposal)
+    if plan is None or plan.forecast is None or valued is None or cluster is None:
         return ""
     blocks = [
         _headline(proposal, plan.job, plan.forecast),
         _workers(plan.job, plan.forecast, rings=not proposal.named),
         *_machines(taken(plan.forecast, plan.job.gpus), cluster, unicode=unicode, width=width),
-        _bandwidths(proposal, plan.placement, cluster),
+        _bandwidths(proposal, valued, cluster),
         _rows(proposal, cluster),
-        _holding(proposal, plan.forecast),
+        _holding(proposal, plan, plan.forecast),
     ]
     return "\n".join(block for block in blocks if block)
 
@@ -158,14 +158,32 @@ def _machines(
 # ---------------------------------------------------------------- bandwidths
 
 
-def _bandwidths(proposal: Proposal, found: Placement, cluster: Cluster) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """A placement with what its pods get as they are bound; `ours` is what they can count on."""
+
+    placement: Placement
+    ours: Estimate | None
+    proof: str
+
+
+def worth(proposal: Proposal) -> Worth | None:
+    """What the placement of a proposal gives its pods; None where nothing is placed."""
+    plan = proposal.plan
+    if plan is None or plan.placement is None or plan.binding is None:
+        return None
+    found = valued_as(plan.placement, proposal.cluster, plan.binding)
+    # What is proven is proven of the pods that were searched for.
+    proof = proved(found) if found is plan.placement else ""
+    return Worth(placement=found, ours=counted_on(found, plan.binding), proof=proof)
+
+
+def _bandwidths(proposal: Proposal, found: Worth, cluster: Cluster) -> str:
     """What the pods get and what limits it, and what other choices would give them."""
-    binding = proposal.plan.binding if proposal.plan is not None else None
-    placement = found if binding is None else valued_as(found, cluster, binding)
-    ours = placement.bandwidth if binding is None else counted_on(placement, binding)
+    placement, ours = found.placement, found.ours
     if ours is None or placement.bandwidth is None:
         return "Bus bandwidth: none, as one GPU has no peer\n"
-    proof = f", {proved(placement)}" if placement is found else ""
+    proof = found.proof and f", {found.proof}"
     lines = ["Bus bandwidth of an all-reduce:"]
     facts = _facts(placement, ours, cluster, proof)
     lines += [f"  {label:<12}{words}" for label, words in facts]
@@ -331,16 +349,15 @@ def proved(placement: Placement) -> str:
     return f"at most {most} GB/s is possible"
 
 
-def _holding(proposal: Proposal, forecast: Forecast) -> str:
+def _holding(proposal: Proposal, plan: Plan, forecast: Forecast) -> str:
     """How firmly the plan holds, and what would do better."""
     lines = []
     if forecast.guarantee is not None:
         lines.append(guarantee(forecast))
-    binding = proposal.plan.binding if proposal.plan is not None else None
-    if binding is not None and binding.why:
-        lines.append(f"Why not a stronger guarantee: {one_line(binding.why)}")
-    if proposal.plan is not None and proposal.plan.hcas:
-        names = ", ".join(proposal.plan.hcas)
+    if plan.binding is not None and plan.binding.why:
+        lines.append(f"Why not a stronger guarantee: {one_line(plan.binding.why)}")
+    if plan.hcas:
+        names = ", ".join(plan.hcas)
         lines.append(f"NICs for NCCL: {names}, those nearest to the GPUs (NCCL_IB_HCA)")
     lines += [f"Advice: {one_line(one)}" for one in proposal.advice]
     if forecast.emulated:
@@ -357,7 +374,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
     `verdict` is Placeable, NotNow or Never; null for a job without GPUs. `map` is the answer
     as `--on` takes it. Bandwidths are GB/s, null for a job of one GPU.
     """
-    plan, refused = proposal.plan, proposal.refused
+    plan, refused, valued = proposal.plan, proposal.refused, worth(proposal)
     forecast = plan.forecast if plan is not None else None
     rows = sorted(forecast.workers) if forecast is not None else []
     slots = max(1, (plan.job if plan is not None else proposal.job).gpus)
@@ -370,7 +387,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "verdict": None if proposal.verdict is None else proposal.verdict.value,
         "busBandwidthGBps": number(forecast.bus_bandwidth) if forecast else None,
         "usableGBps": number(forecast.usable) if forecast else None,
-        "bandwidth": _bandwidth_value(proposal),
+        "bandwidth": estimates.value(valued.ours, SHARES) if valued and valued.ours else None,
         "guarantee": forecast.guarantee if forecast else None,
         "confirmed": confirmed(forecast),
         "binding": forecast.binding if forecast else None,
@@ -382,7 +399,10 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "workers": [worker_value(*row, slots=slots) for row in rows],
         "map": placement_map(plan.placement) if plan and plan.placement else None,
         "ncclHca": list(plan.hcas) if plan else [],
-        "proof": _proof_value(plan.placement if plan is not None else None, forecast),
+        "proof": {
+            "optimal": forecast.optimal if forecast else None,
+            "bound": _finite(plan.placement.proof.bound) if plan and plan.placement else None,
+        },
         "refusals": [
             {"reason": one.reason.value, "nodes": one.nodes, "example": one.example}
             for one in (refused.refusals if refused is not None else ())
@@ -396,22 +416,6 @@ def value(proposal: Proposal) -> dict[str, Any]:
     }
 
 
-def _bandwidth_value(proposal: Proposal) -> dict[str, Any] | None:
-    """What the pods get, as `forecast -o json` has it."""
-    plan, cluster = proposal.plan, proposal.cluster
-    if plan is None or plan.placement is None or plan.binding is None:
-        return None
-    found = counted_on(valued_as(plan.placement, cluster, plan.binding), plan.binding)
-    return None if found is None else estimates.value(found, SHARES)
-
-
-def _proof_value(placement: Placement | None, forecast: Forecast | None) -> dict[str, Any]:
-    if placement is None or forecast is None:
-        return {"optimal": None, "bound": None}
-    proof = placement.proof
-    return {"optimal": forecast.optimal, "bound": _finite(proof.bound)}
-
-
 def _row_value(proposal: Proposal, placement: Placement) -> dict[str, Any]:
     """One of several placements; `map` is as `--on` takes it."""
     rate = _counted(proposal, placement)
@@ -420,25 +424,22 @@ def _row_value(proposal: Proposal, placement: Placement) -> dict[str, Any]:
         "map": placement_map(placement),
         "tier": placement.tier,
         "bandwidth": None if rate is None else estimates.value(rate, SHARES),
-        "plannedGBps": _point(placement.bandwidth),
+        "plannedGBps": _point(placement),
     }
 
 
 def _comparison_value(proposal: Proposal) -> dict[str, Any]:
-    comparison, best = proposal.comparison, proposal.best
-    empty = comparison.best_empty if comparison is not None else None
-    first = comparison.first_fit if comparison is not None else None
-    spread = comparison.spread if comparison is not None else None
+    others = proposal.comparison or Comparison(best_empty=None, first_fit=None, spread=None)
     return {
-        "bestNowGBps": _point(best.bandwidth if best is not None else None),
-        "bestEmptyGBps": _point(empty.bandwidth if empty is not None else None),
-        "firstFitGBps": _point(first.bandwidth if first is not None else None),
-        "spreadGBps": _point(spread.bandwidth if spread is not None else None),
+        "bestNowGBps": _point(proposal.best),
+        "bestEmptyGBps": _point(others.best_empty),
+        "firstFitGBps": _point(others.first_fit),
+        "spreadGBps": _point(others.spread),
     }
 
 
-def _point(found: Estimate | None) -> int | float | None:
-    return None if found is None else number(found.point)
+def _point(one: Placement | None) -> int | float | None:
+    return None if one is None or one.bandwidth is None else number(one.bandwidth.point)
 
 
 def _finite(value: float | None) -> int | float | None:

@@ -184,7 +184,6 @@ class Cause(StrEnum):
     CUDA = "cuda"
     NVLS = "nvls"
     GDR_OFF = "gdr-off"
-    PEER = "peer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

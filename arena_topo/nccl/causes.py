@@ -70,12 +70,6 @@ ADVICE: tuple[Advice, ...] = (
     ),
     _advice(
         Cause.SAME_GPU,
-        r"the same NVML device",
-        why="ranks share a GPU, and NVLink SHARP needs one for each",
-        hint="leave out NCCL_NVLS_ENABLE=1",
-    ),
-    _advice(
-        Cause.SAME_GPU,
         r"Duplicate GPU detected",
         why="two ranks of one communicator use the same GPU",
         hint="give each rank its own: LOCAL_RANK to cudaSetDevice, and as many GPUs as slots;"
@@ -133,7 +127,8 @@ ADVICE: tuple[Advice, ...] = (
     ),
     _advice(
         Cause.CLOSED,
-        r"[Cc]onnection closed by remote peer|Connection reset by peer|Broken pipe|recv failed",
+        r"[Cc]onnection closed by remote peer|Connection reset by peer|Broken pipe|recv failed"
+        r"|remote process exited",
         why="the connection to another rank was closed there, or broke; why, no such line says",
         hint="look for what the other ranks complained of before",
     ),
@@ -154,12 +149,6 @@ ADVICE: tuple[Advice, ...] = (
         r"Cuda failure|CUDA error|Cuda driver",
         why="a call to CUDA failed: NCCL only tells what the driver said",
         hint="the text after the failure names it; an old driver and a GPU in error are common",
-    ),
-    _advice(
-        Cause.PEER,
-        r"remote process exited",
-        why="another rank's process exited, or the network failed; this one only noticed",
-        hint="look for what the other ranks complained of before",
     ),
 )
 """The first whose pattern is found in a text holds."""

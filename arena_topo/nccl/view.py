@@ -29,16 +29,8 @@ MOST_PAIRS = 4
 MOST_FINDINGS = 12
 """Findings that are told in full; most logs have fewer kinds of trouble."""
 
-_SHORT = {
-    "P2P/CUMEM": "CUM",
-    "P2P/IPC": "IPC",
-    "P2P/direct pointer": "PTR",
-    "P2P/indirect": "IND",
-    "SHM": "SHM",
-    "NET/IB": "IB",
-    "NET/Socket": "TCP",
-}
-"""Three letters for the transports of NCCL; others get those of their name."""
+_SHORT = {"P2P/direct pointer": "PTR", "NET/Socket": "TCP"}
+"""Letters for these transports of NCCL; others get the first three of their name."""
 
 
 def text(found: Comparison, *, width: int = 100, unicode: bool = True, unplanned: str = "") -> str:
