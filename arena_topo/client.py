@@ -38,11 +38,10 @@ from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.opening import known
 from arena_topo.engines.waiting import Ending, Goal
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
-from arena_topo.gang import comparison, submission, submitting
+from arena_topo.gang import Exists, Watcher, comparison, submission
 from arena_topo.gang.comparison import Proposal
 from arena_topo.gang.protocol import Outcome
 from arena_topo.gang.submission import Submitted
-from arena_topo.gang.submitting import Exists
 from arena_topo.job import MPIJob
 from arena_topo.joblogs import follow as following
 from arena_topo.joblogs import ranks
@@ -100,36 +99,21 @@ class Client:
         limit = _least(timeout or None, self.options.deadline)
         end = None if limit is None else time.monotonic() + limit
         end = time.monotonic() if timeout == 0 else end
-        done: list[Submitted] = []
-
-        def left() -> float | None:
-            return None if end is None else max(0.0, end - time.monotonic())
-
         with self._opened(image=job.image, deadline=limit) as backend:
             where = backend.default_namespace()
-
-            def create() -> None:
-                made = submission.submit(
-                    job, backend, namespace=where, api=api, stay=wait, limit=left(), tell=self.tell
-                )
-                done.append(made)
-
-            submitting.unless_there(
+            found = submission.submit(
                 job,
                 backend,
-                create,
                 namespace=where,
-                exists=on_taken,
                 api=api,
-                limit=left(),
-                tell=self.tell,
+                exists=on_taken,
+                watcher=Watcher(stay=wait, end=end, tell=self.tell),
             )
-            found = done[0] if done else submission.existing(job, backend, where, api=api)
             if not wait:
                 return found
-            status = submitting.to_the_end(
-                backend, job.name, where, timeout=left(), tell=self._tell_status
-            )
+            left = None if end is None else max(0.0, end - time.monotonic())
+            hears = waiting.Listener(tell=self._tell_status)
+            status = submission.to_the_end(backend, job.name, where, timeout=left, hears=hears)
             return replace(found, status=status)
 
     def plan(
@@ -419,7 +403,7 @@ class Client:
         *,
         stay: bool,
     ) -> None:
-        outcome = start(backend, name, where, stay=stay, tell=self.tell)
+        outcome = start(backend, name, where, Watcher(stay=stay, tell=self.tell))
         submission.check(outcome, name, where)
         for note in outcome.notes:
             self.tell(note)

@@ -51,10 +51,10 @@ from arena_topo.errors import NotPossible as NotPossible
 from arena_topo.errors import TimedOut as TimedOut
 from arena_topo.errors import UnreadableTopology as UnreadableTopology
 from arena_topo.errors import UsageError as UsageError
+from arena_topo.gang import Exists as Exists
 from arena_topo.gang.comparison import Comparison as Comparison
 from arena_topo.gang.comparison import Proposal as Proposal
 from arena_topo.gang.submission import Submitted as Submitted
-from arena_topo.gang.submitting import Exists as Exists
 from arena_topo.job import BindingChoice as BindingChoice
 from arena_topo.job import Claim as Claim
 from arena_topo.job import CleanPodPolicy as CleanPodPolicy

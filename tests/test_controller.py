@@ -439,7 +439,7 @@ def test_an_image_that_does_not_exist_gives_the_gpus_back_and_is_tried_three_tim
     with here.cluster.running():
         together = submission.wait_until_placed
         try:
-            submission.wait_until_placed = lambda _starter, _job, outcome, **_more: outcome
+            submission.wait_until_placed = lambda _starter, _job, outcome, _watcher: outcome
             submission.submit(job, here.backend, namespace="default")
         finally:
             submission.wait_until_placed = together
@@ -512,7 +512,7 @@ def test_a_gang_of_another_queue_whose_author_died_before_it_looked_is_placed_an
         raise ClusterError("the API server is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Starter, "_looked", die)
+        patched.setattr(Starter, "stands", die)
         here.rounds()
     notes = here.job("job")["metadata"]["annotations"]
     assert PROPOSED in notes

@@ -100,23 +100,18 @@ def test_who_waits_for_somebody_else_is_not_in_the_queue(more: dict[str, Any]) -
 
 def test_the_oldest_keeps_its_best_gpus_from_the_younger() -> None:
     head, mine = a_job("head"), a_job("mine", created=1.0)
-    held = fairness.reservation(mine, seen([mine, head], TWO), fit)
-    assert held is not None
-    assert held.head.name == "head"
-    left = fairness.kept_from(mine, TWO, held, now=NOW)
+    left, keeper = fairness.left_for(mine, TWO, seen([mine, head], TWO), fit)
+    assert keeper is head
     # Both workers of the head on one node; the other is free for all.
-    [kept] = held.placement.nodes
-    assert {one.name: count(one.free) for one in left.nodes if one.name == kept} == {kept: 0}
-    assert sum(count(one.free) for one in left.nodes) == 8
+    assert sorted(count(one.free) for one in left.nodes) == [0, 8]
 
 
 def test_only_the_first_keeps_anything() -> None:
     first, second = a_job("first", 1, 8), a_job("second", 1, 8, created=1.0)
     mine = a_job("mine", 1, 8, created=2.0)
-    held = fairness.reservation(mine, seen([first, second, mine], TWO), fit)
-    assert held is not None
-    assert held.head.name == "first"
-    assert len(held.placement.nodes) == 1
+    left, keeper = fairness.left_for(mine, TWO, seen([first, second, mine], TWO), fit)
+    assert keeper is first
+    assert sorted(count(one.free) for one in left.nodes) == [0, 8]
 
 
 @pytest.mark.parametrize(
@@ -129,8 +124,7 @@ def test_only_the_first_keeps_anything() -> None:
 )
 def test_nothing_is_kept_from_whose_turn_it_is(mine: QueuedJob) -> None:
     younger = a_job("younger", created=2.0)
-    assert fairness.reservation(mine, seen([mine, younger], TWO), fit) is None
-    assert fairness.kept_from(mine, TWO, None, now=NOW) is TWO
+    assert fairness.left_for(mine, TWO, seen([mine, younger], TWO), fit) == (TWO, None)
 
 
 def test_what_can_never_fit_or_makes_no_sense_keeps_nothing_from_others() -> None:
@@ -140,17 +134,19 @@ def test_what_can_never_fit_or_makes_no_sense_keeps_nothing_from_others() -> Non
         job_of(broken.manifest)
     real = a_job("real", created=1.0)
     mine = a_job("mine", created=2.0)
-    held = fairness.reservation(mine, seen([huge, broken, real, mine], TWO), fit)
-    assert held is not None
-    assert held.head.name == "real"
+    _left, keeper = fairness.left_for(mine, TWO, seen([huge, broken, real, mine], TWO), fit)
+    assert keeper is real
 
 
-def a_reservation(mine: QueuedJob, running: Sequence[QueuedJob]) -> fairness.Reservation:
-    head = a_job("head", workers=1, gpus=8)
-    one = cluster(node("node-0", HGX))
-    found = fairness.reservation(mine, seen([head, mine, *running], one), fit)
-    assert found is not None
-    return found
+def test_a_gang_that_something_else_than_gpus_keeps_from_starting_keeps_nothing() -> None:
+    short, real, mine = a_job("short"), a_job("real", created=1.0), a_job("mine", created=2.0)
+    world = seen([short, real, mine], TWO)
+    found = fairness.left_for(mine, TWO, world, fit, blocked=lambda one: one is short)
+    assert found[1] is real
+
+
+HEAD = a_job("head", workers=1, gpus=8)
+ONE = cluster(node("node-0", HGX))
 
 
 HOLDER = "node-0/0,1,2,3"
@@ -183,7 +179,7 @@ HOLDER = "node-0/0,1,2,3"
 def test_the_head_starts_when_the_last_of_those_before_it_must_have_ended(
     running: Sequence[QueuedJob], until: float | None
 ) -> None:
-    assert a_reservation(a_job("mine", created=1.0), running).until == until
+    assert fairness.starts_by(job_of(HEAD.manifest), seen(running, ONE), fit) == until
 
 
 @pytest.mark.parametrize(
@@ -193,10 +189,10 @@ def test_who_ends_before_the_head_could_start_is_in_nobodys_way(
     timeout: float | None, uses: object
 ) -> None:
     mine = a_job("mine", workers=1, gpus=4, created=1.0, timeout=timeout)
-    held = a_reservation(mine, [runs("r", HOLDER, started=NOW - 100, timeout=600.0)])
+    running = runs("r", HOLDER, started=NOW - 100, timeout=600.0)
     free = cluster(node("node-0", HGX, 0xF0))
-    left = fairness.kept_from(mine, free, held, now=NOW)
-    assert (left is free) is uses
+    left, keeper = fairness.left_for(mine, free, seen([HEAD, mine, running], ONE), fit)
+    assert (left is free) is (keeper is None) is uses
     assert (count(left.nodes[0].free) == 4) is uses
 
 

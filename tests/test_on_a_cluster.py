@@ -27,7 +27,7 @@ from arena_topo.engines import Options, Phase
 from arena_topo.engines.kubernetes import connection
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.errors import AccessDenied
-from arena_topo.gang import submission
+from arena_topo.gang import Watcher, submission
 from arena_topo.job import BindingChoice, KeyValue, MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, install
 from arena_topo.manifests.annotations import parse_map
@@ -88,7 +88,10 @@ class Site:
     def submit(self, name: str, workers: int = 4, gpus: int = 2, **more: Any) -> Any:
         job = self.job(name, workers, gpus, **more)
         return submission.submit(
-            job, self.backend(), namespace=self.live.namespace, tell=self.told.append
+            job,
+            self.backend(),
+            namespace=self.live.namespace,
+            watcher=Watcher(tell=self.told.append),
         )
 
     def resume(self, name: str) -> bool:
@@ -311,7 +314,8 @@ def test_a_gang_leaves_a_cordoned_node_when_it_is_placed_anew(site: Site):
     [(before, _)] = site.record("gang").values()
     off = {"spec": {"unschedulable": True}}
     assert site.live.call("PATCH", f"/api/v1/nodes/{before}", off, kind="merge").status == 200
-    outcome = submission.replan(site.backend(), "gang", site.live.namespace, tell=site.told.append)
+    watcher = Watcher(tell=site.told.append)
+    outcome = submission.replan(site.backend(), "gang", site.live.namespace, watcher)
     assert outcome.resumed
     site.whole("gang", 1)
     assert set(site.bound("gang").values()) == set(site.nodes) - {before}

@@ -13,6 +13,7 @@ from fake_patch import json_patch
 from fake_resources import Refused
 
 from arena_topo.gang import planning, protocol
+from arena_topo.gang.request import request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import (
     FORECAST,
@@ -40,7 +41,7 @@ JOB = MPIJob(
     name="j", command="mpirun true", image="x", workers=2, gpus=2, gputopology=True, gang=True
 )
 CLUSTER = cluster(node("node-0", V100), node("node-1", V100))
-PLACEMENT = planning.placed(JOB, planning.request_of(JOB, CLUSTER), CLUSTER)
+PLACEMENT = planning.placed(JOB, request_of(JOB, CLUSTER), CLUSTER)
 BINDING = bind(
     JOB, PLACEMENT, CLUSTER, ApiVersion.V2BETA1, Mechanisms(patches=True, admission=False)
 )

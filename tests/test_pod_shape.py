@@ -25,7 +25,8 @@ from arena_topo.engines import Options
 from arena_topo.engines.local import engine as local
 from arena_topo.errors import InvalidJob
 from arena_topo.gang import existing_job, shape, submission
-from arena_topo.gang.planning import plan, request_of
+from arena_topo.gang.planning import plan
+from arena_topo.gang.request import Site, request_of
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
 from arena_topo.manifests.annotations import job_of, parse_map, requested
@@ -135,8 +136,9 @@ def test_a_fused_job_of_v1alpha1_is_the_same_request_when_it_is_submitted_again(
     with WORLDS["kubernetes-v1alpha1"](tmp_path) as world:
         job = world.job("demo", **SMALL)
         submission.submit(job, world.backend, namespace="default")
-        found = existing_job.same(job, world.backend, namespace="default")
-    assert found[0]["spec"]["launcherResources"] == {}
+        found = existing_job.same(job, Site.of(world.backend, "default"))
+        assert found is not None
+        assert found.objects[0]["spec"]["launcherResources"] == {}
 
 
 def test_the_launcher_of_v1alpha1_is_given_nothing_by_fusing_unless_something_is_asked():
@@ -436,7 +438,7 @@ def test_pods_of_fused_workers_get_a_node_each_on_its_network():
     # Pairs of workers would put two pods on a.
     assert of_shape(shape.shaped(replace(six, host_network=False), world)) == (3, 2)
     assert shape.shaped(six, world) == six
-    assert of_shape(shape.shaped(six, world, api=ApiVersion.V1)) == (3, 2)
+    assert of_shape(shape.shaped(six, world, Site(api=ApiVersion.V1))) == (3, 2)
     wide = cluster(*(node(name, V100, 0b11) for name in "abc"))
     assert of_shape(shape.shaped(six, wide)) == (3, 2)
 
@@ -554,7 +556,7 @@ def test_auto_leaves_pods_separate_where_a_queue_or_the_command_counts_on_them(
 
 
 def test_auto_leaves_pods_separate_on_v1alpha1():
-    made = shape.shaped(automatic(), NVLINKED, api=ApiVersion.V1ALPHA1)
+    made = shape.shaped(automatic(), NVLINKED, Site(api=ApiVersion.V1ALPHA1))
     assert of_shape(made) == (4, 1)
 
 
@@ -572,7 +574,7 @@ def test_a_job_of_auto_is_the_same_request_when_it_is_submitted_again(tmp_path: 
     with WORLDS[name](tmp_path) as world:
         job = replace(world.job("demo", **SMALL), pod_shape=PodShape.AUTO)
         submission.submit(job, world.backend, namespace="default")
-        assert existing_job.same(job, world.backend, namespace="default")
+        assert existing_job.same(job, Site.of(world.backend, "default"))
 
 
 # ---------------------------------------------------------------- shared

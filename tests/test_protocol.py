@@ -39,6 +39,7 @@ from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.engines.kubernetes.queued import QueuedJob
 from arena_topo.gang import fairness, planning, protocol, submission
+from arena_topo.gang.request import Site
 from arena_topo.job import MPIJob
 from arena_topo.manifests import FORECAST, GPU_GROUP, MAP, STATE, Mechanisms, Plan, patches
 from arena_topo.manifests.annotations import parse_map
@@ -54,7 +55,7 @@ SMALL = machine("small", "V100", matrix(4, {(0, 3): 2, (1, 2): 2, (0, 1): 1}))
 @pytest.fixture(autouse=True)
 def only_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody here makes pods, so that nobody waits for them; see tests/test_gathering.py."""
-    monkeypatch.setattr(submission, "wait_until_placed", lambda _s, _j, outcome, **_: outcome)
+    monkeypatch.setattr(submission, "wait_until_placed", lambda _s, _j, outcome, _w: outcome)
     # They are put in every order anyway.
     monkeypatch.setattr(protocol, "_PAUSE", 0.0)
 
@@ -126,9 +127,8 @@ class World:
         )
         if name not in self.plans:
             engine = self.backend(lambda _: None)
-            self.plans[name] = planning.built(
-                job, engine, namespace="default", api=None, cluster=engine.cluster(), waiting=""
-            )
+            waits = planning.Decision(cluster=engine.cluster())
+            self.plans[name] = planning.built(job, Site.of(engine, "default"), waits)
         plan = self.plans[name]
 
         def act(point: Callable[[Step], None]) -> Any:
@@ -136,7 +136,7 @@ class World:
             queue = engine.queue
             starter = submission.open_starter(engine, queue)
             # It was asked before, and stands still.
-            starter._known["default"] = Mechanisms(patches=True)
+            engine._mechanisms["default"] = time.monotonic(), Mechanisms(patches=True)
             view = queue.read()
             starter.withdraw(view.jobs, view.now)
             mine = newcomer(name)

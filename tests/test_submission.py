@@ -18,8 +18,9 @@ from fake_cluster import FakeCluster
 from arena_topo.engines import Options, Phase
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
-from arena_topo.gang import comparison, planning, rollout, submission
+from arena_topo.gang import Watcher, comparison, planning, rollout, submission
 from arena_topo.gang.existing_job import same
+from arena_topo.gang.request import Site
 from arena_topo.job import EnvVar, KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
@@ -62,9 +63,8 @@ class World:
                 **asked,
             }
         )
-        return submission.submit(
-            job, self.backend, namespace="default", stay=stay, tell=self.told.append
-        )
+        watcher = Watcher(stay=stay, tell=self.told.append)
+        return submission.submit(job, self.backend, namespace="default", watcher=watcher)
 
     def job(self, name: str = "gang") -> dict[str, Any]:
         with self.api.lock:
@@ -182,7 +182,7 @@ def test_a_gang_of_auto_runs_in_fewer_pods_and_is_the_same_request_again(world: 
     again = MPIJob(
         name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
     )
-    assert same(again, world.backend, namespace="default")
+    assert same(again, Site.of(world.backend, "default"))
 
 
 def test_a_submitter_hears_what_would_give_the_pods_more(world: World) -> None:
@@ -403,7 +403,7 @@ def test_the_nics_of_a_gang_are_named_while_it_is_placed(world: World) -> None:
     again = MPIJob(
         name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
     )
-    assert same(again, world.backend, namespace="default")
+    assert same(again, Site.of(world.backend, "default"))
     named = (f"={','.join(f'mlx5_{gpu}' for gpu in range(8))}", True)
     assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
     submission.suspend(world.backend, "gang", "default")
@@ -460,7 +460,7 @@ def test_replan_moves_a_running_gang_whole(world: World) -> None:
     world.submit(workers=1, gpus=8)
     [before] = world.nodes()
     world.cluster.cordon(before)
-    outcome = submission.replan(world.backend, "gang", "default", tell=world.told.append)
+    outcome = submission.replan(world.backend, "gang", "default", Watcher(tell=world.told.append))
     assert outcome.resumed
     world.whole(workers=1)
     assert world.nodes() != [before]

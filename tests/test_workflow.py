@@ -364,16 +364,17 @@ def test_ordinary_jobs_keep_off_nodes_that_acks_label_keeps_for_topology_jobs(cl
         assert pod.get("affinity") == (wanted if gpus else None)
 
 
+NAMES = "leave it out, or on a cluster name the levels with --fabric FILE"
+
+
 def test_a_required_level_that_the_cluster_does_not_have_is_a_mistake_that_lists_those_it_has():
     with pytest.raises(InvalidJob, match="--topology-required leaf") as refused:
         planned(dgx("a"), topology_required="leaf")
     assert refused.value.why == "it knows node, beyond"
-    assert refused.value.hint == "name the levels with --fabric FILE"
+    assert refused.value.hint == NAMES
 
 
-@pytest.mark.parametrize(
-    ("word", "hint"), [("leef", "did you mean leaf?"), ("q", "name the levels with --fabric FILE")]
-)
+@pytest.mark.parametrize(("word", "hint"), [("leef", "did you mean leaf?"), ("q", NAMES)])
 def test_a_preferred_level_that_nobody_knows_is_a_mistake(word: str, hint: str):
     with pytest.raises(InvalidJob, match=f"--topology-preferred {word}") as refused:
         planned(dgx("a"), topology_preferred=word)
@@ -417,14 +418,6 @@ def test_a_level_that_only_the_submitter_of_a_job_knew_stops_nobody_who_reads_it
     cluster_world.backend.delete("busy-0", "default")
     outcome = submission.resume(cluster_world.backend, "late", "default")
     assert outcome.decision.placement is not None
-
-
-def test_the_local_engine_is_not_told_of_a_fabric_file_that_it_does_not_take(tmp_path):
-    with WORLDS["local"](tmp_path) as world:
-        job = MPIJob(name="demo", command="true", image="local", **QUAD, topology_required="leaf")
-        with pytest.raises(InvalidJob) as refused:
-            planning.plan(job, world.backend, namespace="default")
-    assert refused.value.hint == "use one of these, or leave out --topology-required"
 
 
 def nearest(*nodes: Node, **more: Any) -> str | None:

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from arena_topo.bandwidth import Wire
+from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.engines import Backend
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import planning, shape
-from arena_topo.gang.planning import (
-    built,
-    check_preferred,
-    mechanisms_in,
-    seen,
-    set_aside_for_topology,
-    version,
-)
+from arena_topo.gang.planning import Decision, built, seen
+from arena_topo.gang.request import Site, check_preferred, request_of, set_aside_for_topology
 from arena_topo.job import MPIJob, PodShape
-from arena_topo.manifests import Mechanisms, Plan, estimates
+from arena_topo.manifests import Plan, estimates
 from arena_topo.manifests.annotations import parse_map
-from arena_topo.manifests.binding import bind
 from arena_topo.manifests.forecast import counted_on, valued_as
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import (
     Counts,
-    Objective,
     Placement,
     Proof,
     Reason,
@@ -41,16 +32,10 @@ from arena_topo.solver import (
     once_empty,
     valued,
 )
-from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members, natural
+from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members
 
 RDMA_DEVICE = "rdma/hca"
 """What --rdma asks for."""
-
-_MOST_TRIED = 8
-"""Nodes of a row that are left out one by one; of a large gang more would take seconds."""
-
-_NEAR = 3
-"""Nodes of similar names that the error of an unknown one lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,112 +125,70 @@ def propose(
 ) -> Proposal:
     """Plan a job as `planning.plan` does, and compare; a refusal is part of the answer here.
 
-    `on` is a placement to value instead of the best, as `named` reads it. `top` is how
-    many placements are listed, the best among them. A job without --gputopology is planned as if
-    it had it. UsageError where there is nothing to place on, or of `named`.
+    `on` is a placement such as `node-a/0,3;node-b/1,2` to value instead of the best, in use or
+    not. `top` is how many placements are listed, the best among them. A job without --gputopology
+    is planned as if it had it. UsageError where there is nothing to place on, or for nodes and GPUs
+    in `on` that are not there, or that are not what the job asks for.
     """
+    site = Site.of(backend, namespace, api)
     if not (job.gputopology or job.gpus):
-        plan = planning.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
-        return Proposal(job=job, namespace=namespace, cluster=cluster, plan=plan)
+        ordinary = planning.planned(job, site, cluster)
+        return Proposal(job=job, namespace=namespace, cluster=cluster, plan=ordinary)
     asked, job = job, replace(job, gputopology=True)
-    if cluster is None and backend is not None:
-        cluster = seen(job, backend, namespace)
-    cluster = _seen(backend, cluster)
-    found = Proposal(job=asked, namespace=namespace, cluster=cluster)
-    set_aside = (
-        {} if asked.gputopology or _native(backend) else set_aside_for_topology(job, cluster)
-    )
+    cluster = cluster or seen(job, site)
+    plan: Plan | None = None
+    refused: Unplaceable | None = None
+    best: Placement | None = None
+    rows: tuple[Placement, ...] = ()
+    advice: tuple[str, ...] = ()
     try:
-        plan = planning.plan(job, backend, namespace=namespace, api=api, cluster=cluster)
-    except Unplaceable as refused:
-        if on:
-            return _named(found, on, job, backend, api=api, best=None, set_aside=set_aside)
-        shaped = shape.shaped(job, cluster, backend, api=api, later=True)
-        request = planning.request_of(shaped, cluster, backend, api=api)
-        seen_as = compare(request, cluster, set_aside)
-        return replace(found, refused=refused, request=request, comparison=seen_as)
+        plan = planning.planned(job, site, cluster)
+    except Unplaceable as error:
+        refused = error
     if on:
-        return _named(found, on, job, backend, api=api, best=plan, set_aside=set_aside)
-    request = _as_bound(plan)
-    assert plan.placement is not None
-    return replace(
-        found,
-        plan=plan,
-        request=request,
-        comparison=compare(request, cluster, set_aside),
-        advice=advised(plan, backend, cluster, lambda: mechanisms_in(backend, namespace)),
-        rows=next_best(request, cluster, _valued(plan, cluster), top) if top > 1 else (),
-    )
-
-
-def _named(
-    found: Proposal,
-    on: str,
-    job: MPIJob,
-    backend: Backend | None,
-    *,
-    api: ApiVersion | None,
-    best: Plan | None,
-    set_aside: Mapping[NodeName, Reason],
-) -> Proposal:
-    """A proposal of the placement that a person names, beside the best plan, if there is one."""
-    cluster = _seen(backend, found.cluster)
-    top = None if best is None else best.placement
-    asked = named(on, job, cluster, backend, api=api, best=top)
-    plan = built(
-        asked.job,
-        backend,
-        namespace=found.namespace,
-        api=api,
-        cluster=cluster,
-        request=asked.request,
-        placement=asked.placement,
-    )
-    refused = None
-    if asked.hindrances:
-        refused = Unplaceable(
-            f"{job.name} cannot have this placement now",
-            verdict=Verdict.NOT_NOW,
-            refusals=(),
-            why="; ".join(asked.hindrances),
-            nearest="without --on it gets the best GPUs that are free" if best else None,
-        )
-    request = _as_bound(plan)
-    comparison, idle = compare(request, cluster, set_aside), cluster.idle()
-    free = shape.shaped(job, idle, backend, api=api)
-    if free.workers != asked.job.workers:
+        best = None if plan is None else _valued(plan, cluster)
+        plan, refused = _named(on, job, cluster, site, best)
+    elif plan is not None:
+        rows = next_best(_as_bound(plan), cluster, _valued(plan, cluster), top) if top > 1 else ()
+        advice = advised(plan, cluster, site)
+    if plan is not None:
+        request = _as_bound(plan)
+    else:
+        request = request_of(shape.shaped(job, cluster, site, later=True), cluster, site)
+    # An engine that binds by itself gives GPUs to all jobs alike.
+    apart = not asked.gputopology and site.native is None
+    compared = compare(request, cluster, set_aside_for_topology(job, cluster) if apart else {})
+    free = shape.shaped(job, cluster.idle(), site) if on else job
+    if on and plan is not None and free.workers != plan.job.workers:
         # The placement named has pods of another size than the best on an empty cluster.
-        empty = Solver(idle).find(planning.request_of(free, cluster, backend, api=api))
-        comparison = replace(comparison, best_empty=empty)
-    return replace(
-        found,
+        empty = planning.fit(free, cluster.idle(), site)
+        compared = replace(compared, best_empty=empty)
+    return Proposal(
+        job=asked,
+        namespace=namespace,
+        cluster=cluster,
+        request=request,
         plan=plan,
         refused=refused,
-        request=request,
-        comparison=comparison,
-        named=True,
-        best=None if best is None else _valued(best, cluster),
+        comparison=compared,
+        advice=advice,
+        named=bool(on),
+        best=best,
+        rows=rows,
     )
 
 
 def _valued(plan: Plan, cluster: Cluster) -> Placement:
     """The placement of a plan with what its pods get as they are bound."""
     assert plan.placement is not None
-    if plan.binding is None:
-        return plan.placement
+    assert plan.binding is not None
     return valued_as(plan.placement, cluster, plan.binding)
-
-
-def _native(backend: Backend | None) -> bool:
-    """Whether an engine itself gives GPUs to jobs, to all alike."""
-    return backend is not None and backend.binding is not None
 
 
 def _as_bound(plan: Plan) -> Request:
     """What the pods of a plan ask of the solver, which their binding may keep apart."""
     assert plan.request is not None
-    if plan.binding is None:
-        return plan.request
+    assert plan.binding is not None
     return replace(plan.request, joined=not plan.binding.separate)
 
 
@@ -254,24 +197,23 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
 
     Numbers say nothing of bandwidth, nodes and levels; limits of these are not looked at.
     """
-    cluster = _seen(backend, cluster)
-    check_preferred(job, cluster, backend)
-    found = Solver(cluster).counts(planning.request_of(job, cluster, backend))
+    site = Site.of(backend, "")
+    cluster = cluster or site.engine.cluster()
+    check_preferred(job, cluster)
+    found = Solver(cluster).counts(request_of(job, cluster, site))
     if found.gangs:
         return Counted(counts=found)
     never = found.largest_empty < job.workers
     most = found.largest_empty if never else found.largest
     when = "on this cluster" if never else "now"
-    change = (
-        f"with --workers {most} {once_empty(cluster)}" if never else f"now with --workers {most}"
-    )
+    fits = f"with --workers {most} {once_empty(cluster)}" if never else f"now with --workers {most}"
     return Counted(
         counts=found,
         refused=Unplaceable(
             f"{job.workers} x {job.gpus} GPUs are not there {when}, even by numbers alone",
             verdict=Verdict.NEVER if never else Verdict.NOT_NOW,
             refusals=(),
-            nearest=f"fits {change}" if most else None,
+            nearest=f"fits {fits}" if most else None,
             notes=cluster.notes,
         ),
     )
@@ -294,50 +236,36 @@ def compare(
     )
 
 
-def advised(
-    plan: Plan,
-    backend: Backend | None,
-    cluster: Cluster,
-    mechanisms: Callable[[], Mechanisms | None] = lambda: None,
-) -> tuple[str, ...]:
+# ---------------------------------------------------------------- what would give more
+
+
+def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
     """What would give the pods of a plan more: another shape of theirs, or the NICs of their nodes.
 
-    `cluster` is as the plan was made on it, so it may be said of a job that holds its GPUs by now;
-    `mechanisms` are those of its namespace.
-    """
-    advice = _other_shape(plan, backend, cluster, mechanisms), _rdma(plan, cluster)
-    return tuple(filter(None, advice))
-
-
-def _faster(found: float, than: float) -> bool:
-    """Whether a bandwidth is worth a word: in a higher band of the solver."""
-    return band(found) > band(than)
-
-
-def _words(text: str, counted: float, placement: Placement | None) -> str:
-    """What pods can count on, and what the GPUs planned would give where that is more."""
-    planned = placement.bandwidth if placement is not None else None
-    if planned is None or planned.point <= counted:
-        return text
-    return f"{text} at worst, {estimates.amount(planned.point)} as planned"
-
-
-def _rdma(plan: Plan, cluster: Cluster) -> str | None:
-    """What the pods of a plan would get over the NICs of their nodes, which nobody gives them.
-
-    None where they have them, where the nodes tell of no NIC, and where it is no more.
+    `cluster` is as the plan was made on it, so it may be said of a job that holds its GPUs by now.
     """
     placement, binding, forecast = plan.placement, plan.binding, plan.forecast
     if placement is None or binding is None or forecast is None or forecast.usable is None:
-        return None
+        return ()
+    shapes = _other_shape(plan.job, cluster, site, forecast.usable) if binding.separate else None
     chosen = set(placement.nodes)
     nodes = [node for node in cluster.nodes if node.name in chosen]
-    if placement.wire is Wire.RDMA or not all(node.rdma or _told(node) for node in nodes):
-        return None
-    other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
-    found = counted_on(other, binding)
-    if found is None or not _faster(found.point, forecast.usable):
-        return None
+    nics = None
+    if placement.wire is not Wire.RDMA and all(node.rdma or _has_nics(node) for node in nodes):
+        other = valued(replace(placement, wire=Wire.RDMA), cluster, joined=not binding.separate)
+        found = counted_on(other, binding)
+        if found is not None and band(found.point) > band(forecast.usable):
+            nics = _with_nics(nodes, found, placement)
+    return tuple(filter(None, (shapes, nics)))
+
+
+def _has_nics(node: Node) -> bool:
+    """Whether a node is known to have NICs, and not only taken for a machine that has some."""
+    return bool(node.machine.nics) and not node.machine.nics_assumed
+
+
+def _with_nics(nodes: Sequence[Node], found: Estimate, placement: Placement) -> str:
+    """What pods would get over the NICs of their nodes, which nobody gives them."""
     words = f"would give these pods {estimates.text(found)}"
     before = placement.bandwidth.assumed if placement.bandwidth is not None else ()
     if more := [note for note in found.assumed if note not in before]:
@@ -350,135 +278,93 @@ def _rdma(plan: Plan, cluster: Cluster) -> str | None:
     return f"the NICs of these nodes {words}; no resource gives them to pods of all these nodes"
 
 
-def _told(node: Node) -> bool:
-    """Whether a node is known to have NICs, and not only taken for a machine that has some."""
-    return bool(node.machine.nics) and not node.machine.nics_assumed
-
-
-def _other_shape(
-    plan: Plan,
-    backend: Backend | None,
-    cluster: Cluster,
-    mechanisms: Callable[[], Mechanisms | None],
-) -> str | None:
+def _other_shape(job: MPIJob, cluster: Cluster, site: Site, least: float) -> str | None:
     """What pods of another shape could use, on whatever nodes, where that is a higher band.
 
     Fused pods ask for nothing of the cluster, so `shared` is named only where it gives more.
     """
-    forecast, binding, job = plan.forecast, plan.binding, plan.job
-    if forecast is None or forecast.usable is None or binding is None or not binding.separate:
-        return None
+    words = None
+    tried = {PodShape.FUSED, PodShape.SHARED} - {job.pod_shape}
+    if shape.fixes_ranks(job.command):
+        tried.discard(PodShape.FUSED)
     if job.pod_shape is PodShape.FUSED or job.workers == 1:
         return None
-    words, least = None, forecast.usable
-    for pods in (PodShape.FUSED, PodShape.SHARED):
-        if pods is job.pod_shape or not shape.allows(job, pods):
-            continue
+    for pods in sorted(tried):
         try:
-            other = shape.shaped(replace(job, pod_shape=pods), cluster, backend, api=plan.api)
-            shape.check(other)
-            placement = planning.fit(other, cluster, backend, api=plan.api)
-            # The best that it could get; only then the cluster is asked what would hold.
-            if placement is None or not _reaches(placement, least):
-                continue
-            held = bind(other, placement, cluster, plan.api, mechanisms())
+            other = planning.as_pods(replace(job, pod_shape=pods), cluster, site, later=False)
+            found = planning.find(other, cluster, site)
         except ArenaError:
             # What cannot be planned in another shape is no advice.
             continue
-        found = counted_on(valued_as(placement, cluster, held), held)
-        if found is None or not _faster(found.point, least):
+        if found is None or found.placement is None or found.binding is None:
             continue
-        least = found.point
-        gives = _words(estimates.text(found), found.point, placement)
+        placement, binding = found.placement, found.binding
+        counted = counted_on(valued_as(placement, cluster, binding), binding)
+        if counted is None or band(counted.point) <= band(least):
+            continue
+        least, gives = counted.point, estimates.text(counted)
+        planned = placement.bandwidth
+        if planned is not None and planned.point > least:
+            gives += f" at worst, {estimates.amount(planned.point)} as planned"
         words = f"--pod-shape shared would give {gives}, where the namespace allows hostIPC"
         if pods is PodShape.FUSED:
-            words = _said(job, other.workers, gives)
+            size = (
+                f"{other.workers} pod{'s' * (other.workers != 1)} of {job.workers // other.workers}"
+            )
+            words = f"--pod-shape fused ({size} workers) would give {gives}"
     return words
-
-
-def _reaches(placement: Placement, least: float) -> bool:
-    return placement.bandwidth is not None and _faster(placement.bandwidth.point, least)
-
-
-def _said(job: MPIJob, pods: int, words: str) -> str:
-    many = f"{pods} pod{'s' * (pods != 1)} of {job.workers // pods} workers"
-    return f"--pod-shape fused ({many}) would give {words}"
-
-
-def _seen(backend: Backend | None, cluster: Cluster | None) -> Cluster:
-    if cluster is not None:
-        return cluster
-    if backend is None:
-        raise planning.nothing_to_place_on()
-    return backend.cluster()
 
 
 # ---------------------------------------------------------------- placements beside the best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """A placement that a person names, for a job in the shape that it has there.
-
-    `hindrances` say why the job cannot have it now; none where it can.
-    """
-
-    job: MPIJob
-    request: Request
-    placement: Placement
-    hindrances: tuple[str, ...]
-
-
-def named(
-    text: str,
-    job: MPIJob,
-    cluster: Cluster,
-    backend: Backend | None = None,
-    *,
-    api: ApiVersion | None = None,
-    best: Placement | None = None,
-) -> Named:
-    """Read a placement such as `node-a/0,3;node-b/1,2` and value it; in use or not.
-
-    `best` is what it is measured by. UsageError for nodes and GPUs that are not there, or that are
-    not what the job asks for.
-    """
-    workers = _read(text)
-    if job.pod_shape is PodShape.FUSED and (best is None or len(best.assignments) != len(workers)):
+def _named(
+    text: str, job: MPIJob, cluster: Cluster, site: Site, best: Placement | None
+) -> tuple[Plan, Unplaceable | None]:
+    """The plan of a placement that a person names, and why the job cannot have it now, if so."""
+    try:
+        workers = parse_map(text.replace(" ", ""))
+    except ValueError as error:
+        raise _wrong(str(error)) from None
+    pods, nodes = len(workers), {node.name: node for node in cluster.nodes}
+    if job.pod_shape is PodShape.FUSED and (best is None or len(best.assignments) != pods):
         _check_fused(workers)
-    job = _shaped(job, len(workers), version(backend, api))
-    nodes = {node.name: node for node in cluster.nodes}
+    if job.pod_shape in {PodShape.FUSED, PodShape.AUTO} and job.workers % pods == 0:
+        job = shape.chosen(job, job.workers // pods, site.api)
+    elif pods != job.workers:
+        asked = f"{job.workers} {'are' if job.workers != 1 else 'is'} asked for"
+        raise _wrong(f"it names {pods} worker{'s' * (pods != 1)}, and {asked}")
     for at, name, gpus in workers:
         if name not in nodes:
-            raise _unknown(name, nodes)
+            raise UsageError(
+                f"--on: this cluster has no node {name}", hint="see them all: arena-topo top node"
+            )
         _check(at, nodes[NodeName(name)], gpus, job.gpus)
     seats = [(NodeName(name), gpus) for _at, name, gpus in workers]
     for name, many in Counter(name for name, _gpus in seats).items():
-        if many * job.gpus > len(nodes[name].machine.gpus):
-            most = len(nodes[name].machine.gpus)
+        most = len(nodes[name].machine.gpus)
+        if many * job.gpus > most:
             raise _wrong(f"{many} workers of {job.gpus} GPUs on {name}, which has {most} GPUs")
-    request = planning.request_of(job, cluster, backend, api=api)
-    solver = Solver(cluster)
-    placement = solver.value(request, seats)
-    used = [nodes[name] for name in placement.nodes]
+    request = request_of(job, cluster, site)
+    placement = Solver(cluster).value(request, seats)
     if best is not None:
-        proof = Proof(optimal=False, bound=best.proof.bound)
+        alike = placement.assignments == best.assignments
+        proof = best.proof if alike else Proof(optimal=False, bound=best.proof.bound)
         placement = replace(placement, proof=proof)
-    if best is not None and best.proof.optimal and _as_good(placement, best):
-        placement = replace(placement, proof=best.proof)
-    return Named(
-        job=job,
-        request=request,
-        placement=placement,
-        hindrances=tuple(_hindrances(solver, request, seats, used)),
+    binding = site.bind(job, placement, cluster)
+    plan = built(job, site, Decision(cluster=cluster, placement=placement, binding=binding))
+    hindrances = "; ".join(
+        _hindrances(cluster, request, seats, [nodes[one] for one in placement.nodes])
     )
-
-
-def _read(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
-    try:
-        return parse_map(text.replace(" ", ""))
-    except ValueError as error:
-        raise _wrong(str(error)) from None
+    if not hindrances:
+        return plan, None
+    return plan, Unplaceable(
+        f"{job.name} cannot have this placement now",
+        verdict=Verdict.NOT_NOW,
+        refusals=(),
+        why=hindrances,
+        nearest="without --on it gets the best GPUs that are free" if best else None,
+    )
 
 
 def _wrong(
@@ -504,26 +390,6 @@ def _check_fused(pods: Sequence[tuple[int, str, tuple[int, ...]]]) -> None:
         raise _wrong(why, f'write --on "{";".join(fused)}"')
 
 
-def _shaped(job: MPIJob, pods: int, api: ApiVersion) -> MPIJob:
-    """The job in so many pods; UsageError where it has another number of them."""
-    if job.pod_shape in {PodShape.FUSED, PodShape.AUTO} and job.workers % pods == 0:
-        return shape.chosen(job, job.workers // pods, api)
-    if pods != job.workers:
-        asked = f"{job.workers} {'are' if job.workers != 1 else 'is'} asked for"
-        raise _wrong(f"it names {pods} worker{'s' * (pods != 1)}, and {asked}")
-    return job
-
-
-def _unknown(name: str, nodes: Mapping[NodeName, Node]) -> UsageError:
-    near = difflib.get_close_matches(name, nodes, n=_NEAR)
-    known = sorted(nodes, key=natural)
-    return UsageError(
-        f"--on: this cluster has no node {name}",
-        why=None if near else f"it has {', '.join(known[:_NEAR])}{', ...' * (len(known) > _NEAR)}",
-        hint=f"did you mean {' or '.join(near)}?" if near else "see them all: arena-topo top node",
-    )
-
-
 def _check(at: int, node: Node, gpus: Sequence[int], size: int) -> None:
     """Refuse GPUs that the node has not, or of which a worker needs another number."""
     most = len(node.machine.gpus)
@@ -535,26 +401,14 @@ def _check(at: int, node: Node, gpus: Sequence[int], size: int) -> None:
         raise _wrong(f"worker {at} has {len(gpus)} GPU{'s' * (len(gpus) != 1)}, and --gpus {size}")
 
 
-def _as_good(one: Placement, best: Placement) -> bool:
-    """Whether no part of the order that is proven tells two placements apart."""
-    if one.bandwidth is None or best.bandwidth is None:
-        return one.tier == best.tier
-    return (
-        band(one.bandwidth.point) == band(best.bandwidth.point)
-        and (one.tier, len(one.nodes)) == (best.tier, len(best.nodes))
-        and one.inside is not None
-        and best.inside is not None
-        and one.inside.point >= best.inside.point
-    )
-
-
 def _hindrances(
-    solver: Solver,
+    cluster: Cluster,
     request: Request,
     seats: Sequence[tuple[NodeName, tuple[int, ...]]],
     used: Sequence[Node],
 ) -> Iterator[str]:
     """Why these GPUs cannot be had now."""
+    solver = Solver(cluster)
     loads = Counter(name for name, _gpus in seats)
     for node in used:
         chosen = gpu_set(gpu for name, gpus in seats if name == node.name for gpu in gpus)
@@ -564,13 +418,10 @@ def _hindrances(
             if reason is not None:
                 yield f"{node.name}: {reason.value}"
             continue
-        for some, state in (
-            (GPUSet(taken & node.healthy), "in use"),
-            (GPUSet(taken & ~node.healthy), "broken"),
-        ):
+        for some, state in ((taken & node.healthy, "in use"), (taken & ~node.healthy, "broken")):
             if some:
-                many = count(some) > 1
-                which = f"GPU{'s' * many} {', '.join(map(str, members(some)))}"
+                many = count(GPUSet(some)) > 1
+                which = f"GPU{'s' * many} {', '.join(map(str, members(GPUSet(some))))}"
                 yield f"{which} of {node.name} {'are' if many else 'is'} {state}"
     models = {node.machine.model for node in used}
     if len(models) > 1 and not request.mix_models:
@@ -582,38 +433,13 @@ def next_best(
 ) -> tuple[Placement, ...]:
     """The best placement and those after it, at most so many rows, best first.
 
-    Each row is the best that uses no node of the rows above it. Where too little room is left, it
-    is the best that leaves out one node more than the row above.
+    Each row is the best that uses no node of the rows above it.
     """
-    solver = Solver(cluster)
-    found = [first]
-    left_out: dict[NodeName, Reason] = dict(request.excluded)
+    solver, found = Solver(cluster), [first]
     while len(found) < rows:
-        above = found[-1].nodes
-        ways = (
-            [above] if len(above) == 1 else [above, *((name,) for name in _unlike(above, cluster))]
-        )
-        best: tuple[Objective, Placement, dict[NodeName, Reason]] | None = None
-        for names in ways:
-            without = left_out | dict.fromkeys(names, Reason.BUSY)
-            asked = replace(request, excluded=without)
-            other = solver.best(asked)
-            if other is not None and (best is None or other.worth < best[0]):
-                best = other.worth, solver.placement(asked, other), without
-            if best is not None and names is above:
-                break
-        if best is None:
+        used = dict.fromkeys((name for one in found for name in one.nodes), Reason.BUSY)
+        other = solver.find(replace(request, excluded={**request.excluded, **used}))
+        if other is None:
             break
-        found.append(best[1])
-        left_out = best[2]
+        found.append(other)
     return tuple(found)
-
-
-def _unlike(names: Sequence[NodeName], cluster: Cluster) -> list[NodeName]:
-    """One of each kind of these nodes, as leaving out another of its kind gives the same."""
-    nodes = {node.name: node for node in cluster.nodes}
-    kinds = {
-        (nodes[name].machine.configuration, nodes[name].free, nodes[name].domains): name
-        for name in reversed(names)
-    }
-    return list(kinds.values())[:_MOST_TRIED]

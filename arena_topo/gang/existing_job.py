@@ -8,21 +8,21 @@ of that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from arena_topo.engines import Backend
 from arena_topo.engines.kubernetes.queued import moment, queued
 from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound, TimedOut
-from arena_topo.gang import planning, shape
+from arena_topo.gang import Watcher, shape
+from arena_topo.gang.planning import UNDECIDED, built, to_create
+from arena_topo.gang.request import Site
 from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import INCOMPLETE, Manifest, Plan
-from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import Unplaceable, Verdict
 
 _YOUNG = 10.0
-"""Seconds after the creation of a job in which what it owns may still be on its way."""
+"""Seconds since the last write of a submitter in which it may still be at work on its job."""
 
 _LOOK = 0.2
 """Seconds between two looks at what changes within seconds."""
@@ -37,69 +37,81 @@ Stored = Sequence[Manifest | None]
 """The objects of a plan as they are in the cluster, in its order; None for one that is missing."""
 
 
-def same(
-    job: MPIJob, backend: Backend, *, namespace: str, api: ApiVersion | None = None
-) -> tuple[Manifest, ...]:
-    """The job of this name and its files, where it was submitted with the very same request.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Same:
+    """A job that was submitted with the very same request: its plan and its objects.
 
-    Empty if there is none. AlreadyExists says what is different, or why that cannot be told;
-    AccessDenied which right that takes.
+    `left`: whoever submitted it was stopped before its start.
     """
-    plan, stored = _found(job, backend, namespace, api)
-    if stored[0] is None:
-        return ()
-    why = _unknown(plan, stored[0], stored)
-    if why is None and (different := list(_differences(plan, stored))):
-        why = f"it is another request: {'; '.join(different)}"
-    if why is not None:
-        # Arena's words, by which its SDK knows that the name is taken.
-        raise AlreadyExists(
-            f"the job {job.name} is already exist, please delete it first."
-            f" use 'arena-topo delete {job.name}'",
-            why=why,
-            hint="--exists replace deletes it and submits this one in its place",
-        )
-    return tuple(one for one in stored if one is not None)
+
+    plan: Plan
+    objects: tuple[Manifest, ...]
+    left: bool
 
 
-def _found(
-    job: MPIJob, backend: Backend, namespace: str, api: ApiVersion | None
-) -> tuple[Plan, Stored]:
-    """What would be created, and what there is of it. A job that is still being made is awaited."""
+def same(job: MPIJob, site: Site) -> Same | None:
+    """The job of this name, where it was submitted with the very same request; None without one.
+
+    One that is still being made or started is awaited for some seconds. AlreadyExists says what is
+    different, or why that cannot be told; AccessDenied which right that takes.
+    """
     end = time.monotonic() + _YOUNG
     while True:
-        plan = planning.built(job, backend, namespace=namespace, api=api, cluster=None)
-        stored = backend.stored(plan)
-        if stored[0] is not None and (fused := _as_fused(job, stored[0], plan.api)) is not job:
-            plan = planning.built(fused, backend, namespace=namespace, api=api, cluster=None)
-            stored = backend.stored(plan)
+        plan = built(job, site, UNDECIDED)
+        stored = site.engine.stored(plan)
         mpijob = stored[0]
-        if mpijob is None or _unknown(plan, mpijob, stored) is None:
-            return plan, stored
-        if _age(mpijob, backend) >= _YOUNG or time.monotonic() >= end:
-            return plan, stored
+        if mpijob is None:
+            return None
+        if (fused := _as_fused(job, mpijob, site)) is not job:
+            plan = built(fused, site, UNDECIDED)
+            stored = site.engine.stored(plan)
+        why = _unknown(plan, mpijob, stored)
+        if why is None and (different := list(_differences(plan, stored))):
+            raise _taken(job, f"it is another request: {'; '.join(different)}")
+        starts, touched = _on_its_way(mpijob)
+        queue = site.engine.queue
+        # The local engine makes jobs whole or not at all.
+        late = queue is None or queue.now() - touched >= _YOUNG or time.monotonic() >= end
+        if late or (why is None and not starts):
+            break
         time.sleep(_LOOK)
+    if why is not None:
+        raise _taken(job, why)
+    return Same(plan=plan, objects=tuple(one for one in stored if one is not None), left=starts)
 
 
-def _as_fused(job: MPIJob, mpijob: Manifest, api: ApiVersion) -> MPIJob:
+def _taken(job: MPIJob, why: str) -> AlreadyExists:
+    # Arena's words, by which its SDK knows that the name is taken.
+    return AlreadyExists(
+        f"the job {job.name} is already exist, please delete it first."
+        f" use 'arena-topo delete {job.name}'",
+        why=why,
+        hint="--exists replace deletes it and submits this one in its place",
+    )
+
+
+def _on_its_way(mpijob: Manifest) -> tuple[bool, float]:
+    """Whether a gang is suspended on its way to its start; when it was last seen to by somebody."""
+    created = moment(mpijob["metadata"].get("creationTimestamp")) or 0.0
+    mine = queued(mpijob, {})
+    if mine is None or not mine.suspended or mine.suspender is not None:
+        return False, created
+    return mine.state == "placed" or mine.incomplete, max(created, mine.recorded or 0.0)
+
+
+def _as_fused(job: MPIJob, mpijob: Manifest, site: Site) -> MPIJob:
     """The request in the shape that its workers were fused to when it was submitted."""
-    if job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}:
-        return job
     spec = mpijob.get("spec") or {}
     worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec
     there = worker.get("replicas")
-    if not isinstance(there, int) or there < 1 or job.workers % there:
+    if (
+        job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}
+        or not (isinstance(there, int) and there > 0)
+        or job.workers % there
+        or (there == job.workers and job.pod_shape is PodShape.FUSED)
+    ):
         return job
-    if there == job.workers and job.pod_shape is PodShape.FUSED:
-        return job
-    return shape.chosen(job, job.workers // there, api)
-
-
-def _age(mpijob: Manifest, backend: Backend) -> float:
-    """Seconds since a job was created, by the server's clock."""
-    created, queue = moment(mpijob["metadata"].get("creationTimestamp")), backend.queue
-    # The local engine makes jobs whole or not at all.
-    return _YOUNG if created is None or queue is None else queue.now() - created
+    return shape.chosen(job, job.workers // there, site.api)
 
 
 def _unknown(plan: Plan, mpijob: Manifest, stored: Stored) -> str | None:
@@ -176,111 +188,57 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-def left_before_start(name: str, backend: Backend, namespace: str) -> bool:
-    """Whether a gang is suspended on its way to its start, and nobody is at work on it any more.
-
-    Whoever is at work on it is given some seconds.
-    """
-    queue = backend.queue
-    end = time.monotonic() + _YOUNG
-    while queue is not None:
-        stored = queue.get(namespace, name)
-        mine = None if stored is None else queued(stored, {})
-        if mine is None or not mine.suspended or mine.suspender is not None:
-            return False
-        if mine.state != "placed" and not mine.incomplete:
-            return False
-        touched = max(mine.created, mine.recorded or 0.0)
-        if queue.now() - touched >= _YOUNG or time.monotonic() >= end:
-            return True
-        time.sleep(_LOOK)
-    return False
-
-
-def make_room(
-    job: MPIJob,
-    backend: Backend,
-    *,
-    namespace: str,
-    api: ApiVersion | None = None,
-    limit: float | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-) -> None:
+def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
     """Delete the job of this name for another, and wait until its pods are gone.
 
     Nothing is deleted before the new job was found to be valid, as far as the server says without
-    creating it, and to fit on the cluster once others end. TimedOut after `limit` seconds: then
-    the old job is deleted, and its pods have not ended.
+    creating it, and to fit on the cluster once others end. TimedOut when the watcher's time is
+    over: then the old job is deleted, and its pods have not ended.
     """
+    backend, name = site.engine, job.name
     try:
-        uid = backend.job(job.name, namespace).uid
+        uid = backend.job(name, site.namespace).uid
     except NotFound:
         return
-    plan = _checked(job, backend, namespace=namespace, api=api)
+    plan, _nearest = to_create(job, site)
+    with suppress(AlreadyExists):
+        backend.validate(plan)
     stored = backend.stored(plan)[0]
     with suppress(NotFound):
-        backend.delete(job.name, namespace, uid=uid)
-    tell(f"The training job {job.name} has been deleted successfully")
+        backend.delete(name, site.namespace, uid=uid)
+    watcher.tell(f"The training job {name} has been deleted successfully")
     begun = time.monotonic()
-    end = begun + (_PATIENCE if limit is None else limit)
-    last, told = None, "it is still there"
-    while True:
-        unseen = None
-        try:
-            last = _left(backend, job.name, namespace, uid, stored)
-        except (ClusterError, TimedOut) as error:
-            # One answer that does not come says nothing about those after it.
-            unseen = error.message
-        else:
-            if last is None:
-                return
+    end = begun + _PATIENCE if watcher.end is None else watcher.end
+    told = "it is still there"
+    while (left := _left(job, site, uid, stored)) is not None:
         now = time.monotonic()
         if now >= end:
-            seen = last or "what is left of it was not seen"
             raise TimedOut(
-                f"the old job {job.name} is deleted, but {seen} after {round(now - begun, 1):g} s",
-                why=unseen,
+                f"the old job {name} is deleted, but {left} after {round(now - begun, 1):g} s",
                 hint="nothing was created; submit it again later",
             )
-        news = last if unseen is None else f"what is left of it cannot be seen ({unseen})"
-        if news is not None and news != told:
-            told = news
-            tell(f"{news}; {job.name} is submitted once that is gone")
+        if left != told:
+            told = left
+            watcher.tell(f"{left}; {name} is submitted once that is gone")
         time.sleep(min(_LOOK, end - now))
 
 
-def _checked(job: MPIJob, backend: Backend, *, namespace: str, api: ApiVersion | None) -> Plan:
-    """What would be created of a job in the place of another, looked at by the engine."""
-    try:
-        plan = planning.plan(job, backend, namespace=namespace, api=api)
-    except Unplaceable as refused:
-        if refused.verdict is not Verdict.NOT_NOW:
-            raise
-        plan = planning.built(
-            job, backend, namespace=namespace, api=api, cluster=None, waiting=refused.reason
-        )
-    with suppress(AlreadyExists):
-        backend.validate(plan)
-    return plan
-
-
-def _left(
-    backend: Backend, name: str, namespace: str, uid: str, stored: Manifest | None
-) -> str | None:
+def _left(job: MPIJob, site: Site, uid: str, stored: Manifest | None) -> str | None:
     """What is still there of a job that was deleted; None if nothing is to be waited for."""
-    with suppress(NotFound):
-        # Whoever has taken the name since keeps it, however long one waits for the old pods.
-        return "it is still there" if backend.job(name, namespace).uid == uid else None
-    queue = backend.queue
-    if queue is None or stored is None:
-        return None
+    queue = site.engine.queue
     try:
-        pods = sorted(one["metadata"]["name"] for one in queue.pods(stored))
+        with suppress(NotFound):
+            # Whoever has taken the name since keeps it, however long one waits for the old pods.
+            there = site.engine.job(job.name, site.namespace).uid == uid
+            return "it is still there" if there else None
+        pods = queue.pods(stored) if queue is not None and stored is not None else []
     except AccessDenied:
         # Who may not list pods starts the new job among them, as who deletes by hand does.
         return None
-    if not pods:
-        return None
-    if len(pods) == 1:
-        return f"its pod {pods[0]} has not ended"
-    return f"{len(pods)} of its pods have not ended, such as {pods[0]}"
+    except (ClusterError, TimedOut) as error:
+        # One answer that does not come says nothing about those after it.
+        return f"what is left of it cannot be seen ({error.message})"
+    names = sorted(one["metadata"]["name"] for one in pods)
+    if len(names) > 1:
+        return f"{len(names)} of its pods have not ended, such as {names[0]}"
+    return f"its pod {names[0]} has not ended" if names else None

@@ -9,19 +9,20 @@ end before the head could start: then they are in nobody's way (backfilling as i
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arena_topo.clusters import quota
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
+from arena_topo.gang.request import needs
 from arena_topo.job import MPIJob
 from arena_topo.manifests.annotations import job_of, parse_map, recorded
 from arena_topo.manifests.cause import QUOTAS
 from arena_topo.solver import Placement
-from arena_topo.topology import Cluster, GPUSet, NodeName, gpu_set
+from arena_topo.topology import Cluster, GPUSet, Node, gpu_set
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
@@ -31,19 +32,6 @@ Fit = Callable[[MPIJob, Cluster], Placement | None]
 
 STALE = 60.0
 """Seconds after which a record on a job that nobody resumed may be withdrawn by others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """What the head of the queue keeps back: its placement, and when it may start at last.
-
-    `until` is when all who hold those GPUs must have ended (Unix seconds), None where nobody knows.
-    """
-
-    head: QueuedJob
-    job: MPIJob
-    placement: Placement
-    until: float | None
 
 
 def order(jobs: Iterable[QueuedJob]) -> list[QueuedJob]:
@@ -77,21 +65,22 @@ def abandoned(job: QueuedJob, now: float) -> bool:
     )
 
 
-def reservation(
+def left_for(
     mine: QueuedJob,
+    cluster: Cluster,
     snapshot: Snapshot,
     fit: Fit,
     *,
     blocked: Callable[[QueuedJob], bool] = lambda _: False,
-) -> Reservation | None:
-    """What an older gang keeps from this one; None where it is this one's turn.
+) -> tuple[Cluster, QueuedJob | None]:
+    """The cluster as a job may use it, and the older gang for which the rest is kept, if any is.
 
-    One that is `blocked` by something else than GPUs, such as its quota, keeps nothing.
+    A gang that is `blocked` by something else than GPUs, such as its quota, keeps nothing.
     """
     emptied = None
     for head in order(snapshot.jobs):
         if head.key == mine.key or rank(head) > rank(mine):
-            return None
+            break
         try:
             job = job_of(head.manifest)
             emptied = emptied or snapshot.emptied()
@@ -99,10 +88,14 @@ def reservation(
         except ArenaError:
             continue
         # One that does not fit even then waits for others than arena-topo's jobs.
-        if placement is not None and not blocked(head):
-            until = _freed(placement, snapshot.jobs)
-            return Reservation(head=head, job=job, placement=placement, until=until)
-    return None
+        if placement is None or blocked(head):
+            continue
+        starts = _freed(placement, snapshot.jobs)
+        ends = None if mine.timeout is None else snapshot.now + mine.timeout
+        if starts is not None and ends is not None and ends <= starts:
+            break
+        return without(cluster, placement, job), head
+    return cluster, None
 
 
 def starts_by(job: MPIJob, snapshot: Snapshot, fit: Fit) -> float | None:
@@ -146,68 +139,32 @@ def newcomer(job: MPIJob, *, namespace: str, priority: int) -> QueuedJob:
     )
 
 
-def left_for(
-    mine: QueuedJob,
-    cluster: Cluster,
-    snapshot: Snapshot,
-    fit: Fit,
-    *,
-    blocked: Callable[[QueuedJob], bool] = lambda _: False,
-) -> tuple[Cluster, QueuedJob | None]:
-    """The cluster as a job may use it, and the older gang for which the rest is kept, if any is."""
-    held = reservation(mine, snapshot, fit, blocked=blocked)
-    left = kept_from(mine, cluster, held, now=snapshot.now)
-    return left, held.head if held is not None and left is not cluster else None
-
-
-def kept_from(
-    mine: QueuedJob, cluster: Cluster, held: Reservation | None, *, now: float
-) -> Cluster:
-    """The cluster as a job may use it: without what the head of the queue keeps back."""
-    if held is None:
-        return cluster
-    ends = None if mine.timeout is None else now + mine.timeout
-    if ends is not None and held.until is not None and ends <= held.until:
-        return cluster
-    return without(cluster, held.placement, held.job)
-
-
 def without(cluster: Cluster, placement: Placement, job: MPIJob) -> Cluster:
     """The cluster after a placement of this job was taken out of what is free."""
-    known: dict[NodeName, GPUSet] = {}
-    unknown: Counter[NodeName] = Counter()
-    workers = Counter(one.node for one in placement.assignments)
+    cpu, memory = needs(job)
+    taken: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     for one in placement.assignments:
-        if one.gpus:
-            known[one.node] = GPUSet(known.get(one.node, 0) | gpu_set(one.gpus))
-        else:
-            unknown[one.node] += job.gpus
-    cpu = float(job.cpu.amount) if job.cpu else 0.0
-    memory = int(job.memory.amount) if job.memory else 0
-    return replace(
-        cluster,
-        nodes=tuple(
-            replace(
-                node,
-                free=GPUSet(node.free & ~known.get(node.name, 0)),
-                unattributed=node.unattributed + unknown[node.name],
-                cpu=None if node.cpu is None else max(0.0, node.cpu - cpu * workers[node.name]),
-                memory=None
-                if node.memory is None
-                else max(0, node.memory - memory * workers[node.name]),
-            )
-            if node.name in workers
-            else node
-            for node in cluster.nodes
-        ),
-    )
+        taken[one.node].append(one.gpus)
+
+    def less(node: Node) -> Node:
+        sets = taken[node.name]
+        return replace(
+            node,
+            free=GPUSet(node.free & ~gpu_set(gpu for gpus in sets for gpu in gpus)),
+            unattributed=node.unattributed + job.gpus * sum(not gpus for gpus in sets),
+            cpu=None if node.cpu is None else max(0.0, node.cpu - cpu * len(sets)),
+            memory=None if node.memory is None else max(0, node.memory - memory * len(sets)),
+        )
+
+    nodes = (less(node) if node.name in taken else node for node in cluster.nodes)
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def _freed(placement: Placement, jobs: Iterable[QueuedJob]) -> float | None:
     """When the last of those jobs must have ended that hold GPUs of a placement."""
-    wanted: dict[str, GPUSet] = {}
+    wanted: dict[str, set[int]] = defaultdict(set)
     for one in placement.assignments:
-        wanted[one.node] = GPUSet(wanted.get(one.node, 0) | gpu_set(one.gpus))
+        wanted[one.node].update(one.gpus)
     ends = []
     for job in jobs:
         if job.record is None or job.suspended:
@@ -216,12 +173,12 @@ def _freed(placement: Placement, jobs: Iterable[QueuedJob]) -> float | None:
             workers = parse_map(job.record)
         except ValueError:
             return None
-        if not any(
-            node in wanted and (not gpus or not wanted[node] or wanted[node] & gpu_set(gpus))
+        if any(
+            # Where GPUs are only counted, they may be any.
+            node in wanted and not (gpus and wanted[node] and wanted[node].isdisjoint(gpus))
             for _, node, gpus in workers
         ):
-            continue
-        if job.timeout is None or job.started is None:
-            return None
-        ends.append(job.started + job.timeout)
+            if job.timeout is None or job.started is None:
+                return None
+            ends.append(job.started + job.timeout)
     return max(ends, default=None)

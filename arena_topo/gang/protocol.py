@@ -16,9 +16,9 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,34 +27,21 @@ from arena_topo.clusters.queues import suspended
 from arena_topo.clusters.usage import pod_over
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued, written
 from arena_topo.errors import AccessDenied, AlreadyExists, ArenaError, ClusterError, JobDeleted
-from arena_topo.gang import fairness
-from arena_topo.gang.planning import check_bandwidth
+from arena_topo.gang import fairness, planning
+from arena_topo.gang.planning import UNDECIDED, Decision
+from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
-from arena_topo.manifests import (
-    STATE,
-    Binding,
-    Forecast,
-    Guarantee,
-    Manifest,
-    Mechanisms,
-    Plan,
-    patches,
-    pinning,
-)
+from arena_topo.manifests import STATE, Binding, Guarantee, Manifest, Plan, patches, pinning
 from arena_topo.manifests.annotations import asked, job_of, requested
-from arena_topo.manifests.binding import bind, double_booked, leaves_choice, taint_effects
+from arena_topo.manifests.binding import double_booked, leaves_choice, taint_effects
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
-from arena_topo.manifests.forecast import forecast_of
 from arena_topo.manifests.hcas import chosen_hcas
-from arena_topo.solver import Placement, Unplaceable, Verdict
+from arena_topo.solver import Placement, Request, Solver, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
-
-Place = Callable[[MPIJob, Cluster], Placement]
-"""Places a job on a cluster; Unplaceable says why it cannot."""
 
 _ROUNDS = 100
 """How often a starter yields before it gives up: every round, somebody else got GPUs."""
@@ -67,25 +54,6 @@ _PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What a starter found for a job: a placement with its binding, or why there is none."""
-
-    cluster: Cluster
-    placement: Placement | None = None
-    binding: Binding | None = None
-    refused: Cause | None = None
-    nearest: str | None = None
-
-    @property
-    def forecast(self) -> Forecast:
-        """What is to be recorded of it."""
-        if self.placement is None or self.binding is None:
-            emulated = self.cluster.emulated
-            return Forecast(state="waiting", cause=self.refused, emulated=emulated)
-        return forecast_of(self.placement, self.cluster, self.binding)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a start ended: the job as it is stored, and what was decided last.
 
@@ -94,7 +62,7 @@ class Outcome:
     """
 
     stored: Manifest
-    decision: Decision
+    decision: Decision = UNDECIDED
     resumed: bool
     notes: tuple[str, ...] = ()
 
@@ -103,25 +71,16 @@ class Outcome:
 class Starter:
     """Whoever starts gangs: `submit`, `resume` or the controller, on one queue.
 
-    `place` and `fit` are the solver, for the job that is started and for those that wait with it.
-    `_known` are mechanisms that are not to be asked for, by namespace.
+    `site` is where their jobs are; its namespace counts for no job.
     """
 
     queue: Queue
-    place: Place
-    fit: fairness.Fit
+    site: Site
     pause: Callable[[float], None] = time.sleep
-    _known: dict[str, Mechanisms] = field(default_factory=dict)
 
-    def mechanisms(self, namespace: str) -> Mechanisms:
-        """What makes placements hold in a namespace."""
-        return self._known.get(namespace) or self.queue.mechanisms(namespace)
-
-    def gateless(self, namespace: str) -> Starter:
-        """The same starter where workers cannot have a gate, so that templates alone hold."""
-        found = self.mechanisms(namespace)
-        known = replace(found, admission=False, patches=False, claims=False)
-        return replace(self, _known={**self._known, namespace: known})
+    def fit(self, job: MPIJob, cluster: Cluster) -> Placement | None:
+        """The best placement of a job; None where it does not fit, without saying why."""
+        return planning.fit(job, cluster, self.site)
 
     def _stamp(self) -> str:
         """When a record is written, by the server's clock, which knows whole seconds.
@@ -142,70 +101,34 @@ class Starter:
         blocked = partial(self._blocked, snapshot)
         left, head = fairness.left_for(mine, whole, snapshot, self.fit, blocked=blocked)
         try:
-            return self._bound(job, mine, left)
+            gated = mine.suspender is not None
+            return planning.decide(job, left, self._site(mine), gated=gated)
         except Unplaceable as refused:
             if head is not None and self.fit(job, whole) is not None:
                 turn = because(CauseCode.TURN, job=f"{head.namespace}/{head.name}")
                 return Decision(cluster=whole, refused=turn)
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
-            return Decision(
-                cluster=whole, refused=in_words(refused.reason), nearest=refused.nearest
-            )
+            why, nearest = in_words(refused.reason), refused.nearest
+            return Decision(cluster=whole, refused=why, nearest=nearest)
+
+    def _site(self, mine: QueuedJob) -> Site:
+        return replace(self.site, namespace=mine.namespace)
 
     def _blocked(self, snapshot: Snapshot, head: QueuedJob) -> bool:
         """Whether something else than GPUs keeps a waiting gang from starting."""
         if fairness.short_of_quota(self.queue, head):
             return True
         job = job_of(head.manifest)
-        if not job.min_bandwidth:
-            return False
         try:
-            return self._bound(job, head, snapshot.emptied()).placement is None
+            # What holds its pods may give them less bandwidth than it asks for.
+            return job.min_bandwidth > 0 and not planning.find(
+                job, snapshot.emptied(), self._site(head), gated=head.suspender is not None
+            )
         except ArenaError:
             return True
 
-    def _bound(self, job: MPIJob, mine: QueuedJob, cluster: Cluster) -> Decision:
-        """The best placement that something holds; Unplaceable if there is none.
-
-        Where the kubelet would have to pick GPUs on a node whose GPUs we hand out ourselves, the
-        job goes elsewhere.
-        """
-        first: ArenaError | None = None
-        for _ in range(len(cluster.nodes) + 1):
-            try:
-                placement = self.place(job, cluster)
-            except Unplaceable:
-                if first is None:
-                    raise
-                why = f": {first.why}" if first.why else ""
-                return Decision(
-                    cluster=cluster, refused=in_words(first.message + why), nearest=first.hint
-                )
-            try:
-                binding = bind(
-                    job,
-                    placement,
-                    cluster,
-                    self.queue.api_version(),
-                    self.mechanisms(mine.namespace),
-                    gated=mine.suspender is not None,
-                )
-            except ArenaError as unheld:
-                first = first or unheld
-                chosen = set(placement.nodes)
-                ours = [
-                    node.name
-                    for node in cluster.nodes
-                    if node.name in chosen and double_booked(node)
-                ]
-                if not ours:
-                    raise
-                cluster = _emptied_of(cluster, ours)
-            else:
-                check_bandwidth(job, placement, cluster, binding)
-                return Decision(cluster=cluster, placement=placement, binding=binding)
-        raise AssertionError("every round takes a node away")
+    # Bringing a gang to run
 
     def admit(self, plan: Plan, decision: Decision) -> Manifest:
         """Create a job as it was decided: suspended, with its placement recorded or waiting."""
@@ -227,7 +150,11 @@ class Starter:
         that sees it resumed before it has seen it suspended would keep them where they are.
         """
         if decision is None and self.has_old_pods(stored):
-            return self.waiting_for_old_pods(stored)
+            return Outcome(
+                stored=stored,
+                decision=Decision(refused=because(CauseCode.OLD_PODS)),
+                resumed=False,
+            )
         return self._brought(job, stored, decision, gated=False)
 
     def admitted(self, job: MPIJob, stored: Manifest) -> Outcome:
@@ -241,26 +168,31 @@ class Starter:
         self, job: MPIJob, stored: Manifest, decision: Decision | None, *, gated: bool
     ) -> Outcome:
         """Record, look, yield, and start a job by its record; `gated`: its queue has resumed it."""
-        for _ in self._rounds(job.name, f"it waits, suspended: arena-topo resume {job.name}"):
+        for _ in self.rounds(job.name, f"it waits, suspended: arena-topo resume {job.name}"):
+            changed: Manifest | None = stored
             if decision is None:
-                found = self._recorded(job, stored, gated=gated)
-                if found is None:
+                view, mine = self.queue.read(), queued(stored, {})
+                if mine is None or mine.suspended is gated or (mine.state == "held" and not gated):
                     return self.lost_race(stored)
-                stored, decision = found
-            if decision.placement is None:
-                return Outcome(stored=stored, decision=decision, resumed=False)
-            if self._stands(job, stored, decision, self._looked(stored)):
+                decision = self.decide(job, view.job(*mine.key) or mine, view)
+                changed = self.queue.change(stored, self._record(stored, decision, gated=gated))
+            if changed is not None:
+                stored = changed
+                if decision.placement is None:
+                    return Outcome(stored=stored, decision=decision, resumed=False)
+                if not self.stands(job, stored, decision):
+                    decision = None
+                    continue
                 done = self._started(stored, decision, gated=gated)
                 if done is not None:
                     return done
-                now = self._still_ours(stored)
-                if now is None:
-                    return self.lost_race(stored, decision)
-                stored = now
-            decision = None
+            now = self._still_ours(stored)
+            if now is None:
+                return self.lost_race(stored, decision)
+            stored, decision = now, None
         raise AssertionError("the last round raises")
 
-    def _rounds(self, name: str, hint: str) -> Iterator[None]:
+    def rounds(self, name: str, hint: str) -> Iterator[None]:
         """The tries of a starter, with a pause before each but the first; ClusterError after all.
 
         Those who yielded together would only meet again.
@@ -275,65 +207,12 @@ class Starter:
             hint=hint,
         )
 
-    @staticmethod
-    def waiting_for_old_pods(stored: Manifest) -> Outcome:
-        """A job that waits for the end of its own pods."""
-        nothing = Decision(cluster=Cluster(nodes=()), refused=because(CauseCode.OLD_PODS))
-        return Outcome(stored=stored, decision=nothing, resumed=False)
-
-    def has_old_pods(self, stored: Manifest) -> bool:
-        """Whether pods of a job's last run are there; False where they may not be listed."""
-        try:
-            return any(not pod_over(pod) for pod in self.queue.pods(stored))
-        except AccessDenied:
-            return False
-
-    def _looked(self, stored: Manifest) -> Snapshot | None:
-        """All jobs as of the write of a record; None if the server has forgotten that revision.
-
-        Servers keep revisions for minutes: whoever slept so long records again. None too if the
-        jobs of others cannot be listed any more: who does not see them must not start anything.
-        """
-        try:
-            seen = self.queue.read_at(stored)
-        except ClusterError as error:
-            if error.status == GONE:
-                return None
-            raise
-        return seen if seen.everything else None
-
-    def _stands(
-        self, job: MPIJob, stored: Manifest, decision: Decision, snapshot: Snapshot | None
-    ) -> bool:
-        """Whether a recorded decision conflicts with no older record, and says what is so."""
-        if snapshot is None or queued(stored, {}) is None:
-            return False
-        cluster = snapshot.cluster(without={_key(stored)})
-        return _fits(job, decision, cluster) and not _outdated(decision, cluster)
-
-    def _recorded(
-        self, job: MPIJob, stored: Manifest, *, gated: bool
-    ) -> tuple[Manifest, Decision] | None:
-        """Solve and record what comes out; None if the job is no longer ours to start."""
-        for _ in range(_ROUNDS):
-            view = self.queue.read()
-            mine = queued(stored, {})
-            if mine is None or mine.suspended is gated or (mine.state == "held" and not gated):
-                return None
-            decision = self.decide(job, view.job(*mine.key) or mine, view)
-            if decision.placement is not None:
-                record = patches.recording_in_place if gated else patches.recording
-                patch = record(stored, decision.forecast, at=self._stamp())
-            else:
-                patch = self._waiting(stored, decision.refused, gated=gated)
-            changed = self.queue.change(stored, patch)
-            if changed is not None:
-                return changed, decision
-            now = self._still_ours(stored)
-            if now is None:
-                return None
-            stored = now
-        return None
+    def _record(self, stored: Manifest, decision: Decision, *, gated: bool) -> patches.Patch:
+        """The patch that records what was decided."""
+        if decision.placement is None:
+            return self._waiting(stored, decision.refused, gated=gated)
+        record = patches.recording_in_place if gated else patches.recording
+        return record(stored, decision.forecast, at=self._stamp())
 
     @staticmethod
     def _waiting(stored: Manifest, cause: Cause | None, *, gated: bool) -> patches.Patch:
@@ -342,12 +221,40 @@ class Starter:
             return patches.clearing(stored, cause)
         return patches.waiting(stored, pinning.unplaced(stored), cause)
 
+    def has_old_pods(self, stored: Manifest) -> bool:
+        """Whether pods of a job's last run are there; False where they may not be listed."""
+        try:
+            return any(not pod_over(pod) for pod in self.queue.pods(stored))
+        except AccessDenied:
+            return False
+
+    def stands(
+        self, job: MPIJob, stored: Manifest, decision: Decision, *, pods: bool = True
+    ) -> bool:
+        """Whether a recorded decision conflicts with no older record, and says what is so.
+
+        By all jobs as of the write of the record. Servers keep revisions for minutes: whoever slept
+        so long records again, and so does who cannot list the jobs of others any more: who does not
+        see them must not start anything. `pods`: pods of the job itself count.
+        """
+        try:
+            seen = self.queue.read_at(stored)
+        except ClusterError as error:
+            if error.status == GONE:
+                return False
+            raise
+        if not seen.everything or queued(stored, {}) is None:
+            return False
+        cluster = seen.cluster(without={_key(stored)}, pods=pods)
+        request = request_of(job, cluster, self.site)
+        return _fits(request, decision, cluster) and not _outdated(decision, cluster)
+
     def _still_ours(self, stored: Manifest) -> Manifest | None:
         """The job as it is now; None if it is gone, or another starter has just recorded on it.
 
         Then it is theirs to finish: two who take turns at one job would never be done.
         """
-        found = self._current(stored)
+        found = self.current(stored)
         mine, before = None if found is None else queued(found, {}), queued(stored, {})
         theirs = (
             mine is not None
@@ -358,11 +265,11 @@ class Starter:
         )
         return None if theirs else found
 
-    def _current(self, stored: Manifest) -> Manifest | None:
+    def current(self, stored: Manifest) -> Manifest | None:
         """The job as it is now; None if it is gone or another one has its name."""
-        meta = stored["metadata"]
-        found = self.queue.get(meta["namespace"], meta["name"])
-        return found if found is not None and found["metadata"]["uid"] == meta["uid"] else None
+        found = self.queue.get(*_key(stored))
+        same = found is not None and found["metadata"]["uid"] == stored["metadata"]["uid"]
+        return found if same else None
 
     def _started(self, stored: Manifest, decision: Decision, *, gated: bool) -> Outcome | None:
         """Start a job by its record; None if the record was not its own any more.
@@ -383,8 +290,8 @@ class Starter:
             short = quota.refusal(": ".join(filter(None, (error.message, error.why))))
         try:
             if short is None:
-                resumed = patches.resuming(stored, placed)
-                patch = patches.confirming(stored) if gated else resumed
+                resuming = patches.resuming(stored, placed)
+                patch = patches.confirming(stored) if gated else resuming
                 changed = self.queue.change(stored, patch)
                 done = Outcome(stored=changed or stored, decision=decision, resumed=True)
                 return None if changed is None else done
@@ -404,44 +311,15 @@ class Starter:
         quotas = self.queue.quotas(stored["metadata"]["namespace"])
         return quota.shortfall(placed, quotas, claims=claims, held=held)
 
-    def submit_unsuspendable(
-        self, job: MPIJob, mine: QueuedJob, build: Callable[[Decision], Plan]
-    ) -> tuple[Plan, Outcome]:
-        """Create a gang where no operator suspends jobs: it runs before others can be looked at.
-
-        The best that can be had there: whoever comes later takes the gang away and tries again.
-        """
-        for _ in self._rounds(job.name, "submit it again later: this operator lets no job wait"):
-            view = self.queue.read()
-            decision = self.decide(job, mine, view)
-            plan = build(decision)
-            stored = self.queue.create(plan, plan.objects[0])
-            done = plan, Outcome(stored=stored, decision=decision, resumed=True)
-            if decision.placement is None or not view.everything:
-                return done
-            with left_behind(job.name, mine.namespace):
-                seen = self._looked(stored)
-            # Its own pods may be there by now.
-            if seen is not None and _fits(
-                job, decision, seen.cluster(without={_key(stored)}, pods=False)
-            ):
-                return done
-            self.queue.remove(stored)
-            left = self._current(stored)
-            if left is not None and "deletionTimestamp" not in left["metadata"]:
-                raise ClusterError(
-                    f"{job.name} runs on GPUs that another gang has, and could not be deleted",
-                    hint=f"delete it at once: arena-topo delete {job.name}",
-                )
-        raise AssertionError("the last round raises")
+    # What others do
 
     def lost_race(self, stored: Manifest, decision: Decision | None = None) -> Outcome:
         """What somebody else made of a job meanwhile."""
-        found = self._current(stored)
+        found = self.current(stored)
         if found is None:
             name = stored["metadata"]["name"]
             raise JobDeleted(f"the job {name} was deleted while it was being started")
-        decision = decision or Decision(cluster=Cluster(nodes=()))
+        decision = decision or UNDECIDED
         if not suspended(found):
             return Outcome(stored=found, decision=decision, resumed=True)
         state = str((found["metadata"].get("annotations") or {}).get(STATE))
@@ -520,17 +398,17 @@ def _key(stored: Manifest) -> tuple[str, str]:
     return stored["metadata"]["namespace"], stored["metadata"]["name"]
 
 
-def _fits(job: MPIJob, decision: Decision, cluster: Cluster) -> bool:
+def _fits(request: Request, decision: Decision, cluster: Cluster) -> bool:
     """Whether nobody else has, or has recorded before us, what a decision wants."""
     assert decision.placement is not None
     assert decision.binding is not None
-    nodes = {node.name: node for node in cluster.nodes}
+    solver, nodes = Solver(cluster), {node.name: node for node in cluster.nodes}
     workers: dict[NodeName, list[tuple[int, ...]]] = defaultdict(list)
     for one in decision.placement.assignments:
         workers[one.node].append(one.gpus)
     return all(
         name in nodes
-        and _has_room(nodes[name], job, len(sets))
+        and solver.hindrance(request, nodes[name], len(sets)) is None
         and _lets_have(nodes[name], gpu_set(gpu for each in sets for gpu in each), decision.binding)
         for name, sets in workers.items()
     )
@@ -556,19 +434,6 @@ def _outdated(decision: Decision, cluster: Cluster) -> bool:
     )
 
 
-def _has_room(node: Node, job: MPIJob, workers: int) -> bool:
-    """Whether a node can take so many workers, by numbers."""
-    if node.unavailable is not None or node.shared is not None:
-        return False
-    cpu = float(job.cpu.amount) if job.cpu else 0.0
-    memory = int(job.memory.amount) if job.memory else 0
-    return (
-        node.free_count >= workers * job.gpus
-        and (node.cpu is None or workers * cpu <= node.cpu)
-        and (node.memory is None or workers * memory <= node.memory)
-    )
-
-
 def _lets_have(node: Node, gpus: GPUSet, binding: Binding) -> bool:
     """Whether these very GPUs of a node are free, as far as a binding goes by them."""
     if gpus & ~node.free:
@@ -578,13 +443,3 @@ def _lets_have(node: Node, gpus: GPUSet, binding: Binding) -> bool:
     if binding.inject and gpus and node.unattributed:
         return False
     return not (leaves_choice(binding) and double_booked(node))
-
-
-def _emptied_of(cluster: Cluster, names: Collection[NodeName]) -> Cluster:
-    """The cluster without the free GPUs of some nodes."""
-    return replace(
-        cluster,
-        nodes=tuple(
-            replace(node, free=GPUSet(0)) if node.name in names else node for node in cluster.nodes
-        ),
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from arena_topo.engines.kubernetes.mpijob import (
 )
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, moment, queued
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
+from arena_topo.gang import Watcher
 from arena_topo.gang.protocol import Outcome, Starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, patches, pinning
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
 
 Object = Mapping[str, Any]
-Tell = Callable[[str], None]
 
 UNSCHEDULABLE = 15.0
 """Seconds that the scheduler may call a worker unschedulable: it tries again after events, and its
@@ -304,25 +304,17 @@ def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object
 # ---------------------------------------------------------------- watching, rolling back
 
 
-def wait_until_placed(
-    starter: Starter,
-    job: MPIJob,
-    outcome: Outcome,
-    *,
-    until: Fate,
-    tell: Tell,
-    sees: Tell = lambda _: None,
-    end: float | None = None,
-) -> Outcome:
+def wait_until_placed(starter: Starter, job: MPIJob, outcome: Outcome, watcher: Watcher) -> Outcome:
     """Watch a resumed gang until all its workers have their nodes, or run; else roll it back.
 
     A gang that is rolled back is solved and started again, at most three times in all; then it
-    waits with the reason. `sees` hears at every look what there is still to wait for.
+    waits with the reason.
     """
     queue = starter.queue
     while outcome.resumed:
+        stored = outcome.stored
         try:
-            trouble = _trouble(queue, job, outcome.stored, until=until, sees=sees, end=end)
+            trouble = _trouble(starter, job, stored, watcher)
         except (AccessDenied, ClusterError) as unseen:
             note = f"{unseen.message}: nobody sees whether all workers come together"
             return replace(outcome, notes=(*outcome.notes, note))
@@ -333,30 +325,23 @@ def wait_until_placed(
                 hint=f"the job goes on; see arena-topo get {job.name}",
             ) from late
         if trouble is None:
-            going = _comes_together(queue, outcome.stored)
-            return outcome if going else starter.lost_race(outcome.stored, outcome.decision)
-        owner = suspender(outcome.stored)
+            going = _comes_together(starter, stored)
+            return outcome if going else starter.lost_race(stored, outcome.decision)
+        owner = suspender(stored)
         if owner is not None:
             note = f"{trouble}; {owner} decides whether it goes on"
             return replace(outcome, notes=(*outcome.notes, note))
-        outcome = _rolled_back(starter, job, outcome, trouble, tell)
+        tries = patches.tries_of(stored) + 1
+        back = roll_back(queue, stored, trouble, tries)
+        if back is None:
+            return starter.lost_race(stored, outcome.decision)
+        watcher.tell(f"{trouble}: the gang was rolled back (try {tries} of {MOST_TRIES})")
+        wait_for_old_pods(starter, back)
+        if tries >= MOST_TRIES:
+            refused = replace(outcome.decision, placement=None, binding=None, refused=trouble)
+            return replace(outcome, stored=back, decision=refused, resumed=False)
+        outcome = starter.start(job, back, None)
     return outcome
-
-
-def _rolled_back(
-    starter: Starter, job: MPIJob, outcome: Outcome, trouble: Cause, tell: Tell
-) -> Outcome:
-    """Suspend a gang that cannot complete, whole, and start it again unless it was tried enough."""
-    tries = patches.tries_of(outcome.stored) + 1
-    back = roll_back(starter.queue, outcome.stored, trouble, tries)
-    if back is None:
-        return starter.lost_race(outcome.stored, outcome.decision)
-    tell(f"{trouble}: the gang was rolled back (try {tries} of {MOST_TRIES})")
-    wait_for_old_pods(starter, back)
-    if tries >= MOST_TRIES:
-        refused = replace(outcome.decision, placement=None, binding=None, refused=trouble)
-        return replace(outcome, stored=back, decision=refused, resumed=False)
-    return starter.start(job, back, None)
 
 
 def roll_back(queue: Queue, stored: Manifest, cause: Cause, tries: int) -> Manifest | None:
@@ -372,24 +357,17 @@ def wait_for_old_pods(starter: Starter, stored: Manifest) -> None:
         time.sleep(_LOOK)
 
 
-def _trouble(
-    queue: Queue,
-    job: MPIJob,
-    stored: Manifest,
-    *,
-    until: Fate,
-    sees: Tell,
-    end: float | None = None,
-) -> Cause | None:
+def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) -> Cause | None:
     """Why a gang cannot come together; None once it has, or there is no more to wait for.
 
-    Workers at their gates are sent on their way. `end` is when nobody looks any longer.
+    Workers at their gates are sent on their way.
     """
+    queue = starter.queue
     since, timer = queue.now(), StallTimer(limit=float(job.gang_timeout))
     bound_at, delay, answered = None, _LOOK / 5, time.monotonic()
     while True:
         try:
-            if not _comes_together(queue, stored):
+            if not _comes_together(starter, stored):
                 return None
             pods = queue.pods(stored)
         except ClusterError as error:
@@ -405,15 +383,15 @@ def _trouble(
         events = queue.events(stored) if unsettled else []
         seen = status_of(stored, pods, events, now=queue.now(), since=since)
         now = time.monotonic()
-        sees(seen.progress)
-        if (end is not None and now > end) or seen.fate is Fate.STARTED:
+        watcher.sees(seen.progress)
+        if watcher.late or seen.fate is Fate.STARTED:
             return None
         if seen.broken is not None:
             return seen.broken
         if seen.fate is Fate.BOUND:
             bound_at = bound_at or now
             # Once a worker runs, its image can be had; that of the others is the same.
-            if until is Fate.BOUND and (seen.running or now - bound_at > _SETTLE):
+            if not watcher.stay and (seen.running or now - bound_at > _SETTLE):
                 return None
         if timer.expired(seen, pulling=pulls(pods, events, now=queue.now()), now=now):
             return because(CauseCode.STALLED, limit=str(job.gang_timeout), text=seen.progress)
@@ -421,16 +399,13 @@ def _trouble(
         delay = min(2.0, delay * 1.5)
 
 
-def _comes_together(queue: Queue, stored: Manifest) -> bool:
+def _comes_together(starter: Starter, stored: Manifest) -> bool:
     """Whether a job is still on its way as it was resumed: not over, gone, or stopped by others.
 
     The workers of a job that has ended are gone as well, and it must not be rolled back for that.
     """
-    meta = stored["metadata"]
-    found = queue.get(meta["namespace"], meta["name"])
-    if found is None or found["metadata"]["uid"] != meta["uid"]:
-        return False
-    mine, before = queued(found, {}), queued(stored, {})
+    found, before = starter.current(stored), queued(stored, {})
+    mine = None if found is None else queued(found, {})
     return (
         mine is not None
         and before is not None

@@ -3,82 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 from arena_topo.clusters.queues import KUBE_QUEUE, KUEUE_LABEL
-from arena_topo.engines import Backend
 from arena_topo.engines.local import mpirun
-from arena_topo.errors import ArenaError, InvalidJob
-from arena_topo.gang import planning
+from arena_topo.errors import InvalidJob
+from arena_topo.gang.request import NOWHERE, Site, request_of
 from arena_topo.job import KeyValue, MPIJob, PodShape
 from arena_topo.manifests import ASKED_SHAPE, Plan
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.numbers import whole
 from arena_topo.solver import Objective, Solver
 from arena_topo.topology import Cluster
 
 
-def shaped(
-    job: MPIJob,
-    cluster: Cluster,
-    backend: Backend | None = None,
-    *,
-    api: ApiVersion | None = None,
-    later: bool = False,
-) -> MPIJob:
+def shaped(job: MPIJob, cluster: Cluster, site: Site = NOWHERE, *, later: bool = False) -> MPIJob:
     """The same job in the pods that `--pod-shape fused` or `auto` make of its workers.
 
     Every number of workers that one pod can hold is placed. Of these the placement wins that the
     solver prefers (`Objective`), then the largest pods; with `auto` that has to be in a higher
     band than separate pods. The job itself where its shape is another. Where it does not fit now
     the job in separate pods as well, or with `later` in the shape that is best on the cluster once
-    it is empty, for a job that waits, or else without its least bandwidth. `api` and InvalidJob as
-    for `request_of`.
+    it is empty, for a job that waits, or else without its least bandwidth. InvalidJob as for
+    `request_of`.
     """
-    automatic = job.pod_shape is PodShape.AUTO
-    if job.pod_shape is not PodShape.FUSED and not automatic:
+    if job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}:
         return job
-    api = planning.version(backend, api)
-    if automatic and not _may_choose(job, api):
-        return chosen(job, 1, api)
-    found = _best(job, cluster, backend, api)
-    if found is None and later:
-        found = _best(job, cluster.idle(), backend, api)
-    if found is None and later and job.min_bandwidth:
-        found = _best(replace(job, min_bandwidth=0.0), cluster, backend, api)
-    return chosen(job, found or 1, api)
-
-
-def fusible(
-    job: MPIJob,
-    cluster: Cluster,
-    backend: Backend | None,
-    *,
-    namespace: str,
-    api: ApiVersion | None,
-) -> bool:
-    """Whether fused pods of a job without a place would have one, now or once others have ended.
-
-    What the solver finds for them is not enough: where the kubelet picks their GPUs, they may get
-    less than --min-bandwidth.
-    """
-    if job.pod_shape is PodShape.FUSED or not allows(job, PodShape.FUSED):
-        return False
-    asked, api = replace(job, pod_shape=PodShape.FUSED), planning.version(backend, api)
-    for world in (cluster, cluster.idle()):
-        each = _best(asked, world, backend, api)
-        if each is None:
-            continue
-        fused = chosen(asked, each, api)
-        placement = Solver(world).find(planning.request_of(fused, world, backend, api=api))
-        assert placement is not None, "the best number of workers to a pod has a place"
-        try:
-            binding = planning.bound(fused, placement, world, backend, namespace=namespace, api=api)
-            planning.check_bandwidth(fused, placement, world, binding)
-        except ArenaError:
-            return False
-        return True
-    return False
+    if job.pod_shape is PodShape.AUTO and not _may_choose(job, site.api):
+        return chosen(job, 1, site.api)
+    each = best(job, cluster, site)
+    if each is None and later:
+        each = best(job, cluster.idle(), site)
+        if each is None and job.min_bandwidth:
+            each = best(replace(job, min_bandwidth=0.0), cluster, site)
+    return chosen(job, each or 1, site.api)
 
 
 def chosen(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
@@ -98,10 +56,10 @@ def _may_choose(job: MPIJob, api: ApiVersion) -> bool:
     """
     keys = {one.key for one in (*job.label, *job.annotation)}
     queued = job.queue or not keys.isdisjoint({KUEUE_LABEL, KUBE_QUEUE})
-    return not (queued or api.traits.arenas) and allows(job, PodShape.FUSED)
+    return not (queued or api.traits.arenas or fixes_ranks(job.command))
 
 
-def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersion) -> int | None:
+def best(job: MPIJob, cluster: Cluster, site: Site) -> int | None:
     """The best number of workers to a pod on a cluster; None if the job fits with none."""
     solver = Solver(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
@@ -109,15 +67,14 @@ def _best(job: MPIJob, cluster: Cluster, backend: Backend | None, api: ApiVersio
     for each in range(job.workers, 0, -1):
         if job.workers % each or each * job.gpus > largest:
             continue
-        request = planning.request_of(merged(job, each, api), cluster, backend, api=api)
-        placed = solver.best(request)
+        placed = solver.best(request_of(merged(job, each, site.api), cluster, site))
         if placed is not None:
             found[each] = placed.worth
     # Of equals the first: the largest pods.
-    best = min(found, key=lambda each: found[each], default=None)
-    if job.pod_shape is PodShape.AUTO and best is not None and 1 in found:
-        return best if found[best].band < found[1].band else 1
-    return best
+    first = min(found, key=lambda each: found[each], default=None)
+    if job.pod_shape is PodShape.AUTO and first is not None and 1 in found:
+        return first if found[first].band < found[1].band else 1
+    return first
 
 
 def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
@@ -139,9 +96,6 @@ def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
 
 # ---------------------------------------------------------------- mpirun's own number
 
-
-_DIGITS = 9
-"""Of a number of ranks; more than any job has."""
 
 _ELSEWHERE = (
     *("H", "host", "hostfile", "machinefile", "default-hostfile", "rankfile", "rf", "app", "am"),
@@ -173,11 +127,6 @@ def fixes_ranks(command: str) -> bool:
     return False
 
 
-def allows(job: MPIJob, pods: PodShape) -> bool:
-    """Whether the command of a job runs the same in pods of a shape."""
-    return pods is not PodShape.FUSED or not fixes_ranks(job.command)
-
-
 def ranks(command: str) -> int | None:
     """How many ranks a command starts, where it says so beyond doubt; else None.
 
@@ -196,9 +145,7 @@ def ranks(command: str) -> int | None:
             return None
         if name in {"np", "n", "c"}:
             said.add(values[0])
-    number = said.pop() if len(said) == 1 else ""
-    plain = number.isascii() and number.isdigit() and len(number) <= _DIGITS
-    return int(number) if plain else None
+    return whole(said.pop()) if len(said) == 1 else None
 
 
 def check(job: MPIJob) -> None:
@@ -206,7 +153,7 @@ def check(job: MPIJob) -> None:
     number, slots = ranks(job.command), _slots(job)
     if job.gputopology and number is not None and number > slots:
         raise InvalidJob(
-            f"mpirun starts {_many(number, 'rank')}, but {_size(job)} make {_many(slots, 'slot')}",
+            _mismatch(job, number),
             why="each GPU is a slot for one rank",
             hint=f"use -np {slots}, or ask for more workers; to run several ranks on one GPU, add"
             " --oversubscribe to mpirun",
@@ -215,36 +162,31 @@ def check(job: MPIJob) -> None:
 
 def remarks(plan: Plan) -> tuple[str, ...]:
     """What a person should know of the shape of the pods, and of the ranks that mpirun starts."""
-    return (*_idle(plan.job), *_apart(plan))
-
-
-def _apart(plan: Plan) -> Iterator[str]:
-    if plan.job.pod_shape is not PodShape.SHARED or plan.placement is None or plan.binding is None:
-        return
-    loads = Counter(one.node for one in plan.placement.assignments)
-    if plan.binding.separate and max(loads.values()) > 1:
-        yield (
-            "--pod-shape shared does not join these pods, as none of them may be shown the GPUs of"
-            " its neighbours here; --pod-shape fused would"
-        )
-
-
-def _idle(job: MPIJob) -> tuple[str, ...]:
+    job = plan.job
     number, slots = ranks(job.command) if job.gpus else None, _slots(job)
-    if number is None or number == slots:
-        return ()
-    said = f"mpirun starts {_many(number, 'rank')}, but {_size(job)} make {_many(slots, 'slot')}"
-    if number > slots:
-        return (f"{said}; Open MPI refuses that without --oversubscribe",)
-    return (f"{said}, so {_many(slots - number, 'GPU')} will be idle",)
+    found = []
+    if number is not None and number > slots:
+        found.append(f"{_mismatch(job, number)}; Open MPI refuses that without --oversubscribe")
+    elif number is not None and number < slots:
+        found.append(f"{_mismatch(job, number)}, so {_many(slots - number, 'GPU')} will be idle")
+    placement, binding = plan.placement, plan.binding
+    if job.pod_shape is PodShape.SHARED and placement is not None and binding is not None:
+        loads = Counter(one.node for one in placement.assignments)
+        if binding.separate and max(loads.values()) > 1:
+            found.append(
+                "--pod-shape shared does not join these pods, as none of them may be shown the GPUs"
+                " of its neighbours here; --pod-shape fused would"
+            )
+    return tuple(found)
 
 
 def _slots(job: MPIJob) -> int:
     return job.workers * max(1, job.gpus)
 
 
-def _size(job: MPIJob) -> str:
-    return f"{_many(job.workers, 'worker')} x {_many(job.gpus, 'GPU')}"
+def _mismatch(job: MPIJob, number: int) -> str:
+    size = f"{_many(job.workers, 'worker')} x {_many(job.gpus, 'GPU')}"
+    return f"mpirun starts {_many(number, 'rank')}, but {size} make {_many(_slots(job), 'slot')}"
 
 
 def _many(number: int, word: str) -> str:

@@ -8,36 +8,40 @@ operators of MPIJob v1 and v2beta1 heed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspender
 from arena_topo.clusters.usage import job_over
-from arena_topo.engines import Backend, JobStatus, Pausing, Phase, waiting
+from arena_topo.engines import Backend, JobStatus, Phase, waiting
 from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued
 from arena_topo.engines.waiting import command
 from arena_topo.errors import (
     AccessDenied,
+    AlreadyExists,
     ArenaError,
+    ClusterError,
     InvalidJob,
+    JobDeleted,
     NotFound,
     NotNow,
     NotPossible,
 )
-from arena_topo.gang import comparison, fairness, rollout, shape
-from arena_topo.gang.planning import built, check_preferred, fit, placed, plan, request_of
-from arena_topo.gang.protocol import Decision, Outcome, Starter, left_behind
-from arena_topo.gang.rollout import Fate, Tell, wait_for_old_pods, wait_until_placed
+from arena_topo.gang import Exists, Watcher, comparison, existing_job, fairness, rollout
+from arena_topo.gang.existing_job import Same
+from arena_topo.gang.planning import Decision, as_pods, built, placed, to_create
+from arena_topo.gang.protocol import Outcome, Starter, left_behind
+from arena_topo.gang.request import Site, request_of
+from arena_topo.gang.rollout import wait_for_old_pods, wait_until_placed
 from arena_topo.job import MPIJob
 from arena_topo.manifests import INCOMPLETE, STATE, Forecast, Manifest, Plan, patches, pinning
 from arena_topo.manifests.annotations import job_of, requested
 from arena_topo.manifests.cause import CauseCode, because
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
-from arena_topo.solver import Placement, Unplaceable, Verdict
+from arena_topo.solver import Unplaceable, Verdict
 from arena_topo.topology import Cluster
 
 if TYPE_CHECKING:
@@ -52,20 +56,26 @@ _AGAIN = 3.0
 _TRIES = 10
 """How often a job is read again that others have changed in between."""
 
+_UNHEARD = Watcher()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
     """What `submit` did: the plan, the names of what was created, the job as it stands.
 
-    `status` is None where the job was created but cannot be read; `unread` says why. `starter` says
-    who starts a job that has to wait, `nearest` what would have let it start now. `notes` are what
-    came up on the way, `advice` what would give the pods more.
+    `status` is None where the job was created but cannot be read; `unread` says why. `found` are
+    the objects of a job that was there with the very same request, of which nothing was created;
+    `resumed`: it was started now. `starter` says who starts a job that has to wait, `nearest` what
+    would have let it start now. `notes` are what came up on the way, `advice` what would give the
+    pods more.
     """
 
     plan: Plan
     created: tuple[str, ...]
     status: JobStatus | None
     unread: str | None = None
+    found: tuple[Manifest, ...] = ()
+    resumed: bool = False
     starter: str | None = None
     nearest: str | None = None
     notes: tuple[str, ...] = ()
@@ -77,11 +87,11 @@ class Submitted:
         return f"<Submitted {', '.join(self.created) or 'nothing new'}: {stands}>"
 
 
-def _submitted(backend: Backend, plan: Plan, created: tuple[str, ...], **more: Any) -> Submitted:
+def _submitted(site: Site, plan: Plan, created: tuple[str, ...], **more: Any) -> Submitted:
     """What was created, with the job as it stands; else why it cannot be read."""
     status, unread = None, None
     try:
-        status = backend.job(plan.job.name, plan.namespace)
+        status = site.engine.job(plan.job.name, plan.namespace)
     except ArenaError as error:
         # From here on the job exists, and whoever submitted it must hear that.
         unread = error.message
@@ -94,76 +104,60 @@ def submit(
     *,
     namespace: str,
     api: ApiVersion | None = None,
-    stay: bool = False,
-    limit: float | None = None,
+    exists: Exists = Exists.FAIL,
+    watcher: Watcher = _UNHEARD,
     announce: Announce = lambda _: None,
-    tell: Tell = lambda _: None,
-    sees: Tell = lambda _: None,
 ) -> Submitted:
     """Plan a job and make it real; a gang that does not fit now is created waiting.
 
-    A gang is watched until all its workers have their nodes. With `stay` it is watched until all
-    run, for at most `limit` seconds, and one that waits is started as soon as it fits. `tell` hears
-    what happens, `sees` at every look what there is still to wait for.
+    A gang is watched until all its workers have their nodes. A watcher that stays sees all run, and
+    starts one that waits as soon as it fits. `exists` says what becomes of a job that has the name.
     Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
     """
+    site = Site.of(backend, namespace, api)
+    if exists is Exists.REPLACE:
+        existing_job.make_room(job, site, watcher)
+    elif exists is Exists.OK and (found := existing_job.same(job, site)) is not None:
+        return _gone_on(found, site, watcher)
     queue = backend.queue if job.gputopology else None
-    if queue is None:
-        return _applied(job, backend, namespace=namespace, api=api, announce=announce)
-    return _Submission(
-        job=job,
-        backend=backend,
-        queue=queue,
-        starter=open_starter(backend, queue),
-        namespace=namespace,
-        api=api or backend.api_version(),
-        stay=stay,
-        end=None if limit is None else time.monotonic() + limit,
-        announce=announce,
-        tell=tell,
-        sees=sees,
-    ).submitted()
-
-
-def _applied(
-    job: MPIJob, backend: Backend, *, namespace: str, api: ApiVersion | None, announce: Announce
-) -> Submitted:
-    """Submit to an engine that sees to waiting itself, or a job that is not placed."""
-    cluster = backend.cluster() if job.gputopology else None
-    nearest = None
     try:
-        decided = plan(job, backend, namespace=namespace, api=api, cluster=cluster)
-    except Unplaceable as refused:
-        if refused.verdict is not Verdict.NOT_NOW or cluster is None:
+        if queue is None:
+            return _applied(job, site, announce)
+        return _Submission(
+            job=job,
+            queue=queue,
+            starter=Starter(queue=queue, site=site),
+            watcher=watcher,
+            announce=announce,
+        ).submitted()
+    except AlreadyExists:
+        # Somebody may have submitted the same between our look and now.
+        late = existing_job.same(job, site) if exists is Exists.OK else None
+        if late is None:
             raise
-        nearest = refused.nearest
-        decided = built(
-            job,
-            backend,
-            namespace=namespace,
-            api=api,
-            cluster=cluster,
-            request=request_of(job, cluster, backend, api=api),
-            waiting=refused.reason,
-        )
-    created = backend.apply(decided)
+        return _gone_on(late, site, watcher)
+
+
+def _gone_on(same: Same, site: Site, watcher: Watcher) -> Submitted:
+    """The same job that is there, started where whoever submitted it was stopped before that."""
+    name, resumed = same.plan.job.name, False
+    if same.left:
+        watcher.tell(f"{name} was left before its start; it is started now")
+        with left_behind(name, site.namespace):
+            outcome = resume(site.engine, name, site.namespace, replace(watcher, stay=False))
+        resumed = outcome.resumed
+        if not resumed:
+            watcher.tell(f"{name} has to wait: {outcome.decision.refused}")
+    return _submitted(site, same.plan, (), found=same.objects, resumed=resumed)
+
+
+def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:
+    """Submit to an engine that sees to waiting itself, or a job that is not placed."""
+    plan, nearest = to_create(job, site)
+    created = site.engine.apply(plan)
     announce(created)
-    return _submitted(
-        backend,
-        decided,
-        created,
-        starter="It starts by itself once it can." if decided.waiting is not None else None,
-        nearest=nearest,
-        advice=comparison.advised(decided, backend, cluster) if cluster is not None else (),
-    )
-
-
-def existing(
-    job: MPIJob, backend: Backend, namespace: str, *, api: ApiVersion | None = None
-) -> Submitted:
-    """A job that was there already, with the very same request; nothing was created of it."""
-    same = built(job, backend, namespace=namespace, api=api, cluster=None)
-    return _submitted(backend, same, ())
+    starter = "It starts by itself once it can." if plan.waiting is not None else None
+    return _submitted(site, plan, created, starter=starter, nearest=nearest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,22 +165,20 @@ class _Submission:
     """One gang on its way into a cluster."""
 
     job: MPIJob
-    backend: Backend
     queue: Queue
     starter: Starter
-    namespace: str
-    api: ApiVersion
-    stay: bool
-    end: float | None
+    watcher: Watcher
     announce: Announce
-    tell: Tell
-    sees: Tell
+
+    @property
+    def site(self) -> Site:
+        return self.starter.site
 
     def submitted(self) -> Submitted:
-        starter = self.starter
+        starter, site = self.starter, self.site
         view, cluster = self._seen()
-        job = self._shaped(cluster)
-        bare = self._built(job, Decision(cluster=cluster))
+        job = as_pods(self.job, cluster, site, later=True)
+        bare = built(job, site, Decision(cluster=cluster))
         owner = suspender(bare.objects[0])
         if owner is not None:
             return self._handed_over(job, bare, owner)
@@ -194,21 +186,19 @@ class _Submission:
             decision = self._unseen(job, cluster)
         else:
             priority = self.queue.priority(job.priority)
-            mine = fairness.newcomer(job, namespace=self.namespace, priority=priority)
+            mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
             lacks = self._lacks(bare)
             if "schedulingGates" in lacks:
-                starter = starter.gateless(self.namespace)
+                starter = replace(starter, site=replace(site, gates=False))
             if "suspend" in lacks:
                 return self._unsuspendable(starter, job, mine)
             decision = starter.decide(job, mine, view)
-        planned = self._built(job, decision)
+        planned = built(job, site, decision)
         stored = starter.admit(planned, decision)
         created = self._completed(stored, planned)
-        with left_behind(job.name, self.namespace):
+        with left_behind(job.name, site.namespace):
             outcome = self._started(starter, job, stored, decision)
-        if outcome.decision is not decision:
-            planned = self._built(job, outcome.decision)
-        return self._told(planned, created, outcome)
+        return self._told(starter, planned, created, outcome)
 
     def _seen(self) -> tuple[Snapshot | None, Cluster]:
         """All jobs and the cluster; None and what the controller publishes where they are hidden.
@@ -218,7 +208,7 @@ class _Submission:
         try:
             view = self.queue.read()
         except AccessDenied:
-            cluster = self.backend.cluster()
+            cluster = self.site.engine.cluster()
             if not self.queue.watched():
                 raise
             return None, cluster
@@ -229,7 +219,7 @@ class _Submission:
     def _unseen(self, job: MPIJob, cluster: Cluster) -> Decision:
         """To wait for the controller; Unplaceable if what it publishes can never hold the gang."""
         try:
-            placed(job, request_of(job, cluster, self.backend, api=self.api), cluster)
+            placed(job, request_of(job, cluster, self.site), cluster)
         except Unplaceable as refused:
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
@@ -245,42 +235,31 @@ class _Submission:
         )
         return self.queue.lacks(bare, trial)
 
-    def _shaped(self, cluster: Cluster) -> MPIJob:
-        check_preferred(self.job, cluster, self.backend)
-        return shape.shaped(self.job, cluster, self.backend, api=self.api, later=True)
-
     def _started(
         self, starter: Starter, job: MPIJob, stored: Manifest, decision: Decision
     ) -> Outcome:
         """Start a gang that was created, and stay with it as long as this command is to."""
-        outcome: Outcome | None = (
-            starter.start(job, stored, decision)
-            if decision.placement is not None
-            else Outcome(stored=stored, decision=decision, resumed=False)
-        )
-        assert outcome is not None
+        outcome = Outcome(stored=stored, decision=decision, resumed=False)
+        if decision.placement is not None:
+            outcome = starter.start(job, stored, decision)
         if not outcome.resumed:
             marked_whole(self.queue, outcome.stored)
-        while outcome is not None:
-            last = self._watched(starter, job, outcome)
-            outcome = None
-            if self.stay and not last.resumed:
-                outcome = self._awaited(starter, job, last)
-        return last
-
-    def _watched(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome:
-        until = Fate.STARTED if self.stay else Fate.BOUND
-        return wait_until_placed(
-            starter, job, outcome, until=until, tell=self.tell, sees=self.sees, end=self.end
-        )
+        while True:
+            outcome = wait_until_placed(starter, job, outcome, self.watcher)
+            awaited = self.watcher.stay and not outcome.resumed
+            again = self._awaited(starter, job, outcome) if awaited else None
+            if again is None:
+                return outcome
+            outcome = again
 
     def _awaited(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome | None:
         """Stay until a gang that waits can be started; None if it is not for this command to do."""
         if patches.tries_of(outcome.stored) >= MOST_TRIES or self.queue.watched():
             return None
-        self.tell(f"{job.name} waits: {outcome.decision.refused}; it is started once it fits")
-        while self._pause():
-            stored = self.queue.get(self.namespace, job.name)
+        reason = outcome.decision.refused
+        self.watcher.tell(f"{job.name} waits: {reason}; it is started once it fits")
+        while self.watcher.pause(_AGAIN):
+            stored = self.queue.get(self.site.namespace, job.name)
             mine = None if stored is None else queued(stored, {})
             if stored is None or mine is None or not fairness.waits(mine):
                 return None
@@ -292,13 +271,6 @@ class _Submission:
                     return started
         return None
 
-    def _pause(self) -> bool:
-        """Wait before the next look; False where there is no time for one."""
-        if self.end is not None and time.monotonic() >= self.end:
-            return False
-        time.sleep(_AGAIN)
-        return True
-
     def _completed(self, stored: Manifest, planned: Plan) -> tuple[str, ...]:
         """Create what the job owns; the names of it all."""
         first, *others = planned.objects
@@ -308,56 +280,39 @@ class _Submission:
         self.announce(created)
         return created
 
-    def _built(self, job: MPIJob, decision: Decision) -> Plan:
-        waits = str(decision.refused or "") if decision.placement is None else None
-        return built(
-            job,
-            self.backend,
-            namespace=self.namespace,
-            api=self.api,
-            cluster=decision.cluster,
-            request=request_of(job, decision.cluster, self.backend, api=self.api),
-            placement=decision.placement,
-            binding=decision.binding,
-            waiting=waits,
-        )
-
-    def _told(self, planned: Plan, created: tuple[str, ...], outcome: Outcome) -> Submitted:
-        decision, advice = outcome.decision, tuple[str, ...]()
-        if decision.placement is not None:
-            advice = comparison.advised(
-                planned,
-                self.backend,
-                decision.cluster,
-                lambda: self.starter.mechanisms(self.namespace),
-            )
+    def _told(
+        self, starter: Starter, planned: Plan, created: tuple[str, ...], outcome: Outcome
+    ) -> Submitted:
+        """What was done, with the plan of what was decided last."""
+        decision, site = outcome.decision, starter.site
+        plan = built(planned.job, site, decision)
+        is_placed = decision.placement is not None
         return _submitted(
-            self.backend,
-            planned,
+            site,
+            plan,
             created,
-            starter=self._starter(outcome) if decision.placement is None else None,
+            starter=None if is_placed else self._starter(outcome),
             nearest=decision.nearest,
             notes=outcome.notes,
-            advice=advice,
+            advice=comparison.advised(plan, decision.cluster, site) if is_placed else (),
         )
 
     def _starter(self, outcome: Outcome) -> str:
         """Who starts a gang that has to wait."""
-        name = self.job.name
         if patches.tries_of(outcome.stored) >= MOST_TRIES:
-            return f"It is not tried again by itself: arena-topo resume {name}"
+            return f"It is not tried again by itself: arena-topo resume {self.job.name}"
         if self.queue.watched():
             return "The controller starts it once it can."
-        if self.stay and (self.end is None or time.monotonic() < self.end):
+        if self.watcher.stay and not self.watcher.late:
             return "This command starts it once it can."
         return (
             "The job waits and holds no GPUs. No controller runs here; start it once it fits:"
-            f" arena-topo resume {name}"
+            f" arena-topo resume {self.job.name}"
         )
 
     def _handed_over(self, job: MPIJob, bare: Plan, owner: str) -> Submitted:
         """Create a gang that another queue starts: at its gates, and not placed before that."""
-        claims = self.queue.mechanisms(self.namespace).claims
+        claims = self.queue.mechanisms(self.site.namespace).claims
         if claims is False and pinning.claims_gpus(bare.objects[0]):
             raise InvalidJob(
                 f"{owner} cannot start {job.name} on nodes whose GPUs are claimed",
@@ -375,21 +330,23 @@ class _Submission:
         stored = self.queue.create(planned, form)
         created = self._completed(stored, planned)
         watched = self.queue.watched()
-        if self.stay and not watched:
-            self.tell(f"{owner} decides when {job.name} starts; this command places it then")
-            with left_behind(job.name, self.namespace):
+        if self.watcher.stay and not watched:
+            self.watcher.tell(
+                f"{owner} decides when {job.name} starts; this command places it then"
+            )
+            with left_behind(job.name, self.site.namespace):
                 outcome = self._admitted(job)
             if outcome is not None:
-                return self._told(self._built(job, outcome.decision), created, outcome)
+                return self._told(self.starter, planned, created, outcome)
         places = f"its workers then wait at their gates until: arena-topo resume {job.name}"
         if watched:
             places = "the controller places it then."
-        return _submitted(self.backend, planned, created, starter=f"{owner} starts it; {places}")
+        return _submitted(self.site, planned, created, starter=f"{owner} starts it; {places}")
 
     def _admitted(self, job: MPIJob) -> Outcome | None:
         """Stay until a gang was started by its queue, and place it; None if that takes too long."""
-        while self._pause():
-            found = self.queue.get(self.namespace, job.name)
+        while self.watcher.pause(_AGAIN):
+            found = self.queue.get(self.site.namespace, job.name)
             mine = None if found is None else queued(found, {})
             if found is None or mine is None:
                 return None
@@ -397,34 +354,48 @@ class _Submission:
                 continue
             outcome = self.starter.admitted(job_of(found), found)
             if outcome.resumed and outcome.decision.placement is not None:
-                return self._watched(self.starter, job, outcome)
+                return wait_until_placed(self.starter, job, outcome, self.watcher)
         return None
 
     def _unsuspendable(self, starter: Starter, job: MPIJob, mine: QueuedJob) -> Submitted:
-        """Create a gang where no operator can let it wait."""
+        """Create a gang where no operator lets it wait: it runs before others can be looked at.
 
-        def build(decision: Decision) -> Plan:
+        The best that can be had there: whoever comes later takes the gang away and tries again.
+        """
+        queue, site = self.queue, starter.site
+        for _ in starter.rounds(job.name, "submit it again later: this operator lets no job wait"):
+            decision = starter.decide(job, mine, queue.read())
             if decision.placement is None:
                 raise Unplaceable(
-                    str(decision.refused or "it does not fit now"),
+                    str(decision.refused),
                     verdict=Verdict.NOT_NOW,
                     refusals=(),
-                    nearest=f"{decision.nearest or 'submit again later'} (MPIJob {self.api} cannot"
+                    nearest=f"{decision.nearest or 'submit again later'} (MPIJob {site.api} cannot"
                     " wait)",
                 )
-            return self._built(job, decision)
-
-        planned, outcome = starter.submit_unsuspendable(job, mine, build)
-        claims = [one for one in planned.objects if one["kind"].startswith("ResourceClaim")]
-        if claims:
-            with left_behind(job.name, self.namespace):
-                self.queue.renew(outcome.stored, claims)
-        created = self._completed(outcome.stored, planned)
+            planned = built(job, site, decision)
+            stored = queue.create(planned, planned.objects[0])
+            with left_behind(job.name, site.namespace):
+                # Its own pods may be there by now.
+                if starter.stands(job, stored, decision, pods=False):
+                    break
+            queue.remove(stored)
+            left = starter.current(stored)
+            if left is not None and "deletionTimestamp" not in left["metadata"]:
+                raise ClusterError(
+                    f"{job.name} runs on GPUs that another gang has, and could not be deleted",
+                    hint=f"delete it at once: {_delete(stored)}",
+                )
+        with left_behind(job.name, site.namespace):
+            claims = [one for one in planned.objects if one["kind"].startswith("ResourceClaim")]
+            if claims:
+                queue.renew(stored, claims)
+        created = self._completed(stored, planned)
         note = (
-            f"MPIJob {self.api} of this cluster cannot be suspended: the gang starts at once, and"
+            f"MPIJob {site.api} of this cluster cannot be suspended: the gang starts at once, and"
             " is not taken back if it cannot complete"
         )
-        return _submitted(self.backend, planned, created, notes=(note,))
+        return _submitted(site, planned, created, notes=(note,))
 
 
 def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
@@ -436,11 +407,41 @@ def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
 
 def open_starter(backend: Backend, queue: Queue) -> Starter:
     """Whoever starts gangs on an engine."""
+    return Starter(queue=queue, site=Site.of(backend, ""))
 
-    def place(job: MPIJob, cluster: Cluster) -> Placement:
-        return placed(job, request_of(job, cluster, backend), cluster)
 
-    return Starter(queue=queue, place=place, fit=fit)
+def to_the_end(
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    timeout: float | None = None,
+    hears: waiting.Listener,
+) -> JobStatus:
+    """Stay with a job until it is over, and send its workers to their places meanwhile.
+
+    JobFailed, with the launcher's exit code, if it fails; JobDeleted if it is deleted; TimedOut
+    after `timeout` seconds, and it goes on.
+    """
+
+    def tend() -> None:
+        """Send workers of a running gang that were created again to their places."""
+        queue = backend.queue
+        stored = queue.get(namespace, name) if queue is not None else None
+        if queue is None or stored is None or queued(stored, {}) is None:
+            return
+        for pod, patch in rollout.worker_places(stored, queue.pods(stored)):
+            queue.bind(pod, patch)
+
+    try:
+        status = waiting.wait(
+            backend, name, namespace, timeout=timeout, hears=replace(hears, each=tend)
+        )
+    except NotFound:
+        raise JobDeleted(f"the job {name} was deleted while it was waited for") from None
+    if status.phase is Phase.FAILED:
+        raise waiting.job_failed(status)
+    return status
 
 
 # ---------------------------------------------------------------- suspend, resume, replan
@@ -466,34 +467,24 @@ def check(outcome: Outcome, name: str, namespace: str) -> None:
         )
 
 
-def resume(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    *,
-    stay: bool = False,
-    tell: Tell = lambda _: None,
-    sees: Tell = lambda _: None,
-) -> Outcome:
+def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHEARD) -> Outcome:
     """Start a gang that waits or was held, if it fits; finish one that was left half-started.
 
     A job that arena-topo does not place goes on as it is; a note says so of one that was not held.
-
-    `tell` hears what happens, `sees` at every look what there is still to wait for.
     NotPossible for a job that somebody else suspends, or that is over; Unplaceable if it can never
     fit.
     """
     if backend.pausing is not None:
         held = backend.pausing.resume(name, namespace)
-        return _goes_on(backend, name, namespace, held=held, stay=stay, sees=sees)
+        return _goes_on(backend, name, namespace, watcher, held=held)
     queue, stored = _queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None:
         why = _out_of_queue(backend, stored)
-        if why is None:
-            held = _changed(queue, stored, _let_go, "resumed") is not None
-            return _goes_on(backend, name, namespace, held=held, stay=stay, sees=sees)
-        raise _anew(stored, f"there is nothing to resume about {name}", why)
+        if why is not None:
+            raise _anew(stored, f"there is nothing to resume about {name}", why)
+        held = _changed(queue, stored, _let_go, "resumed") is not None
+        return _goes_on(backend, name, namespace, watcher, held=held)
     if mine.incomplete:
         if missing := queue.missing(stored):
             lacks = " and no ".join(f"configmap {one}" for one in missing)
@@ -501,7 +492,7 @@ def resume(
             raise _anew(stored, f"{name} was not created completely", why)
         stored = marked_whole(queue, stored)
     starter, job = open_starter(backend, queue), job_of(stored)
-    outcome = Outcome(stored=stored, decision=Decision(cluster=Cluster(nodes=())), resumed=True)
+    outcome = Outcome(stored=stored, resumed=True)
     if mine.suspender is not None:
         if mine.suspended:
             raise _not_ours(stored, mine.suspender, "starts")
@@ -512,18 +503,9 @@ def resume(
         view = queue.read()
         starter.withdraw([one for one in view.jobs if one.key != mine.key], view.now)
         wait_for_old_pods(starter, stored)
-        if starter.has_old_pods(stored):
-            return starter.waiting_for_old_pods(stored)
         released = queue.change(stored, patches.releasing(stored)) or _read(queue, name, namespace)
         outcome = starter.start(job, released, None)
-    return _watched(starter, job, outcome, stay=stay, tell=tell, sees=sees)
-
-
-def _watched(
-    starter: Starter, job: MPIJob, outcome: Outcome, *, stay: bool, tell: Tell, sees: Tell
-) -> Outcome:
-    until = Fate.STARTED if stay else Fate.BOUND
-    return wait_until_placed(starter, job, outcome, until=until, tell=tell, sees=sees)
+    return wait_until_placed(starter, job, outcome, watcher)
 
 
 def _is_bound(pod: Manifest) -> bool:
@@ -571,22 +553,21 @@ def _let_go(stored: Manifest) -> patches.Patch | None:
 
 
 def _goes_on(
-    backend: Backend, name: str, namespace: str, *, held: bool, stay: bool, sees: Tell
+    backend: Backend, name: str, namespace: str, watcher: Watcher, *, held: bool
 ) -> Outcome:
     """How the resuming of a job ended that was `held` before, or was not.
 
-    With `stay` once all its workers run, or never will.
+    Who stays sees all its workers run, or that they never will.
     """
-    if stay:
+    if watcher.stay:
 
         def seen(status: JobStatus) -> None:
-            sees(status.reason or f"{name} is {status.phase}")
+            watcher.sees(status.reason or f"{name} is {status.phase}")
 
         hears = waiting.Listener(seen=seen)
         waiting.wait_all(backend, [name], namespace, goal=waiting.Goal.RUNNING, hears=hears)
     notes = () if held else (f"{name} was not suspended",)
-    decision = Decision(cluster=Cluster(nodes=()))
-    return Outcome(stored={}, decision=decision, resumed=True, notes=notes)
+    return Outcome(stored={}, resumed=True, notes=notes)
 
 
 def suspend(backend: Backend, name: str, namespace: str) -> None:
@@ -604,35 +585,36 @@ def suspend(backend: Backend, name: str, namespace: str) -> None:
 
     def hold(stored: Manifest) -> patches.Patch | None:
         mine = queued(stored, {})
-        why = _out_of_queue(backend, stored) if mine is None else None
+        if mine is not None:
+            unpinned = pinning.unplaced(stored)
+            return None if mine.state == "held" else patches.holding(stored, unpinned)
+        why = _out_of_queue(backend, stored)
         if why is not None:
             hint = f"{_delete(stored)} removes it"
             raise NotPossible(f"{name} cannot be suspended", why=why, hint=hint)
-        if mine is None:
-            return None if suspended(stored) else patches.stopping(stored)
-        unpinned = pinning.unplaced(stored)
-        return None if mine.state == "held" else patches.holding(stored, unpinned)
+        return None if suspended(stored) else patches.stopping(stored)
 
     held = _changed(queue, stored, hold, "suspended")
     if held is not None:
         _check_suspended(held)
 
 
-def replan(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    *,
-    stay: bool = False,
-    tell: Tell = lambda _: None,
-    sees: Tell = lambda _: None,
-) -> Outcome:
+def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHEARD) -> Outcome:
     """Take a running gang back whole and start it on the best GPUs there are now.
 
     NotPossible for one that does not run, or whose start is somebody else's to decide.
     """
     if backend.pausing is not None:
-        return _replanned(backend, backend.pausing, name, namespace, stay=stay, sees=sees)
+        # An engine without a queue places each job that it resumes anew.
+        phase = backend.job(name, namespace).phase
+        if phase.over:
+            raise NotPossible(
+                f"{name} cannot be placed anew",
+                why=f"it has {phase}",
+                hint=f"{command('delete', name, namespace=namespace)}, and submit it again",
+            )
+        backend.pausing.suspend(name, namespace)
+        return replace(resume(backend, name, namespace, watcher), notes=())
     queue, stored = _queue_of(backend, name, namespace)
     mine = queued(stored, {})
     if mine is None or mine.suspender is not None:
@@ -647,43 +629,16 @@ def replan(
             hint=f"{verbs} start it again",
         )
     if mine.suspended:
-        return resume(backend, name, namespace, stay=stay, tell=tell, sees=sees)
+        return resume(backend, name, namespace, watcher)
     starter, cause = open_starter(backend, queue), because(CauseCode.REPLANNED)
     back = rollout.roll_back(queue, stored, cause, mine.tries)
     if back is None:
         raise ArenaError(f"{name} was changed by somebody else meanwhile", hint="try again")
     _check_suspended(back)
-    tell(f"{cause}: the gang was rolled back")
+    watcher.tell(f"{cause}: the gang was rolled back")
     wait_for_old_pods(starter, back)
     job = job_of(stored)
-    outcome = starter.start(job, back, None)
-    return _watched(starter, job, outcome, stay=stay, tell=tell, sees=sees)
-
-
-def _replanned(
-    backend: Backend, pausing: Pausing, name: str, namespace: str, *, stay: bool, sees: Tell
-) -> Outcome:
-    """The same on an engine without a queue, which places each job that it resumes anew."""
-    phase = backend.job(name, namespace).phase
-    if phase.over:
-        raise NotPossible(
-            f"{name} cannot be placed anew",
-            why=f"it has {phase}",
-            hint=f"{command('delete', name, namespace=namespace)}, and submit it again",
-        )
-    pausing.suspend(name, namespace)
-    pausing.resume(name, namespace)
-    return _goes_on(backend, name, namespace, held=True, stay=stay, sees=sees)
-
-
-def tend(backend: Backend, name: str, namespace: str) -> None:
-    """Send workers of a running gang that were created again to their places from the gate."""
-    queue = backend.queue
-    stored = queue.get(namespace, name) if queue is not None else None
-    if queue is None or stored is None or queued(stored, {}) is None:
-        return
-    for pod, patch in rollout.worker_places(stored, queue.pods(stored)):
-        queue.bind(pod, patch)
+    return wait_until_placed(starter, job, starter.start(job, back, None), watcher)
 
 
 def _check_suspended(stored: Manifest) -> None:
@@ -708,13 +663,12 @@ def _out_of_queue(backend: Backend, stored: Manifest) -> str | None:
 
 
 def _queue_of(backend: Backend, name: str, namespace: str) -> tuple[Queue, Manifest]:
+    """The queue of an engine that pauses no jobs itself, and a job in it."""
     queue = backend.queue
     if queue is None or not queue.api_version().traits.suspends:
         raise NotPossible(
             "jobs of this engine cannot be suspended or resumed",
-            why="the local engine knows no queue"
-            if queue is None
-            else f"MPIJob {queue.api_version()} knows no suspension",
+            why=f"MPIJob {backend.api_version()} knows no suspension",
             hint=f"arena-topo delete {name} -n {namespace} ends it; submit it again later",
         )
     return queue, _read(queue, name, namespace)

@@ -13,6 +13,7 @@ from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, tell
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.flag import Flag
+from arena_topo.gang import Watcher
 from arena_topo.jobs import view
 from arena_topo.jobs.staying import Staying
 
@@ -40,19 +41,14 @@ def suspend(
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
     brief = names_only(output_format, everywhere)
-    backend = engine(everywhere)
-    namespace = namespace_of(everywhere, backend)
 
-    def stop(name: str) -> None:
-        try:
-            submission.suspend(backend, name, namespace)
-        except NotFound:
-            raise missing(name, namespace, backend) from None
+    def stop(backend: Backend, name: str, namespace: str) -> None:
+        submission.suspend(backend, name, namespace)
         show(_changed(name, "suspended", brief=brief))
         again = f"{PROGRAM} resume {name} -n {namespace}"
         advise(f"Its GPUs are free now. Start it again: {again}", again)
 
-    _each(names, stop)
+    _each(names, everywhere, stop)
 
 
 @spread
@@ -72,46 +68,17 @@ def resume(
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
     brief = names_only(output_format, everywhere)
-    backend = engine(everywhere)
-    namespace = namespace_of(everywhere, backend)
 
-    def start(name: str) -> None:
-        try:
-            if submission.runs(backend, name, namespace):
-                say(f"{name} runs already")
-                if brief:
-                    show(_changed(name, "", brief=True))
-                return
-            _started(
-                name,
-                namespace,
-                backend,
-                lambda stays: submission.resume(
-                    backend, name, namespace, stay=wait, tell=stays.tell, sees=stays.see
-                ),
-                _changed(name, "resumed", brief=brief),
-            )
-        except NotFound:
-            raise missing(name, namespace, backend) from None
+    def start(backend: Backend, name: str, namespace: str) -> None:
+        if submission.runs(backend, name, namespace):
+            say(f"{name} runs already")
+            if brief:
+                show(_changed(name, "", brief=True))
+        else:
+            done = _changed(name, "resumed", brief=brief)
+            _start(submission.resume, backend, name, namespace, wait=wait, done=done)
 
-    _each(names, start)
-
-
-def _each(names: Sequence[str], act: Callable[[str], None]) -> None:
-    """Act on every job, also where it failed with another; the first failure is the exit code."""
-    failed: list[ArenaError] = []
-    for name in dict.fromkeys(names):
-        try:
-            act(name)
-        except ArenaError as error:
-            failed.append(error)
-            complain(error)
-    if failed:
-        raise typer.Exit(failed[0].exit_code)
-
-
-def _changed(name: str, how: str, *, brief: bool) -> str:
-    return f"{view.RESOURCE}/{name}{'' if brief else f' {how}'}\n"
+    _each(names, everywhere, start)
 
 
 @spread
@@ -124,24 +91,44 @@ def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
     """
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
+    def move(backend: Backend, name: str, namespace: str) -> None:
+        done = _changed(name, "placed anew", brief=everywhere.quiet)
+        _start(submission.replan, backend, name, namespace, wait=wait, done=done)
+
+    _each((name,), everywhere, move)
+
+
+def _each(
+    names: Sequence[str], everywhere: Globals, act: Callable[[Backend, str, str], None]
+) -> None:
+    """Act on every job, also where it failed with another; the first failure is the exit code."""
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
-    try:
-        _started(
-            name,
-            namespace,
-            backend,
-            lambda stays: submission.replan(
-                backend, name, namespace, stay=wait, tell=stays.tell, sees=stays.see
-            ),
-            _changed(name, "placed anew", brief=everywhere.quiet),
-        )
-    except NotFound:
-        raise missing(name, namespace, backend) from None
+    failed: list[ArenaError] = []
+    for name in dict.fromkeys(names):
+        try:
+            act(backend, name, namespace)
+        except ArenaError as error:
+            failed.append(
+                missing(name, namespace, backend) if isinstance(error, NotFound) else error
+            )
+            complain(failed[-1])
+    if failed:
+        raise typer.Exit(failed[0].exit_code)
 
 
-def _started(
-    name: str, namespace: str, backend: Backend, start: Callable[[Staying], Outcome], done: str
+def _changed(name: str, how: str, *, brief: bool) -> str:
+    return f"{view.RESOURCE}/{name}{'' if brief else f' {how}'}\n"
+
+
+def _start(
+    start: Callable[[Backend, str, str, Watcher], Outcome],
+    backend: Backend,
+    name: str,
+    namespace: str,
+    *,
+    wait: bool,
+    done: str,
 ) -> None:
     """Start a job and say where it runs; NotNow where it has to wait."""
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
@@ -149,7 +136,7 @@ def _started(
     stays = Staying(name, "is to start")
     with detaching(backend, name, namespace, there=lambda: stays.heard), stays:
         stays.show()
-        outcome = start(stays)
+        outcome = start(backend, name, namespace, stays.watcher(stay=wait))
     submission.check(outcome, name, namespace)
     show(done)
     status = backend.job(name, namespace)

@@ -20,8 +20,8 @@ from arena_topo.cli.terminal import draws, moves, wrapped
 from arena_topo.cli.watching import Sight
 from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.escaping import one_line
+from arena_topo.gang import Watcher
 from arena_topo.jobs import progress, view
-from arena_topo.manifests import Binding, Forecast
 
 if TYPE_CHECKING:
     from arena_topo.gang.submission import Submitted
@@ -74,6 +74,10 @@ class Staying(WaitLine):
     def __exit__(self, *_wrong: object) -> None:
         self.hide()
 
+    def watcher(self, *, stay: bool, end: float | None = None) -> Watcher:
+        """What tells this of a gang."""
+        return Watcher(stay=stay, end=end, tell=self.tell, sees=self.see)
+
     def tell(self, text: str) -> None:
         """Something happened to it."""
         self.what, self.heard = "waits", True
@@ -93,7 +97,9 @@ def summarise(done: Submitted, *, waits: bool) -> None:
     forecast = (status.forecast if status else None) or plan.forecast
     placed = forecast is not None and bool(forecast.workers)
     if forecast is not None and placed:
-        _placement(forecast, plan.job.name, slots=max(1, plan.job.gpus), binding=plan.binding)
+        slots = max(1, plan.job.gpus)
+        table = view.placement(forecast, plan.job.name, slots=slots, binding=plan.binding)
+        say(table.rstrip("\n"))
         for one in done.advice:
             say(f"Advice: {one}")
     if status is None:
@@ -104,13 +110,6 @@ def summarise(done: Submitted, *, waits: bool) -> None:
         say(layout.fold(f"  try:  {done.nearest}", wrapped(sys.stderr), indent=" " * 8))
     if done.starter is not None:
         say(layout.fold(f"  {done.starter}", wrapped(sys.stderr)))
-
-
-def _placement(
-    forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None
-) -> None:
-    table = view.placement(forecast, name, slots=slots, binding=binding)
-    say(table.rstrip("\n"))
 
 
 def wait_for_end(
@@ -126,38 +125,21 @@ def wait_for_end(
 
     `done` is what `summarise` has told of it already; `ended` hears how the job ended.
     """
+    from arena_topo.engines import waiting  # noqa: PLC0415 - the verbs load what they need
+    from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
+
     known = done and ((done.status and done.status.forecast) or done.plan.forecast)
-    told = [known.workers if known else ()]
-
-    def placed(status: JobStatus) -> None:
-        # A gang that waited, or was taken back, has its GPUs only now.
-        forecast = status.forecast
-        if forecast is not None and forecast.workers and forecast.workers != told[0]:
-            told[0] = forecast.workers
-            _placement(forecast, name, slots=slots_of(forecast, status))
-
-    with detaching(backend, name, namespace, there=lambda: True):
-        _waited(backend, name, namespace, timeout=timeout, placed=placed, ended=ended)
-
-
-def _waited(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    *,
-    timeout: float | None,
-    placed: Callable[[JobStatus], None],
-    ended: Callable[[JobStatus], None],
-) -> None:
-    from arena_topo.gang import submitting  # noqa: PLC0415 - the verbs load what they need
-
-    latest: list[JobStatus] = []
-    sight = Sight()
+    placed, latest = known.workers if known else (), None
+    sight, shows = Sight(), lives()
 
     def seen(status: JobStatus) -> None:
+        nonlocal placed, latest
         sight.caught()
-        latest[:] = [status]
-        placed(status)
+        latest, forecast = status, status.forecast
+        # A gang that waited, or was taken back, has its GPUs only now.
+        if forecast is not None and forecast.workers and forecast.workers != placed:
+            placed = forecast.workers
+            say(view.placement(forecast, name, slots=slots_of(forecast, status)).rstrip("\n"))
 
     def told(status: JobStatus) -> None:
         if not shows or status.phase.over:
@@ -166,14 +148,15 @@ def _waited(
             ended(status)
 
     def screen(columns: int) -> str:
-        if not latest:
+        if latest is None:
             return f"{turn()} {name}"
-        text = progress.screen(latest[0], now=time.time(), width=columns - 2)
+        text = progress.screen(latest, now=time.time(), width=columns - 2)
         return "\n".join(filter(None, [f"{turn()} {text.rstrip()}", sight.remark()]))
 
-    shows = lives()
-    with live(sys.stderr, screen) if shows else nullcontext():
-        submitting.to_the_end(backend, name, namespace, timeout=timeout, tell=told, seen=seen)
+    hears = waiting.Listener(tell=told, seen=seen)
+    shown = live(sys.stderr, screen) if shows else nullcontext()
+    with detaching(backend, name, namespace, there=lambda: True), shown:
+        submission.to_the_end(backend, name, namespace, timeout=timeout, hears=hears)
 
 
 def lives() -> bool:

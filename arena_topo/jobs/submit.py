@@ -38,13 +38,12 @@ from arena_topo.cli.options import (
 )
 from arena_topo.cli.terminal import columns, draws
 from arena_topo.engines import Backend, JobStatus, opening
-from arena_topo.errors import AlreadyExists, UsageError
-from arena_topo.gang import submitting
-from arena_topo.gang.submitting import Exists, There
+from arena_topo.errors import UsageError
+from arena_topo.gang import Exists
 from arena_topo.job import SKETCH, MPIJob
 from arena_topo.jobs import view
 from arena_topo.jobs.staying import Staying, summarise, wait_for_end
-from arena_topo.manifests import Manifest, Plan
+from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 from arena_topo.manifests.versions import ApiVersion
 
@@ -117,9 +116,6 @@ _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _RANDOM = 5
 """Characters after a prefix, as in `generateName` of Kubernetes."""
 
-_DRAWS = 10
-"""How many generated names are tried: even where a million jobs share a prefix, one is free."""
-
 
 def _named(command: Callable[..., None]) -> Callable[..., None]:
     """Give a job a name of its own where only a prefix is given."""
@@ -127,14 +123,11 @@ def _named(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def named(**values: Any) -> None:
         if prefix := values.get("generate_name"):
-            values["name"] = _drawn(prefix)
+            drawn = random.choices(_ALPHABET, k=_RANDOM)  # noqa: S311 - no secret
+            values["name"] = prefix + "".join(drawn)
         command(**values)
 
     return named
-
-
-def _drawn(prefix: str) -> str:
-    return prefix + "".join(random.choices(_ALPHABET, k=_RANDOM))  # noqa: S311  no secret
 
 
 @_named
@@ -166,15 +159,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
         end=None if everywhere.timeout is None else time.monotonic() + everywhere.timeout,
     )
     stopping.limit(everywhere.timeout)
-    for draw in range(1, _DRAWS + 1):
-        try:
-            order.carry_out(job)
-        except AlreadyExists:
-            if not offline.generate_name or draw == _DRAWS:
-                raise
-            job = replace(job, name=_drawn(offline.generate_name))
-        else:
-            return
+    order.carry_out(job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,36 +175,44 @@ class _Order:
 
     def carry_out(self, job: MPIJob) -> None:
         """Submit a job, or find it submitted; AlreadyExists if another has its name."""
+        from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
+
         made: list[str] = []
-        done: list[Submitted] = []
-        with detaching(
-            self.backend, job.name, self.namespace, there=lambda: bool(made), creates=True
+        with (
+            detaching(
+                self.backend, job.name, self.namespace, there=lambda: bool(made), creates=True
+            ),
+            Staying(job.name, "is created") as stays,
         ):
-            there = submitting.unless_there(
+
+            def announce(names: Sequence[str]) -> None:
+                made.extend(names)
+                self._announce(job, names)
+                stays.show()
+
+            done = submission.submit(
                 job,
                 self.backend,
-                lambda: done.append(self._submitted(job, made)),
                 namespace=self.namespace,
-                exists=self.how.exists,
                 api=self.api,
-                limit=self._left(),
-                tell=say,
+                exists=self.how.exists,
+                watcher=stays.watcher(stay=self.how.stays, end=self.end),
+                announce=announce,
             )
-        for one in done:
-            with detaching(self.backend, job.name, self.namespace, there=lambda: True):
-                self._tell(job, one)
-        if there is not None:
-            self._tell_unchanged(job, there)
+        with detaching(self.backend, job.name, self.namespace, there=lambda: True):
+            if done.found:
+                self._tell_unchanged(job, done)
+            else:
+                self._tell(job, done)
         if self.how.follow:
             self._follow(job.name)
         elif self.how.wait:
-            known = done[0] if done else None
             wait_for_end(
                 self.backend,
                 job.name,
                 self.namespace,
                 timeout=self._left(),
-                done=known,
+                done=None if done.found else done,
                 ended=self._ended,
             )
 
@@ -248,35 +241,17 @@ class _Order:
         """Whether stdout gets the job as it ended, instead of its objects."""
         return self.how.wait and self.how.output_format in {Output.JSON, Output.YAML}
 
-    def _submitted(self, job: MPIJob, made: list[str]) -> Submitted:
-        from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
-
-        def announce(names: Sequence[str]) -> None:
-            made.extend(names)
-            if self._names_only:
-                _announce(job.name, lambda: f"{view.RESOURCE}/{job.name}\n")
-            elif self.how.output_format is None:
-                text = "".join(f"{name} created\n" for name in names)
-                if self.how.follow:
-                    # Standard output is for the log.
-                    say(text.rstrip("\n"))
-                else:
-                    _announce(job.name, lambda: text)
-            remembering.created(self.backend, self.namespace, job)
-            stays.show()
-
-        with Staying(job.name, "is created") as stays:
-            return submission.submit(
-                job,
-                self.backend,
-                namespace=self.namespace,
-                api=self.api,
-                stay=self.how.stays,
-                limit=self._left(),
-                announce=announce,
-                tell=stays.tell,
-                sees=stays.see,
-            )
+    def _announce(self, job: MPIJob, names: Sequence[str]) -> None:
+        """Say what was created, as soon as it is."""
+        text = "".join(f"{name} created\n" for name in names)
+        if self._names_only:
+            _announce(job.name, lambda: f"{view.RESOURCE}/{job.name}\n")
+        elif self.how.output_format is None and self.how.follow:
+            # Standard output is for the log.
+            say(text.rstrip("\n"))
+        elif self.how.output_format is None:
+            _announce(job.name, lambda: text)
+        remembering.created(self.backend, self.namespace, job)
 
     @property
     def _names_only(self) -> bool:
@@ -300,13 +275,13 @@ class _Order:
         )
         summarise(done, waits=self.how.stays)
 
-    def _tell_unchanged(self, job: MPIJob, there: There) -> None:
+    def _tell_unchanged(self, job: MPIJob, there: Submitted) -> None:
         if self._names_only:
             show(f"{view.RESOURCE}/{job.name}\n")
         elif self.how.output_format is None:
             show(f"{view.RESOURCE}/{job.name} {'resumed' if there.resumed else 'unchanged'}\n")
         elif not self._prints_end:
-            show(_printed(there.objects, self.how.output_format))
+            show(_printed(there.found, self.how.output_format))
         say(f"The Job {job.name} is there already, with the very same request")
         remembering.created(self.backend, self.namespace, job)
 
@@ -320,7 +295,13 @@ def _announce(name: str, text: Callable[[], str]) -> None:
 
 
 def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals) -> None:
-    plan, backend = _planned(job, offline, everywhere)
+    from arena_topo.gang import planning  # noqa: PLC0415 - the verbs load what they need
+
+    cluster, backend, namespace = _world(job, offline, everywhere)
+    plan = planning.plan(
+        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
+    )
+    tell(plan.notes)
     if how.dry_run is DryRun.SERVER:
         if backend is None:
             raise UsageError("--dry-run=server needs a cluster", hint="set KUBECONFIG")
@@ -356,8 +337,7 @@ class Question:
     )
     top: int = option(
         1,
-        "List the best N placements: each is the best without the nodes of those above it, or,"
-        " where these leave too few GPUs, without one node more.",
+        "List the best N placements: each is the best without the nodes of those above it.",
         at_least=1,
         excludes=("--output svg", "--on"),
     )
@@ -424,17 +404,6 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals
         raise proposal.refused
     if proposal.verdict is None:
         say(f"The job {job.name} asks for no GPUs: add --gpus N.")
-
-
-def _planned(job: MPIJob, offline: Offline, everywhere: Globals) -> tuple[Plan, Backend | None]:
-    from arena_topo.gang import planning  # noqa: PLC0415 - the verbs load what they need
-
-    cluster, backend, namespace = _world(job, offline, everywhere)
-    plan = planning.plan(
-        job, backend, namespace=namespace, api=offline.api_version, cluster=cluster
-    )
-    tell(plan.notes)
-    return plan, backend
 
 
 def _world(

@@ -28,8 +28,8 @@ from arena_topo.engines.kubernetes.mpijob import (
 from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.gang import fairness, planning
+from arena_topo.gang.request import Site, request_of
 from arena_topo.manifests.annotations import job_of
-from arena_topo.manifests.binding import bind
 from arena_topo.reasons import launcher_log, view
 from arena_topo.reasons.case import Case, Diagnosis, Fit
 from arena_topo.reasons.launcher_log import LauncherLog
@@ -253,11 +253,11 @@ def _in_cluster(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
         return look
     try:
         job = job_of(dict(facts.mpijob))
-        request = planning.request_of(job, cluster, backend)
+        site = Site.of(backend, facts.status.namespace)
+        request = request_of(job, cluster, site)
         placement = planning.placed(job, request, cluster)
         if job.min_bandwidth:
-            mechanisms = backend.mechanisms(facts.status.namespace)
-            binding = bind(job, placement, cluster, backend.api_version(), mechanisms)
+            binding = site.bind(job, placement, cluster)
             planning.check_bandwidth(job, placement, cluster, binding)
     except Unplaceable as refused:
         look.fit, look.refusals = _refused(refused), refused.refusals

@@ -1,0 +1,256 @@
+"""A job and where it is to run -> what the solver is asked, and which changes would let it fit."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from arena_topo.bandwidth import Wire
+from arena_topo.engines import Backend
+from arena_topo.errors import InvalidJob, UsageError
+from arena_topo.job import MPIJob, PodShape, Toleration
+from arena_topo.manifests import Binding, Mechanisms, render
+from arena_topo.manifests.binding import bind
+from arena_topo.manifests.versions import BEST, ApiVersion
+from arena_topo.solver import PACK_ABOVE, Instead, Placement, Policy, Reason, Request, distances
+from arena_topo.topology import TAINT, Cluster, Node, NodeName, Taint, natural
+from arena_topo.topology.fabric import WORDS
+from arena_topo.topology.nics import is_rdma
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where a job is to run: an engine (None: only a dump), a namespace, a version of MPIJob.
+
+    `gates` is False where the operator drops scheduling gates, so that only templates place pods.
+    """
+
+    backend: Backend | None = None
+    namespace: str = ""
+    api: ApiVersion = BEST
+    gates: bool = True
+
+    @classmethod
+    def of(cls, backend: Backend | None, namespace: str, api: ApiVersion | None = None) -> Site:
+        """The site of an engine, in the version given, else in the one that the engine takes."""
+        api = api or (backend.api_version() if backend else BEST)
+        return cls(backend=backend, namespace=namespace, api=api)
+
+    @property
+    def engine(self) -> Backend:
+        """The engine; UsageError where there is none."""
+        if self.backend is None:
+            raise UsageError(
+                "there is no cluster to place on",
+                hint="give a dump with --state FILE, or set KUBECONFIG; to try it without either:"
+                " --image local --emulate dgx-1-v100:2",
+            )
+        return self.backend
+
+    @property
+    def native(self) -> Binding | None:
+        """How the engine itself makes placements hold; None where manifests do."""
+        return None if self.backend is None else self.backend.binding
+
+    @property
+    def mechanisms(self) -> Mechanisms | None:
+        """What makes placements hold in the namespace; None where there is no cluster to ask."""
+        if self.backend is None or self.native is not None:
+            return None
+        found = self.backend.mechanisms(self.namespace)
+        return found if self.gates else replace(found, admission=False, patches=False, claims=False)
+
+    def bind(
+        self, job: MPIJob, placement: Placement, cluster: Cluster, *, gated: bool = False
+    ) -> Binding:
+        """How a placement is made to hold; errors as of `manifests.binding.bind`."""
+        if self.native is not None:
+            return self.native
+        return bind(job, placement, cluster, self.api, self.mechanisms, gated=gated)
+
+
+NOWHERE = Site()
+"""No engine to ask: MPIJobs of the newest version, on whatever cluster is given."""
+
+
+def request_of(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Request:
+    """Translate a job into what the solver needs to know of it.
+
+    A preferred level that this cluster has not is left out: whoever reads a job again may know
+    fewer levels than its submitter did, for whom `check_preferred` is. InvalidJob if the job
+    contradicts itself, or requires a level that is not there.
+    """
+    native = site.native
+    if job.gpus < 1:
+        raise InvalidJob("--gputopology needs GPUs", hint="add --gpus N", flag="--gputopology")
+    if job.queue and native is not None:
+        raise InvalidJob(
+            "--queue and --gputopology exclude each other on this engine",
+            why="there is no kube-queue that could start the job",
+            hint="leave one of them out; what does not fit waits anyway",
+            flag="--queue",
+        )
+    words = distances(cluster)
+    if job.topology_required and job.topology_required not in words:
+        raise _no_such_level("--topology-required", job.topology_required, words)
+    # What an engine runs on the machine itself is no pods with sshd, and has all NICs.
+    alone = job.host_network and native is None and render.one_per_node(job, site.api)
+    rdma = job.rdma or job.host_network or any(is_rdma(one.name) for one in job.device)
+    cpu, memory = needs(job)
+    return Request(
+        workers=job.workers,
+        gpus=job.gpus,
+        cpu=cpu,
+        memory=memory,
+        model=job.gpu_model or None,
+        mix_models=job.mix_models,
+        excluded=excluded(job, cluster),
+        min_bandwidth=job.min_bandwidth,
+        max_nodes=job.max_nodes or None,
+        per_node=1 if alone else None,
+        joined=job.pod_shape is PodShape.SHARED or (native is not None and not native.separate),
+        wire=Wire.RDMA if native is not None or rdma else Wire.TCP,
+        required=job.topology_required or None,
+        preferred=job.topology_preferred if job.topology_preferred in words else None,
+        policy=Policy(job.policy.value) if job.policy else Policy.PACK,
+        pack_above=PACK_ABOVE if job.pack_above is None else job.pack_above,
+    )
+
+
+def needs(job: MPIJob) -> tuple[float, int]:
+    """The cores and bytes of memory that each worker asks for."""
+    cpu, memory = job.cpu, job.memory
+    return float(cpu.amount) if cpu else 0.0, int(memory.amount) if memory else 0
+
+
+def check_preferred(job: MPIJob, cluster: Cluster) -> None:
+    """Refuse, with InvalidJob, to prefer a level that nobody knows: a word that was mistyped.
+
+    One that other clusters have is only left out: a level is preferred wherever it can be had.
+    """
+    level, here, elsewhere = job.topology_preferred, distances(cluster), WORDS | cluster.unused
+    if level and level not in {*here, *elsewhere}:
+        raise _no_such_level("--topology-preferred", level, here, elsewhere)
+
+
+def _no_such_level(
+    flag: str, level: str, here: Iterable[str], elsewhere: Iterable[str] = ()
+) -> InvalidJob:
+    """The mistake of naming a level that is not there."""
+    near = difflib.get_close_matches(level, [*here, *elsewhere], n=1)
+    return InvalidJob(
+        f"{flag} {level}: this cluster has no such level",
+        why=f"it knows {', '.join(here)}",
+        hint=f"did you mean {near[0]}?"
+        if near
+        else "leave it out, or on a cluster name the levels with --fabric FILE",
+        flag=flag,
+    )
+
+
+_SEEN_ELSEWHERE = {
+    f"node.kubernetes.io/{state}" for state in ("not-ready", "unreachable", "unschedulable")
+}
+"""Taints that come and go with what `Node.unavailable` says already; others, such as
+disk-pressure, keep pods away by themselves."""
+
+
+def excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
+    """The nodes that the job's own words, or the nodes', keep it from."""
+    # Where some nodes are set aside for topology jobs, these jobs keep to them.
+    set_aside = any(node.dedicated for node in cluster.nodes)
+    return {
+        node.name: reason
+        for node in cluster.nodes
+        if (reason := _reason(job, node, apart=set_aside and not node.dedicated)) is not None
+    }
+
+
+def set_aside_for_topology(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
+    """The nodes that a job without --gputopology may not use, those for topology jobs too."""
+    return {
+        node.name: Reason.DEDICATED if node.dedicated else reason
+        for node in cluster.nodes
+        if (reason := _reason(job, node, apart=node.dedicated)) is not None
+    }
+
+
+def _reason(job: MPIJob, node: Node, *, apart: bool) -> Reason | None:
+    if any(node.labels.get(one.key) != one.value for one in job.selector):
+        return Reason.SELECTOR
+    if _unborne(job, node.taints):
+        return Reason.TAINT
+    return Reason.DEDICATED if apart else None
+
+
+def _unborne(job: MPIJob, taints: Sequence[Taint]) -> tuple[Taint, ...]:
+    """The taints that keep workers of a job away."""
+    # Placed workers tolerate the taint that keeps nodes for them (manifests.binding).
+    borne = {TAINT, *_SEEN_ELSEWHERE}
+    return tuple(
+        taint
+        for taint in taints
+        if taint.effect != "PreferNoSchedule"
+        and taint.key not in borne
+        and not any(one.tolerates(taint.key, taint.value, taint.effect) for one in job.toleration)
+    )
+
+
+# ---------------------------------------------------------------- what a refused job could be
+
+
+_MOST_TRIED = 4
+"""Sets of taints that are tried one by one."""
+
+
+def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
+    """Changes of a job, or of what is set aside for jobs, that let it use other nodes.
+
+    The gentlest come first; the last that is not `later` gives up everything at once.
+    """
+    everything = (*job.toleration, Toleration(operator="Exists"))
+    taints = Counter(filter(None, (_unborne(job, node.taints) for node in cluster.nodes)))
+    tried = [
+        (f"without --selector {one}", replace(job, selector=tuple({*job.selector} - {one})))
+        for one in job.selector
+    ]
+    if len(job.selector) > 1:
+        tried.append(("without --selector", replace(job, selector=())))
+    for group, _nodes in taints.most_common(_MOST_TRIED):
+        words = " and ".join(f"--toleration {_spelled(taint)}" for taint in group)
+        more = (
+            Toleration(
+                key=one.key,
+                operator="Equal" if one.value else "Exists",
+                value=one.value,
+                effect=one.effect,
+            )
+            for one in group
+        )
+        tried.append((f"with {words}", replace(job, toleration=(*job.toleration, *more))))
+    if len(taints) > 1:
+        tried.append(("with --toleration all", replace(job, toleration=everything)))
+    if job.selector and taints:
+        words = "without --selector and with --toleration all"
+        tried.append((words, replace(job, selector=(), toleration=everything)))
+    found = [Instead(words=words, excluded=excluded(one, cluster)) for words, one in tried]
+    kept_away = excluded(job, cluster)
+    others = sorted(
+        (name for name, why in kept_away.items() if why is Reason.DEDICATED), key=natural
+    )
+    first = (others[:1], "{} is set aside for topology jobs too")
+    for names, words in (
+        first,
+        (others[1:] and others, "more nodes are set aside for topology jobs"),
+    ):
+        if names:
+            free = {name: why for name, why in kept_away.items() if name not in names}
+            found.append(Instead(words=words.format(*names), excluded=free, later=True))
+    return tuple(found)
+
+
+def _spelled(taint: Taint) -> str:
+    """A taint as `--toleration` takes it."""
+    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
