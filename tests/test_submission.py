@@ -628,7 +628,14 @@ def test_a_gang_that_waits_is_started_by_the_command_that_waits_for_it(world: Wo
 
 def test_a_job_of_kueue_is_placed_by_the_command_that_waits_for_it(world: World) -> None:
     label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
-    threading.Timer(0.5, lambda: world.cluster.kueue.admit("gang")).start()
+
+    def admitted() -> None:
+        jobs = world.api.tables["mpijobs.kubeflow.org"]
+        while ("default", "gang") not in jobs:
+            threading.Event().wait(0.05)
+        world.cluster.kueue.admit("gang")
+
+    threading.Thread(target=admitted, daemon=True).start()
     world.submit(stay=True, label=(label,))
     world.whole()
     assert world.suspensions == []

@@ -342,7 +342,7 @@ def test_who_cannot_see_what_is_left_of_the_old_job_hears_how_long_that_took(liv
     again = living.submit("--exists=replace", "--request-timeout=0.5", "--timeout=3")
     proxy.close()
     assert again.code == 6
-    unseen = r"but what is left of it cannot be seen \(.*\) after [0-9.]+ s\n  try:  "
+    unseen = r"but what is left of it was not seen after [0-9.]+ s\n  why:  "
     assert re.search(rf"{unseen}|error: --timeout is over\n", again.err)
 
 

@@ -209,35 +209,42 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
     watcher.tell(f"The training job {name} has been deleted successfully")
     begun = time.monotonic()
     end = begun + _PATIENCE if watcher.end is None else watcher.end
-    told = "it is still there"
-    while (left := _left(job, site, uid, stored)) is not None:
-        now = time.monotonic()
+    seen, told = "what is left of it was not seen", "it is still there"
+    while True:
+        unseen = None
+        try:
+            news = _left(job, site, uid, stored)
+        except (ClusterError, TimedOut) as error:
+            # One answer that does not come says nothing about those after it.
+            unseen = error.message
+            news = f"what is left of it cannot be seen ({unseen})"
+        if news is None:
+            return
+        seen, now = seen if unseen else news, time.monotonic()
         if now >= end:
             raise TimedOut(
-                f"the old job {name} is deleted, but {left} after {round(now - begun, 1):g} s",
+                f"the old job {name} is deleted, but {seen} after {round(now - begun, 1):g} s",
+                why=unseen,
                 hint="nothing was created; submit it again later",
             )
-        if left != told:
-            told = left
-            watcher.tell(f"{left}; {name} is submitted once that is gone")
+        if news != told:
+            told = news
+            watcher.tell(f"{news}; {name} is submitted once that is gone")
         time.sleep(min(_LOOK, end - now))
 
 
 def _left(job: MPIJob, site: Site, uid: str, stored: Manifest | None) -> str | None:
     """What is still there of a job that was deleted; None if nothing is to be waited for."""
     queue = site.engine.queue
+    with suppress(NotFound):
+        # Whoever has taken the name since keeps it, however long one waits for the old pods.
+        there = site.engine.job(job.name, site.namespace).uid == uid
+        return "it is still there" if there else None
     try:
-        with suppress(NotFound):
-            # Whoever has taken the name since keeps it, however long one waits for the old pods.
-            there = site.engine.job(job.name, site.namespace).uid == uid
-            return "it is still there" if there else None
         pods = queue.pods(stored) if queue is not None and stored is not None else []
     except AccessDenied:
         # Who may not list pods starts the new job among them, as who deletes by hand does.
         return None
-    except (ClusterError, TimedOut) as error:
-        # One answer that does not come says nothing about those after it.
-        return f"what is left of it cannot be seen ({error.message})"
     names = sorted(one["metadata"]["name"] for one in pods)
     if len(names) > 1:
         return f"{len(names)} of its pods have not ended, such as {names[0]}"
