@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -153,21 +152,6 @@ def test_the_gpus_of_a_local_worker_are_those_of_what_is_run_in_it(tmp_path: Pat
         attach(world, job, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", instance="demo-worker-1")
         given = next(gpus for index, _, gpus in job.forecast.workers if index == 1)
         assert capfd.readouterr().out == ",".join(map(str, given)) + "\n"
-
-
-def test_a_local_job_of_an_earlier_version_can_be_gone_into(tmp_path: Path, capfd: Any):
-    with WORLDS["local"](tmp_path) as world:
-        job = running(world)
-        [path] = Path(os.environ["XDG_STATE_HOME"]).rglob("pods.json")
-        pods = json.loads(path.read_bytes())
-        # It wrote the environment of each pod to a file.
-        environment = pods.pop("common") | pods.pop("own")["demo-worker-1"]
-        path.write_text(json.dumps(pods))
-        place = path.parent / "pods" / "demo-worker-1"
-        place.mkdir(exist_ok=True)
-        (place / "env").write_text(json.dumps(environment))
-        attach(world, job, "sh", "-c", "echo $HOSTNAME", instance="demo-worker-1")
-    assert capfd.readouterr().out == "demo-worker-1\n"
 
 
 def test_what_runs_in_a_local_job_ends_with_it(tmp_path: Path):

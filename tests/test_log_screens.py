@@ -223,7 +223,7 @@ def test_a_pipe_is_told_once_that_nothing_is_written_and_that_a_job_is_suspended
         "demo runs, but has written nothing yet\n",
         "demo is suspended; arena-topo resume demo -n default starts it when it fits\n",
     ]
-    assert b"The job demo is suspended; arena-topo resume demo" in told[-1]
+    assert b"The job demo is suspended. Come back: arena-topo logs -f demo" in told[-1]
 
 
 def test_quiet_is_heeded_while_waiting(machine):

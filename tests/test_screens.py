@@ -190,7 +190,7 @@ def test_an_interrupted_watch_leaves_its_last_screen_and_says_how_to_come_back(r
         (
             ["wait", "demo", "--for", "succeeded"],
             [
-                "The job demo goes on. Come back:",
+                "The job demo is left as it is. Come back:",
                 "  arena-topo wait demo --for succeeded -n default",
             ],
         ),

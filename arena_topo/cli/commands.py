@@ -210,6 +210,9 @@ class ArenaCommand(TyperCommand):
             return [""]
         if word == "NODE":
             raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
+        if word == "MACHINE":
+            names = f"{PROGRAM} topology presets lists machines"
+            raise UsageError("no machine is named", hint=names)
         usage = " ".join([ctx.command_path, *self.collect_usage_pieces(ctx)])
         raise UsageError("no job is named", hint=f"{usage}; --help says more")
 

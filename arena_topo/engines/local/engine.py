@@ -20,7 +20,7 @@ from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.lines import LogOptions, Wanted
+from arena_topo.engines.lines import LogOptions, Source, Wanted
 from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
 from arena_topo.engines.local.store import (
     CONTAINER,
@@ -449,6 +449,7 @@ class LocalBackend:
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job; NotFound if there is none."""
+        _reap()
         try:
             found = self._settled(self._store.job(name, namespace))
             if found is None:
@@ -500,7 +501,13 @@ class LocalBackend:
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> logs.LocalFollowing:
         """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
-        _check_container(options.container, launcher_name(job.name))
+        if options.container not in {None, CONTAINER}:
+            sources = (
+                Source(pod=one.name, uid=one.uid, chief=one.chief, worker=one.worker)
+                for one in (*job.instances, *job.stopped)
+            )
+            first = next((one.pod for one in sources if wanted(one)), launcher_name(job.name))
+            _check_container(options.container, first)
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
             raise not_found(job.name, job.namespace)
@@ -551,6 +558,7 @@ class LocalBackend:
         )
 
     def _jobs(self, namespace: str | None) -> tuple[tuple[Job, ...], tuple[Broken, ...]]:
+        _reap()
         jobs, broken = self._store.jobs(namespace)
         return tuple(filter(None, map(self._settled, jobs))), broken
 
@@ -697,12 +705,7 @@ def _spawn(
 
     `folder` is where its job will be; what it has to complain of goes into the folder `diary`.
     """
-    for pid in tuple(_supervisors):
-        # The program around may wait for its children itself, or be a fork of it.
-        with suppress(ChildProcessError):
-            if not os.waitpid(pid, os.WNOHANG)[0]:
-                continue
-        _supervisors.discard(pid)
+    _reap()
     package = Path(__file__).resolve().parents[3]
     path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
     # A supervisor is no part of the job that it was perhaps submitted from.
@@ -723,13 +726,23 @@ def _spawn(
         raise ArenaError(
             "cannot start the process that runs the job", why=error.strerror or str(error)
         ) from error
-    # Collected above, not by the object, which would complain at the end of this process.
+    # Collected by `_reap`, not by the object, which would complain at the end of this process.
     started.returncode = 0
     _supervisors.add(started.pid)
     found = processes.process(started.pid)
     if found is None:
         raise ArenaError("the process that runs the job ended at once")
     return found
+
+
+def _reap() -> None:
+    """Let go of the supervisors that have ended; of other children of this process, none."""
+    for pid in tuple(_supervisors):
+        # The program around may wait for its children itself, or be a fork of it.
+        with suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        _supervisors.discard(pid)
 
 
 def search_path(environment: Mapping[str, str]) -> str:

@@ -336,6 +336,7 @@ class Supervisor:
         }
 
     def _start(self, pod: str, command: Sequence[str], folder: str, output: int) -> None:
+        state = PodState(started=time.time())
         try:
             started = subprocess.Popen(
                 command,
@@ -352,7 +353,7 @@ class Supervisor:
         # Collected by `_reap` with all other children, not by the object.
         started.returncode = 0
         self._running[started.pid] = pod
-        self._pods[pod] = PodState(started=time.time())
+        self._pods[pod] = state
 
     def _launch(self, command: Sequence[str], folder: str) -> int:
         """Run the launcher to its end, with all that it has left behind; its exit code."""
