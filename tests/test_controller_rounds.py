@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Never
+from typing import Any, Never
 
 from test_controller import World, world
 
@@ -11,12 +10,10 @@ from arena_topo.admin import controller
 from arena_topo.admin.controller import LEASE_PERIOD, MOST_STARTS, PERIOD, Wake
 from arena_topo.engines.kubernetes import engine, lease
 from arena_topo.engines.kubernetes.lease import DURATION
-from arena_topo.gang import rollout
+from arena_topo.gang import planning, rollout
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, pinning
 from arena_topo.notes import Alert
-from arena_topo.solver import Placement
-from arena_topo.topology import Cluster
 
 __all__ = ["world"]
 """The fixture."""
@@ -47,7 +44,7 @@ def test_a_running_job_that_makes_no_sense_does_not_stop_the_others_and_is_told_
     assert [line for line in here.said if "evil" in line] == ["default/evil: KeyError: 'evil'"]
 
 
-def test_a_waiting_job_that_makes_no_sense_does_not_stop_the_others(world):
+def test_a_waiting_job_that_makes_no_sense_does_not_stop_the_others(world, monkeypatch):
     here = world(1)
     here.submit("first", workers=8)
     here.submit("evil", workers=4)
@@ -55,12 +52,12 @@ def test_a_waiting_job_that_makes_no_sense_does_not_stop_the_others(world):
     here.submit("fine", workers=4)
     here.backend.delete("first", "default")
     here.cluster.settle()
-    starter = here.controller.starter
+    decide = planning.decide
 
-    def place(job: MPIJob, cluster: Cluster) -> Placement:
-        return nonsense() if job.name == "evil" else starter.place(job, cluster)
+    def decided(job: MPIJob, *rest: Any, **more: Any) -> Any:
+        return nonsense() if job.name == "evil" else decide(job, *rest, **more)
 
-    here.controller.starter = replace(starter, place=place)
+    monkeypatch.setattr(planning, "decide", decided)
     here.rounds()
     assert not here.runs("evil")
     assert here.runs("fine")

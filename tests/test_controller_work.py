@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 from fake_api import FakeApi
 from test_controller import World, world
 
 from arena_topo.admin.controller import REASON_PERIOD
+from arena_topo.gang import planning
 from arena_topo.job import MPIJob
-from arena_topo.solver import Placement
-from arena_topo.topology import Cluster
 
 __all__ = ["world"]
 """The fixture."""
@@ -20,22 +19,23 @@ __all__ = ["world"]
 class Solved:
     """Which jobs the controller of a world had the solver work on since it was asked last."""
 
-    def __init__(self, here: World) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         self.explained: list[str] = []
         """Those of which it was to say why they do not fit."""
-        starter = here.controller.starter
+        decide, fit = planning.decide, planning.fit
 
-        def place(job: MPIJob, cluster: Cluster) -> Placement:
+        def decided(job: MPIJob, *rest: Any, **more: Any) -> Any:
             self.names.append(job.name)
             self.explained.append(job.name)
-            return starter.place(job, cluster)
+            return decide(job, *rest, **more)
 
-        def fit(job: MPIJob, cluster: Cluster) -> Placement | None:
+        def fitted(job: MPIJob, *rest: Any, **more: Any) -> Any:
             self.names.append(job.name)
-            return starter.fit(job, cluster)
+            return fit(job, *rest, **more)
 
-        here.controller.starter = replace(starter, place=place, fit=fit)
+        patch.setattr(planning, "decide", decided)
+        patch.setattr(planning, "fit", fitted)
 
     def since(self) -> set[str]:
         names = set(self.names)
@@ -61,8 +61,10 @@ def written(api: FakeApi) -> list[str]:
     return [one for one in found if "configmaps" not in one]
 
 
-def test_a_round_in_which_nothing_has_changed_solves_nothing_and_writes_nothing(crowded):
-    solved = Solved(crowded)
+def test_a_round_in_which_nothing_has_changed_solves_nothing_and_writes_nothing(
+    crowded, monkeypatch
+):
+    solved = Solved(monkeypatch)
     crowded.rounds()
     assert solved.since() == {"one", "two", "three"}
     written(crowded.api)
@@ -79,9 +81,11 @@ def test_a_gang_that_was_refused_starts_in_the_round_after_its_gpus_became_free(
     assert [crowded.runs(name) for name in ("one", "two", "three")] == [True, False, False]
 
 
-def test_a_change_that_makes_no_room_is_looked_at_without_saying_again_why_gangs_wait(crowded):
+def test_a_change_that_makes_no_room_is_looked_at_without_saying_again_why_gangs_wait(
+    crowded, monkeypatch
+):
     crowded.rounds(2)
-    solved = Solved(crowded)
+    solved = Solved(monkeypatch)
     crowded.cluster.pod("theirs", "node-0", 0)
     written(crowded.api)
     crowded.rounds()
@@ -90,9 +94,9 @@ def test_a_change_that_makes_no_room_is_looked_at_without_saying_again_why_gangs
     assert written(crowded.api) == []
 
 
-def test_a_gang_is_looked_at_anew_after_a_while_even_if_nothing_has_changed(crowded):
+def test_a_gang_is_looked_at_anew_after_a_while_even_if_nothing_has_changed(crowded, monkeypatch):
     crowded.rounds(2)
-    solved = Solved(crowded)
+    solved = Solved(monkeypatch)
     crowded.time += REASON_PERIOD
     crowded.rounds()
     assert solved.since() == {"one", "two", "three"}
@@ -100,12 +104,12 @@ def test_a_gang_is_looked_at_anew_after_a_while_even_if_nothing_has_changed(crow
     assert solved.since() == set()
 
 
-def test_a_new_gang_of_the_name_of_one_that_was_refused_is_looked_at(crowded):
+def test_a_new_gang_of_the_name_of_one_that_was_refused_is_looked_at(crowded, monkeypatch):
     crowded.rounds(2)
     crowded.backend.delete("three", "default")
     crowded.later(2)
     crowded.submit("three", workers=1)
-    solved = Solved(crowded)
+    solved = Solved(monkeypatch)
     crowded.rounds()
     assert "three" in solved.since()
 

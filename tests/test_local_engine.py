@@ -768,17 +768,32 @@ def test_ending_gives_up_on_what_cannot_be_ended(monkeypatch):
     assert processes.end(lambda: {1 << 30}, grace=0.0) == {1 << 30}
 
 
-def test_ending_leaves_what_runs_as_another_user(monkeypatch):
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_ending_leaves_what_runs_as_another_user(monkeypatch, kernel):
     told = []
 
     def refuse(_process, number):
         told.append(number)
         raise PermissionError
 
+    if kernel == "old":
+        monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
     ours = os.getpid()
     assert processes.end(lambda: {ours}, grace=PATIENCE) == {ours}
     assert told == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_ending_spares_a_stranger_who_has_taken_over_the_id_of_a_process(monkeypatch, kernel):
+    if kernel == "old":
+        monkeypatch.delattr(os, "pidfd_open")
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        looks = iter([{stranger.pid}])
+        assert not processes.end(lambda: next(looks, set()))
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 def test_a_shell_that_is_ended_writes_nothing_of_the_end_of_its_child(monkeypatch, tmp_path):
@@ -790,6 +805,7 @@ def test_a_shell_that_is_ended_writes_nothing_of_the_end_of_its_child(monkeypatc
         return send_and_wait
 
     monkeypatch.setattr(os, "kill", later(os.kill))
+    monkeypatch.setattr(signal, "pidfd_send_signal", later(signal.pidfd_send_signal))
     with (tmp_path / "log").open("wb") as written:
         for _ in range(64):
             shell = subprocess.Popen(["/bin/sh", "-c", "sleep 600; true"], stderr=written)
@@ -823,13 +839,16 @@ def unendable(engine, monkeypatch, tmp_path):
     keeper = record_of(tmp_path, "demo")["supervisor"]["pid"]
     kill = os.kill
 
-    def refuse(other, number):
-        if other == int(pid):
+    send = signal.pidfd_send_signal
+
+    def refuse(descriptor, number):
+        about = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+        if f"Pid:\t{pid}\n" in about:
             raise PermissionError
-        kill(other, number)
+        send(descriptor, number)
 
     with monkeypatch.context() as world:
-        world.setattr(os, "kill", refuse)
+        world.setattr(signal, "pidfd_send_signal", refuse)
         # Its guard too, which would end them in a process that is not patched.
         for one in (*guards(keeper), keeper):
             kill(one, signal.SIGKILL)

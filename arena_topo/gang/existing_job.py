@@ -200,7 +200,7 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
         uid = backend.job(name, site.namespace).uid
     except NotFound:
         return
-    plan, _nearest = to_create(job, site)
+    plan, _cluster, _nearest = to_create(job, site)
     with suppress(AlreadyExists):
         backend.validate(plan)
     stored = backend.stored(plan)[0]

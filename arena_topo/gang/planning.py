@@ -244,19 +244,19 @@ def planned(job: MPIJob, site: Site, cluster: Cluster | None) -> Plan:
     return built(shaped, site, decide(shaped, cluster, site, each=each))
 
 
-def to_create(job: MPIJob, site: Site) -> tuple[Plan, str | None]:
-    """The plan of a job that may wait, and then what would let it start now.
+def to_create(job: MPIJob, site: Site) -> tuple[Plan, Cluster, str | None]:
+    """The plan of a job that may wait, the cluster that it is made on, and what would let it start.
 
     Unplaceable (NEVER) if no end of other jobs makes room for it.
     """
     cluster = seen(job, site) if job.gputopology else None
     try:
-        return planned(job, site, cluster), None
+        return planned(job, site, cluster), cluster or NO_NODES, None
     except Unplaceable as refused:
         if refused.verdict is not Verdict.NOT_NOW or cluster is None:
             raise
         waits = Decision(cluster=cluster, refused=in_words(refused.reason))
-        return built(job, site, waits), refused.nearest
+        return built(job, site, waits), cluster, refused.nearest
 
 
 def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob:
@@ -417,6 +417,8 @@ def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
             raise _unread(one, "it is not UTF-8 text") from error
         except OSError as error:
             raise _unread(one, error.strerror) from error
+        except ValueError as error:
+            raise _unread(one, "no path has a NUL in it") from error
     return texts
 
 

@@ -153,11 +153,12 @@ def _gone_on(same: Same, site: Site, watcher: Watcher) -> Submitted:
 
 def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:
     """Submit to an engine that sees to waiting itself, or a job that is not placed."""
-    plan, nearest = to_create(job, site)
+    plan, cluster, nearest = to_create(job, site)
     created = site.engine.apply(plan)
     announce(created)
     starter = "It starts by itself once it can." if plan.waiting is not None else None
-    return _submitted(site, plan, created, starter=starter, nearest=nearest)
+    advice = comparison.advised(plan, cluster, site)
+    return _submitted(site, plan, created, starter=starter, nearest=nearest, advice=advice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

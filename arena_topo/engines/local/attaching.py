@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -71,6 +72,13 @@ def _check(found: Job, instance: str) -> None:
 
 def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed: bool) -> int:
     """Run a command to its end; what is typed is its own affair, also Ctrl-C."""
+    before: dict[int, Any] = {}
+    early: list[int] = []
+    # Who is told to end while the command starts has no child yet that could be told.
+    held = {
+        key: signal.signal(key, lambda number, _frame: early.append(number))
+        for key in (signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         child = subprocess.Popen(
             words,
@@ -79,6 +87,8 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
             stdin=None if fed else subprocess.DEVNULL,
         )
     except (OSError, ValueError) as error:
+        for key, handler in held.items():
+            signal.signal(key, handler)
         # A ValueError is of words or variables that no process can have.
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ArenaError(f"`{words[0]}` cannot be run in {folder}", why=why) from error
@@ -88,8 +98,13 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
         if not os.isatty(console.STDIN):
             child.send_signal(number)
 
-    before = {key: signal.signal(key, typed) for key in (signal.SIGINT, signal.SIGQUIT)}
     try:
+        for key in (signal.SIGINT, signal.SIGQUIT):
+            before[key] = signal.signal(key, typed)
+        for key, handler in held.items():
+            signal.signal(key, handler)
+        for number in early:
+            signal.raise_signal(number)
         code = child.wait()
     except BaseException:
         # A shell that is talked to heeds nothing else.

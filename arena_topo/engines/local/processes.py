@@ -7,6 +7,7 @@ by descent from it. Linux only: everything is read from /proc.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -107,9 +108,8 @@ def end(
     """End all processes that `find` finds; those that cannot be ended, normally none.
 
     SIGTERM first, SIGKILL for what is left after `grace` s, and no more after `INSIST` s. `find` is
-    asked again and again, since what is being ended may still start others, and just before each
-    signal: the kernel gives out all other process IDs before it gives out an ID again. `reap` is
-    called between the looks: a parent must collect its children for them to be gone.
+    asked again and again, since what is being ended may still start others. `reap` is called
+    between the looks: a parent must collect its children for them to be gone.
     """
     deadline = time.monotonic() + grace
     told: set[int] = set()
@@ -118,10 +118,10 @@ def end(
         now = time.monotonic()
         if now < deadline:
             # A stopped process only hears SIGTERM once it goes on.
-            denied |= _send(left - told, signal.SIGTERM, signal.SIGCONT)
+            denied |= _send(find, left - told, signal.SIGTERM, signal.SIGCONT)
             told |= left
         elif now < deadline + INSIST:
-            denied |= _send(left - denied, signal.SIGKILL)
+            denied |= _send(find, left - denied, signal.SIGKILL)
         else:
             break
         time.sleep(_STEP)
@@ -134,19 +134,55 @@ def listed(pids: AbstractSet[int]) -> str:
     return f"process{'es' * (len(pids) > 1)} {', '.join(map(str, sorted(pids)))}"
 
 
-def _send(pids: AbstractSet[int], *numbers: signal.Signals) -> set[int]:
-    """Send signals; those that have changed their user, and so are not ours to end."""
+def _send(
+    find: Callable[[], AbstractSet[int]], pids: AbstractSet[int], *numbers: signal.Signals
+) -> set[int]:
+    """Send signals; those that have changed their user, and so are not ours to end.
+
+    A process ID may have passed on to a stranger since `find` was asked. So each process is opened,
+    and `find` asked once more: what it finds now is what was opened.
+    """
+    opened: dict[int, int | None] = {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            opened[pid] = _opened(pid)
     denied = set()
-    # The oldest first: a shell that outlives its child writes of that child's end into the log.
-    for pid in sorted(pids, key=_age):
-        try:
-            for number in numbers:
-                os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-        except PermissionError:
-            denied.add(pid)
+    try:
+        found = find() if opened else frozenset()
+        # The oldest first: a shell that outlives its child writes of that child's end into the log.
+        for pid in sorted(opened.keys() & found, key=_age):
+            try:
+                for number in numbers:
+                    _signal(pid, opened[pid], number)
+            except ProcessLookupError:
+                continue
+            except PermissionError:
+                denied.add(pid)
+    finally:
+        for descriptor in opened.values():
+            if descriptor is not None:
+                os.close(descriptor)
     return denied
+
+
+def _opened(pid: int) -> int | None:
+    """A descriptor of a process; None where there is none to be had, as before Linux 5.3.
+
+    ProcessLookupError if the process is gone.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):
+        return None
+
+
+def _signal(pid: int, opened: int | None, number: signal.Signals) -> None:
+    if opened is None:
+        os.kill(pid, number)
+    else:
+        signal.pidfd_send_signal(opened, number)
 
 
 def _age(pid: int) -> tuple[int, int]:
