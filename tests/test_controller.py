@@ -680,6 +680,22 @@ def test_a_controller_ends_well_when_it_is_told_to_and_gives_its_lease_back(worl
     assert not here.backend.queue.watched()
 
 
+def test_a_controller_that_starts_before_the_operator_is_installed_says_what_is_free(world):
+    here = world(1)
+    here.api.unserved.add("kubeflow.org")
+    backend = kubernetes.open_backend(Options(kubeconfig=here.config))
+    Controller(queue=backend.queue, starter=open_starter(backend, backend.queue)).round()
+    assert here.api.find("ConfigMap", "cluster-view", lease.NAMESPACE) is not None
+
+
+def test_a_controller_asks_the_server_nothing_before_its_first_round(world):
+    here = world(1)
+    backend = kubernetes.open_backend(Options(kubeconfig=here.config))
+    before = len(here.api.requests)
+    open_starter(backend, backend.queue)
+    assert here.api.requests[before:] == []
+
+
 def test_the_local_engine_needs_no_controller():
     backend = local.open_backend(Options(backend="local", emulate="dgx-1-v100:1"))
     with pytest.raises(UsageError, match="needs no controller"):

@@ -28,6 +28,7 @@ from arena_topo.errors import (
     TimedOut,
     UsageError,
 )
+from arena_topo.gang import comparison
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Plan, render
 from arena_topo.manifests.serialize import to_yaml
@@ -238,6 +239,8 @@ def test_a_cluster_without_the_operator_can_still_be_looked_at(
     add_node(api, "node-0")
     (note,) = backend.cluster().notes
     assert note.startswith("the MPI operator is not installed")
+    job = MPIJob(name="demo", command="true", image="i", workers=2, gpus=1)
+    assert comparison.count_only(job, backend).counts.gangs > 0
 
 
 @pytest.mark.parametrize("kind", ["nodes", "pods"])

@@ -128,7 +128,7 @@ class World:
         if name not in self.plans:
             engine = self.backend(lambda _: None)
             waits = planning.Decision(cluster=engine.cluster())
-            self.plans[name] = planning.built(job, Site.of(engine, "default"), waits)
+            self.plans[name] = planning.built(job, Site(backend=engine, namespace="default"), waits)
         plan = self.plans[name]
 
         def act(point: Callable[[Step], None]) -> Any:

@@ -182,7 +182,7 @@ def test_a_gang_of_auto_runs_in_fewer_pods_and_is_the_same_request_again(world: 
     again = MPIJob(
         name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
     )
-    assert same(again, Site.of(world.backend, "default"))
+    assert same(again, Site(backend=world.backend, namespace="default"))
 
 
 def test_a_submitter_hears_what_would_give_the_pods_more(world: World) -> None:
@@ -403,7 +403,7 @@ def test_the_nics_of_a_gang_are_named_while_it_is_placed(world: World) -> None:
     again = MPIJob(
         name="gang", command="mpirun true", image="fine", gputopology=True, gang=True, **asked
     )
-    assert same(again, Site.of(world.backend, "default"))
+    assert same(again, Site(backend=world.backend, namespace="default"))
     named = (f"={','.join(f'mlx5_{gpu}' for gpu in range(8))}", True)
     assert [nccl_hca(pod) for pod in world.pods()] == [named, named]
     submission.suspend(world.backend, "gang", "default")

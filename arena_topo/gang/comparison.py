@@ -130,7 +130,7 @@ def propose(
     is planned as if it had it. UsageError where there is nothing to place on, or for nodes and GPUs
     in `on` that are not there, or that are not what the job asks for.
     """
-    site = Site.of(backend, namespace, api)
+    site = Site(backend=backend, namespace=namespace, version=api)
     if not (job.gputopology or job.gpus):
         ordinary = planning.planned(job, site, cluster)
         return Proposal(job=job, namespace=namespace, cluster=cluster, plan=ordinary)
@@ -197,7 +197,7 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
 
     Numbers say nothing of bandwidth, nodes and levels; limits of these are not looked at.
     """
-    site = Site.of(backend, "")
+    site = Site(backend=backend)
     cluster = cluster or site.engine.cluster()
     check_preferred(job, cluster)
     found = Solver(cluster).counts(request_of(job, cluster, site))

@@ -225,7 +225,7 @@ def plan(
     `cluster` is what to place on; without it the backend is read. Without either a job that is
     not placed can still be planned.
     """
-    return planned(job, Site.of(backend, namespace, api), cluster)
+    return planned(job, Site(backend=backend, namespace=namespace, version=api), cluster)
 
 
 def planned(job: MPIJob, site: Site, cluster: Cluster | None) -> Plan:

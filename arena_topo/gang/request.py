@@ -24,19 +24,19 @@ from arena_topo.topology.nics import is_rdma
 class Site:
     """Where a job is to run: an engine (None: only a dump), a namespace, a version of MPIJob.
 
-    `gates` is False where the operator drops scheduling gates, so that only templates place pods.
+    Without a `version` it is the one that the engine takes. `gates` is False where the operator
+    drops scheduling gates, so that only templates place pods.
     """
 
     backend: Backend | None = None
     namespace: str = ""
-    api: ApiVersion = BEST
+    version: ApiVersion | None = None
     gates: bool = True
 
-    @classmethod
-    def of(cls, backend: Backend | None, namespace: str, api: ApiVersion | None = None) -> Site:
-        """The site of an engine, in the version given, else in the one that the engine takes."""
-        api = api or (backend.api_version() if backend else BEST)
-        return cls(backend=backend, namespace=namespace, api=api)
+    @property
+    def api(self) -> ApiVersion:
+        """The version of MPIJob; the engine is asked only here, as it may have none yet."""
+        return self.version or (self.backend.api_version() if self.backend else BEST)
 
     @property
     def engine(self) -> Backend:

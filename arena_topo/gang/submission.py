@@ -114,7 +114,7 @@ def submit(
     starts one that waits as soon as it fits. `exists` says what becomes of a job that has the name.
     Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
     """
-    site = Site.of(backend, namespace, api)
+    site = Site(backend=backend, namespace=namespace, version=api)
     if exists is Exists.REPLACE:
         existing_job.make_room(job, site, watcher)
     elif exists is Exists.OK and (found := existing_job.same(job, site)) is not None:
@@ -408,7 +408,7 @@ def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
 
 def open_starter(backend: Backend, queue: Queue) -> Starter:
     """Whoever starts gangs on an engine."""
-    return Starter(queue=queue, site=Site.of(backend, ""))
+    return Starter(queue=queue, site=Site(backend=backend))
 
 
 def to_the_end(

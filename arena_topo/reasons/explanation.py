@@ -253,7 +253,7 @@ def _in_cluster(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
         return look
     try:
         job = job_of(dict(facts.mpijob))
-        site = Site.of(backend, facts.status.namespace)
+        site = Site(backend=backend, namespace=facts.status.namespace)
         request = request_of(job, cluster, site)
         placement = planning.placed(job, request, cluster)
         if job.min_bandwidth:
