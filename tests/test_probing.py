@@ -178,6 +178,13 @@ def test_probing_stores_nothing_and_takes_five_requests(api, tmp_path):
     assert api.requests[0].endswith("?dryRun=All")
 
 
+def test_who_may_not_ask_for_rights_is_told_so_and_can_still_submit(api, tmp_path):
+    api.fail("POST .*/selfsubjectaccessreviews", status=403)
+    found = asked(api, tmp_path)
+    assert found.patches is None
+    assert any("whether you may patch pods could not be asked" in one for one in found.notes)
+
+
 def test_the_probe_is_admitted_where_pods_are_restricted_and_must_say_what_they_use(api, tmp_path):
     api.mutators = [PLACEMENT]
     space = api.find("Namespace", "team-a")

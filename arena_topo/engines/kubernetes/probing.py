@@ -70,7 +70,7 @@ def mechanisms(api: Connection, namespace: str) -> Mechanisms:
         claims=tried.claims,
         gang=tried.gang and bool(version),
         gang_version=version,
-        patches=all(allowed(api, one, "pods", namespace=namespace) for one in ("list", "patch")),
+        patches=_patches(api, namespace, notes),
         classes=classes,
         extended=extended,
         quotas=_quotas(api, namespace, notes),
@@ -224,6 +224,15 @@ def _pod_groups(api: Connection) -> str:
 
 
 # Rights, classes and quotas
+
+
+def _patches(api: Connection, namespace: str, notes: list[str]) -> bool | None:
+    """Whether the caller may list and patch the pods of a namespace."""
+    found = None
+    with _forbidden() as denied:
+        found = all(allowed(api, one, "pods", namespace=namespace) for one in ("list", "patch"))
+    notes += [f"whether you may patch pods could not be asked: {one}" for one in denied]
+    return found
 
 
 def allowed(
