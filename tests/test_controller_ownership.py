@@ -90,10 +90,14 @@ def test_pods_of_another_owner_are_no_pods_of_the_job_on_any_screen(world):
     assert {"bert-worker-0", "bert-worker-1"} <= names
 
 
-def test_a_launcher_left_on_a_silent_machine_is_let_go_of_as_the_gang_owns_it(world):
+@pytest.mark.parametrize("late", [False, True], ids=["may look", "may look from now on"])
+def test_a_launcher_left_on_a_silent_machine_is_let_go_of_as_the_gang_owns_it(world, *, late: bool):
     here = world(2)
     here.submit("bert", workers=8)
+    if late:
+        here.api.deny("get jobs default")
     here.rounds()
+    here.api.denied.clear()
     node = here.nodes("bert").pop()
     launcher = next(
         pod for pod in here.api.all("Pod") if pod["metadata"]["name"].startswith("bert-launcher")

@@ -196,26 +196,32 @@ class Queue(Writer):
         """
         known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        denied = False
+
+        def controller_uid(namespace: str, owner: Mapping[str, Any]) -> str | None:
+            nonlocal denied
+            if denied or owner["kind"] != "Job":
+                return None
+            try:
+                return self._controller(namespace, str(owner.get("name")), str(owner.get("uid")))
+            except AccessDenied:
+                # The right may be given at any time, so the next round asks again.
+                denied = True
+                return None
+
         for pod in self._gang_pods():
             meta = pod["metadata"]
             key = meta["namespace"], (meta.get("labels") or {}).get(JOB_LABEL, "")
-
-            def controller_uid(owner: Mapping[str, Any], namespace: str = key[0]) -> str | None:
-                name, uid = str(owner.get("name")), str(owner.get("uid"))
-                return self._controller(namespace, name, uid) if owner["kind"] == "Job" else None
-
-            if key in known and belongs(pod, known[key], controller_uid):
+            if key in known and belongs(pod, known[key], partial(controller_uid, key[0])):
                 found[key].append(pod)
         return found
 
     def _controller_of(self, namespace: str, name: str, uid: str) -> str | None:
-        """The uid of the controller of a batch Job; None without one, or where nobody may look."""
-        path = f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(name)}"
-        with contextlib.suppress(AccessDenied):
-            job = self._api.find(path)
-            if job is not None and job["metadata"].get("uid") == uid:
-                return (controller_of(job) or {}).get("uid")
-        return None
+        """The uid of the controller of a batch Job; None without one."""
+        job = self._api.find(f"/apis/batch/v1/namespaces/{part(namespace)}/jobs/{part(name)}")
+        if job is None or job["metadata"].get("uid") != uid:
+            return None
+        return (controller_of(job) or {}).get("uid")
 
     def _gang_pods(self) -> list[Object]:
         """All pods that carry the name of a job."""
