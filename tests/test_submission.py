@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
 from arena_topo.gang import Watcher, comparison, planning, rollout, submission
 from arena_topo.gang.existing_job import same
 from arena_topo.gang.request import Site
-from arena_topo.job import EnvVar, KeyValue, MPIJob, PodShape
+from arena_topo.job import ConfigFile, EnvVar, KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Unplaceable
@@ -148,6 +149,24 @@ def with_rdma(world: World) -> None:
         for found in world.api.tables["nodes"].values():
             found.thing["metadata"].setdefault("labels", {})["topology.kubernetes.io/zone"] = "z"
             found.thing["status"]["allocatable"]["rdma/hca"] = "1"
+
+
+def test_what_a_shell_hands_over_as_a_file_is_there_for_the_pods(world):
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as pipe:
+        pipe.write("lr: 0.1")
+    world.submit(config_file=(ConfigFile(source=f"/dev/fd/{reader}", target="/etc/run.yaml"),))
+    os.close(reader)
+    held = [one.get("data") or {} for one in world.api.all("ConfigMap")]
+    assert any("lr: 0.1" in one.values() for one in held)
+
+
+def test_a_file_that_goes_once_the_job_is_created_is_not_missed(world, tmp_path):
+    source = tmp_path / "run.yaml"
+    source.write_text("lr: 0.1")
+    world.api.after("PATCH .*/mpijobs/gang", source.unlink)
+    world.submit(config_file=(ConfigFile(source=str(source), target="/etc/run.yaml"),))
+    world.whole()
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import io
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 from arena_topo import files
 from arena_topo.bandwidth import rate_is_assumed
@@ -411,7 +413,7 @@ def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
         # Path would raise for an unknown `~user`.
         path = os.path.expanduser(one.source)  # noqa: PTH111 - see above
         try:
-            content = files.whole(path, handed=True)
+            content = _content(path)
             texts[one] = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
         except UnicodeDecodeError as error:
             raise _unread(one, "it is not UTF-8 text") from error
@@ -420,6 +422,20 @@ def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
         except ValueError as error:
             raise _unread(one, "no path has a NUL in it") from error
     return texts
+
+
+def _content(path: str) -> bytes:
+    """What a file holds; what a shell hands over is read once, as nothing is left of it then."""
+    if path == files.STDIN:
+        return _once(path, id(sys.stdin))
+    if files.HANDED.fullmatch(path) and Path(path).is_fifo():
+        return _once(path, Path(path).stat().st_ino)
+    return files.whole(path, handed=True)
+
+
+@cache
+def _once(path: str, _pipe: int) -> bytes:
+    return files.whole(path, handed=True)
 
 
 def _unread(file: ConfigFile, why: str | None) -> InvalidJob:

@@ -199,6 +199,8 @@ class _Submission:
         created = self._completed(stored, planned)
         with left_behind(job.name, site.namespace):
             outcome = self._started(starter, job, stored, decision)
+        if outcome.decision is not decision:
+            planned = built(job, site, outcome.decision)
         return self._told(starter, planned, created, outcome)
 
     def _seen(self) -> tuple[Snapshot | None, Cluster]:
@@ -284,18 +286,17 @@ class _Submission:
     def _told(
         self, starter: Starter, planned: Plan, created: tuple[str, ...], outcome: Outcome
     ) -> Submitted:
-        """What was done, with the plan of what was decided last."""
+        """What was done, by the plan of what was decided last."""
         decision, site = outcome.decision, starter.site
-        plan = built(planned.job, site, decision)
         is_placed = decision.placement is not None
         return _submitted(
             site,
-            plan,
+            planned,
             created,
             starter=None if is_placed else self._starter(outcome),
             nearest=decision.nearest,
             notes=outcome.notes,
-            advice=comparison.advised(plan, decision.cluster, site) if is_placed else (),
+            advice=comparison.advised(planned, decision.cluster, site) if is_placed else (),
         )
 
     def _starter(self, outcome: Outcome) -> str:
@@ -338,6 +339,7 @@ class _Submission:
             with left_behind(job.name, self.site.namespace):
                 outcome = self._admitted(job)
             if outcome is not None:
+                planned = built(job, self.site, outcome.decision)
                 return self._told(self.starter, planned, created, outcome)
         places = f"its workers then wait at their gates until: arena-topo resume {job.name}"
         if watched:
