@@ -228,6 +228,7 @@ def test_a_gang_is_submitted_awaited_and_started_again_on_a_cluster(cluster):
     assert Client(options).get("demo").status.phase is Phase.SUSPENDED
     assert Client(options).resume("demo").forecast.state == "placed"
     again = Client(options).submit(gang("demo"), exists="ok")
+    assert again.plan.waiting is None
     assert again.created == ()
     assert again.status.name == "demo"
     assert Client(options).replan("demo").forecast.state == "placed"

@@ -36,6 +36,7 @@ class World:
     api: FakeApi
     cluster: FakeCluster
     backend: kubernetes.KubernetesBackend
+    config: str
     told: list[str] = field(default_factory=list)
     suspensions: list[tuple[str, object]] = field(default_factory=list)
     """What requests (not Kueue) have made of `suspend`: (job, value)."""
@@ -137,7 +138,7 @@ def world(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     try:
         with cluster.running():
-            yield World(api, cluster, kubernetes.open_backend(Options(kubeconfig=config)))
+            yield World(api, cluster, kubernetes.open_backend(Options(kubeconfig=config)), config)
     finally:
         api.close()
     assert not api.crashes, api.crashes[-1]
@@ -159,6 +160,18 @@ def test_what_a_shell_hands_over_as_a_file_is_there_for_the_pods(world):
     os.close(reader)
     held = [one.get("data") or {} for one in world.api.all("ConfigMap")]
     assert any("lr: 0.1" in one.values() for one in held)
+
+
+def test_a_gang_that_another_starter_has_started_waits_for_nobody(world):
+    other = kubernetes.open_backend(Options(kubeconfig=world.config))
+    world.api.before(
+        "PATCH .*/mpijobs/gang", lambda: submission.resume(other, "gang", "default"), times=1
+    )
+    done = world.submit()
+    world.whole()
+    assert done.starter is None
+    assert done.plan.waiting is None
+    assert done.plan.placement is None or done.plan.placement.nodes == tuple(world.nodes())
 
 
 def test_a_file_that_goes_once_the_job_is_created_is_not_missed(world, tmp_path):
@@ -713,7 +726,7 @@ def claims(tmp_path) -> Iterator[World]:
             api.add(one)
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     with contextlib.closing(api), cluster.running():
-        yield World(api, cluster, kubernetes.open_backend(Options(kubeconfig=config)))
+        yield World(api, cluster, kubernetes.open_backend(Options(kubeconfig=config)), config)
     assert not api.crashes, api.crashes[-1]
 
 

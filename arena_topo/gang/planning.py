@@ -288,10 +288,10 @@ def seen(job: MPIJob, site: Site) -> Cluster:
 def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
     """The plan of what was decided, with all that its submitter should know.
 
-    A gang without a placement is built to wait.
+    A gang without a placement is built to wait, unless nothing was decided about it.
     """
     cluster, placement, backend = decision.cluster, decision.placement, site.backend
-    waits = job.gputopology and placement is None
+    waits = job.gputopology and placement is None and decision is not UNDECIDED
     made = render.plan(
         job,
         namespace=site.namespace,

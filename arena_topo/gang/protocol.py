@@ -188,7 +188,7 @@ class Starter:
                     return done
             now = self._still_ours(stored)
             if now is None:
-                return self.lost_race(stored, decision)
+                return self.lost_race(stored)
             stored, decision = now, None
         raise AssertionError("the last round raises")
 

@@ -293,7 +293,7 @@ class _Submission:
             site,
             planned,
             created,
-            starter=None if is_placed else self._starter(outcome),
+            starter=None if outcome.resumed else self._starter(outcome),
             nearest=decision.nearest,
             notes=outcome.notes,
             advice=comparison.advised(planned, decision.cluster, site) if is_placed else (),
