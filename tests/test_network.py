@@ -293,11 +293,11 @@ def test_a_gpu_node_without_rdma_slows_down_nobody_but_itself(offers: dict[str, 
     assert [one.network for one in found.nodes] == [math.inf, math.inf, math.inf, 1.25]
     assert found.notes == ()
     assert found.guesses["beyond"] == (
-        "nodes offer RDMA (rdma/ib) (without it: 1), but do not say how fast it is;"
+        "nodes offer RDMA (rdma/ib; 1 node offers none), but do not say how fast it is;"
         " --fabric FILE says it"
     )
     several = seen(*fast, node("d", offers=offers), node("d10"), node("d9"))
-    assert "(without it: 3)" in several.guesses["beyond"]
+    assert "; 3 nodes offer none)" in several.guesses["beyond"]
 
 
 def test_a_gang_keeps_to_the_nodes_with_rdma():

@@ -91,7 +91,8 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
     """For each level whose bandwidth nobody gave, what is known of it."""
     named = sorted(resources)
     more = ", ..." if named[1:] else ""
-    without = f" (without it: {len(found.limits)})" if found.limits else ""
+    lacking = len(found.limits)
+    without = f"; {lacking} node{'s offer' if lacking > 1 else ' offers'} none" if lacking else ""
     guesses: dict[str, str] = {}
     for name, rate in [
         (BEYOND, found.beyond),
@@ -102,7 +103,7 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
         where = "the network between nodes" if name == BEYOND else f"the network within one {name}"
         why = f"nothing says how fast {where} is"
         if named and rate == RDMA_RATE:
-            why = f"nodes offer RDMA ({named[0]}{more}){without}, but do not say how fast it is"
+            why = f"nodes offer RDMA ({named[0]}{more}{without}), but do not say how fast it is"
         guesses[name] = f"{why}; --fabric FILE says it"
     return guesses
 
