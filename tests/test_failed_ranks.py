@@ -52,6 +52,7 @@ the job to be terminated. The first process to do so was:
 --------------------------------------------------------------------------
 [vm][[16807,1],0][btl_tcp.c:559:mca_btl_tcp_recv_blocking] recv(18) failed: Connection reset
 [vm:00311] 1 more process has sent help message help-mpi-api.txt / mpi-abort
+[vm:00311] PMIX ERROR: UNREACHABLE in file src/server/pmix_server.c at line 2198
 """
 OPEN_MPI_5_EXIT = """\
 --------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from dataclasses import replace
 
 import pytest
@@ -50,6 +52,23 @@ def test_pods_that_are_given_nics_talk_over_them_even_on_one_node():
     found = got(ONE, 4, 1, joined=False, wire=Wire.RDMA)
     assert (found.regime, found.limited_by) == (Regime.HOSTS, Limit.NICS)
     assert found.point == pytest.approx(0.929 * 50)
+
+
+@pytest.mark.parametrize("preset", ["dgx-2", "dgx-a100", "hgx-h100"])
+@pytest.mark.parametrize("nics", [2, 4, 8])
+def test_the_best_of_random_gpus_is_the_best_of_all_their_sets(preset: str, nics: int):
+    dice = random.Random(nics)
+    machine = replace(with_nics(presets.machine(preset, "a"), nics, 25.0), name="a")
+    gpus = range(len(machine.gpus))
+    for _ in range(6):
+        free = dice.sample(gpus, 6)
+        every = (
+            estimate([Host.of(machine, GPUSet(1 << gpu)) for gpu in some], wire=Wire.RDMA)
+            for some in itertools.combinations(free, 3)
+        )
+        best = max(one.point for one in every if one is not None)
+        world = cluster(node("a", machine, free=gpu_set(free)))
+        assert got(world, 3, 1, joined=False, wire=Wire.RDMA).point == best
 
 
 def test_a_known_rate_of_the_network_bounds_known_nics_and_takes_the_place_of_assumed_ones():

@@ -193,7 +193,7 @@ _NOISE = re.compile(
     r"\[proxy:|\[mpiexec@|= |Abort\(|YOUR APPLICATION TERMINATED|Please see the FAQ page"
     r"|This typically refers to a problem|Primary job  terminated normally"
     r"|a non-zero exit code\. Per user-direction"
-    r"|\[[^\]\s]+\](?:\[\[\d+,\d+\],\d+\]\[| \d+ more process)"
+    r"|\[[^\]\s]+\](?:\[\[\d+,\d+\],\d+\]\[| \d+ more process| PMIX ERROR: )"
 )
 """How lines of an MPI about the end of its ranks begin, outside of its rules."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -77,6 +77,7 @@ class Loads:
         apart = sum(map(len, nics)) == len(several) and len({len(own) for own in nics}) <= 1
         self._even = apart or len(set(nics)) <= 1
         """Whether all GPUs have as many NICs, all of them together or each its own."""
+        self._homes = _homes(self.machine, nics) if sets.uniform and len(speeds) <= 1 else ()
         self._alike = firsts(
             sets.size,
             lambda one, other: (
@@ -96,6 +97,11 @@ class Loads:
         """GB/s that a job gets as far as these GPUs of a node limit it."""
         if self.by_count(terms):
             chosen = GPUSet((1 << count(chosen)) - 1)
+        elif self._homes:
+            # Only how many GPUs share their NICs matters: the same numbers, from the first home on.
+            shares = sorted(count(GPUSet(chosen & gpu_set(one))) for one in self._homes)
+            pairs = zip(self._homes, reversed(shares), strict=True)
+            chosen = gpu_set(gpu for home, share in pairs for gpu in home[:share])
         return self._got(chosen, terms)
 
     @remembered
@@ -209,6 +215,21 @@ class Loads:
         """All sets of a size, the best first."""
         every = choices(self.sets.everything, size, tuple(range(self.sets.size)))
         return sorted(((self.got(one, terms), one) for one in every), key=lambda one: -one[0])
+
+
+def _homes(machine: Machine, nics: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+    """The GPUs that share their nearest NICs; none where not all such groups are alike."""
+    homes: dict[tuple[int, ...], list[int]] = {}
+    for gpu, own in enumerate(nics):
+        homes.setdefault(own, []).append(gpu)
+    apart = sum(map(len, homes)) == len({nic for own in homes for nic in own})
+    paths = {
+        tuple(machine.nics[nic].attachment[gpu] for nic in own)
+        for own, gpus in homes.items()
+        for gpu in gpus
+    }
+    alike = len(paths) == 1 and len(set(map(len, homes.values()))) == 1
+    return tuple(map(tuple, homes.values())) if apart and alike else ()
 
 
 def _counts_nics(terms: Terms) -> bool:
