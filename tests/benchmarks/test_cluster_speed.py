@@ -2,8 +2,8 @@
 
 Bars, whole process: `get` one job on a cluster of 2,000 pods 0.25 s; `list` 100 jobs with 500 pods
 0.45 s; `--help` and `version` 0.15 s. The server is a process of its own. Beside each command stand
-the time that the server computes for it, and that of a bare client that sends the same reads and
-does nothing with the answers.
+the time that the server computes for it, that of a bare client that sends the same reads and does
+nothing with the answers, and the CPU time of a process that reads them and runs `json.loads`.
 """
 
 from __future__ import annotations
@@ -334,6 +334,7 @@ def run(command: Sequence[str], **environment: str) -> Run:
 
 HEAD = (
     f"{'':28} {'best s':>7} {'median':>7} {'CPU s':>6} {'asked':>6} {'server s':>8} {'bare s':>7}"
+    f" {'loads CPU':>9}"
 )
 
 
@@ -360,6 +361,23 @@ def bare(server: Served, requests: Sequence[str], rounds: int = 3) -> float:
     return min(times)
 
 
+LOADER = """
+import json, sys, urllib3
+pool = urllib3.PoolManager()
+for url in sys.argv[1:]:
+    json.loads(pool.request("GET", url).data)
+"""
+
+
+def loads(server: Served, requests: Sequence[str], rounds: int = 3) -> float:
+    """The least CPU time (s) of a process that sends the same reads and loads their JSON."""
+    lines = (line.split(" ", 1) for line in requests)
+    urls = [server.url + path for verb, path in lines if verb == "GET" and "watch=" not in path]
+    least = min(run([sys.executable, "-c", LOADER, *urls]).cpu for _ in range(rounds))
+    server.since()
+    return least
+
+
 def on_server(server: Served, name: str, words: Callable[[int], list[str]], wanted: str) -> str:
     """A row of the table: a command, several times; `wanted` must be in its output."""
     runs, requests, seconds = [], list[str](), list[float]()
@@ -373,7 +391,8 @@ def on_server(server: Served, name: str, words: Callable[[int], list[str]], want
             runs.append(one)
             seconds.append(spent)
     alone = bare(server, requests)
-    return row(name, runs, f" {len(requests):6} {min(seconds):8.3f} {alone:7.3f}")
+    loaded = loads(server, requests)
+    return row(name, runs, f" {len(requests):6} {min(seconds):8.3f} {alone:7.3f} {loaded:9.3f}")
 
 
 def test_start_up():
