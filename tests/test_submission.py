@@ -26,7 +26,7 @@ from arena_topo.job import ConfigFile, EnvVar, KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Unplaceable
-from arena_topo.topology import NIC, SYS, Link, LinkKind, presets, published
+from arena_topo.topology import NIC, SYS, TAINT, Link, LinkKind, presets, published
 
 
 @dataclass(slots=True)
@@ -172,6 +172,20 @@ def test_a_gang_that_another_starter_has_started_waits_for_nobody(world):
     assert done.starter is None
     assert done.plan.waiting is None
     assert done.plan.placement is None or done.plan.placement.nodes == tuple(world.nodes())
+
+
+def test_a_bandwidth_that_can_never_be_had_is_refused_though_nothing_holds_the_gpus_now(world):
+    with world.api.edit("Node", "node-0") as node:
+        node["metadata"].setdefault("labels", {})[TAINT] = "true"
+        node["spec"]["taints"] = [{"key": TAINT, "effect": "NoSchedule"}]
+    world.submit("shown", workers=2, gpus=1)
+    world.api.deny("patch pods.*")
+    asker = kubernetes.open_backend(Options(kubeconfig=world.config))
+    job = MPIJob(name="gang", command="true", image="i", workers=2, gpus=2, gputopology=True)
+    with pytest.raises(Unplaceable, match="nothing holds"):
+        planning.plan(job, asker, namespace="default")
+    with pytest.raises(Unplaceable, match="can never be placed"):
+        submission.submit(replace(job, min_bandwidth=1000.0), asker, namespace="default")
 
 
 def test_a_file_that_goes_once_the_job_is_created_is_not_missed(world, tmp_path):

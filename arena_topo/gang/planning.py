@@ -83,7 +83,9 @@ def decide(
     refused = _explained(job, request, cluster, each=each, fusible=partial(_fusible, job, site))
     best = None
     if job.min_bandwidth:
-        best = find(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
+        # That nothing holds the best now must not hide that the job can never have its bandwidth.
+        with suppress(ArenaError):
+            best = find(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
     if best is not None and best.placement is not None and best.binding is not None:
         as_bound = valued_as(best.placement, cluster, best.binding)
         if counted_on(as_bound, best.binding) != as_bound.bandwidth:
