@@ -136,7 +136,7 @@ def test_a_fused_job_of_v1alpha1_is_the_same_request_when_it_is_submitted_again(
     with WORLDS["kubernetes-v1alpha1"](tmp_path) as world:
         job = world.job("demo", **SMALL)
         submission.submit(job, world.backend, namespace="default")
-        found = existing_job.same(job, Site.of(world.backend, "default"))
+        found = existing_job.same(job, Site(backend=world.backend, namespace="default"))
         assert found is not None
         assert found.objects[0]["spec"]["launcherResources"] == {}
 
@@ -574,7 +574,7 @@ def test_a_job_of_auto_is_the_same_request_when_it_is_submitted_again(tmp_path: 
     with WORLDS[name](tmp_path) as world:
         job = replace(world.job("demo", **SMALL), pod_shape=PodShape.AUTO)
         submission.submit(job, world.backend, namespace="default")
-        assert existing_job.same(job, Site.of(world.backend, "default"))
+        assert existing_job.same(job, Site(backend=world.backend, namespace="default"))
 
 
 # ---------------------------------------------------------------- shared
