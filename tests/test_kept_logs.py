@@ -344,6 +344,13 @@ def test_the_end_of_a_log_alone_is_not_complete(archive: Archive) -> None:
     assert not newest(archive).complete
 
 
+def test_a_log_of_which_a_crash_has_left_no_row_is_not_complete(archive: Archive) -> None:
+    follow(archive, [line(1), line(2, "", WORKER)], whole=True, job=OVER, ended=[CHIEF, WORKER])
+    assert newest(archive).complete
+    next(newest(archive).folder.glob(f"{WORKER.pod}-*.log")).write_bytes(b"")
+    assert not newest(archive).complete
+
+
 def test_a_log_that_began_while_it_was_followed_is_whole(archive: Archive) -> None:
     follow(archive, [line(2**62)], job=OVER, ended=[CHIEF])
     assert newest(archive).complete

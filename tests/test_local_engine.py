@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import pytest
 
 from arena_topo.engines import JobStatus, LogOptions, Options, Phase
 from arena_topo.engines.local import engine as local
-from arena_topo.engines.local import processes, scheduler, store
+from arena_topo.engines.local import processes, scheduler, store, supervisor
 from arena_topo.engines.local.engine import LocalBackend, open_backend, search_path
 from arena_topo.errors import AlreadyExists, ArenaError, NotFound, UsageError
 from arena_topo.examples import allreduce
@@ -1244,3 +1246,9 @@ def test_a_wrong_sum_fails_the_example(engine):
     submit(engine, job("demo", "mpirun -np 2 python wrong.py", workers=2))
     assert ended(engine, "demo").exit_code == 1
     assert "wrong sum 14.0, expected 3.0" in log(engine, "demo")
+
+
+def test_a_pause_between_two_tries_may_end_while_its_rest_is_worked_out(mocker):
+    one = mocker.Mock(_deadline=math.inf, _job=mocker.Mock(is_marked=lambda _mark: False))
+    one._signals.wait = lambda seconds: select.select([], [], [], seconds)
+    supervisor.Supervisor._wait(one, -1e-6)

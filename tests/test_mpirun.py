@@ -263,3 +263,13 @@ def test_of_what_open_mpi_says_itself_only_a_harmless_warning_is_left_out(tmp_pa
     done = called(tmp_path, "Open MPI 4", "-np 9 x", does=lines)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.splitlines() == [told[0], told[2]]
+
+
+def test_without_grep_nothing_that_open_mpi_says_is_lost(tmp_path):
+    # As with busybox, whose grep has no --line-buffered.
+    grep = tmp_path / "shims/grep"
+    grep.parent.mkdir()
+    grep.write_text("#!/bin/sh\nexit 2\n")
+    grep.chmod(0o755)
+    done = called(tmp_path, "Open MPI 4", "-np 9 x", does="echo sorry >&$OPAL_OUTPUT_STDERR_FD")
+    assert (done.returncode, done.stderr) == (0, "sorry\n")

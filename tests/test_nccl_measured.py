@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_lines import read_tables
 
-from arena_topo.nccl.measured import TableReader, Unfit, measured
+from arena_topo.nccl.measured import TableReader, Unfit, measured, tables_in
 
 HEADER = """\
 #
@@ -175,3 +176,19 @@ def test_a_number_that_is_none_is_no_traceback(number: str, digits: str) -> None
     odd = re.sub(r"[0-9]+", digits, number)
     assert number in TABLE
     read_tables(TABLE.replace(number, odd).splitlines())
+
+
+def test_rates_in_json_that_were_not_measured_leave_the_other_rows():
+    # src/util.cu of nccl-tests: `nan` is a string, and what is only measured in place null.
+    rows = [
+        {"size": 0, "out_of_place": {"bus_bw": "nan"}, "in_place": {"bus_bw": "nan"}},
+        {"size": 1 << 29, "out_of_place": None, "in_place": {"bus_bw": 470.0}},
+        {"size": 1 << 30, "out_of_place": {"bus_bw": 476.8}, "in_place": {"bus_bw": 476.9}},
+    ]
+    (table,) = tables_in(json.dumps({"args": ["./all_reduce_perf"], "results": rows}))
+    assert [row.rate for row in table.rows] == [None, None, 476.8]
+
+
+def test_a_header_that_is_mixed_up_with_another_line_begins_no_rows():
+    tables = read_tables((TABLE + TABLE.replace("busbw #wrong", "busbw#wrong")).splitlines())
+    assert [len(table.rows) for table in tables] == [2, 0]

@@ -554,8 +554,10 @@ class Archive:
         damaged = False
         for path in sorted(folder.glob("*.log")):
             with self._skipping(path):
-                if (log := _described(path)) is not None:
-                    logs.append(log)
+                log = _described(path)
+                logs += [] if log is None else [log]
+                # Its lines were never written down.
+                damaged = damaged or log is None
             damaged = damaged or path in self._damaged
         lacking = tuple(log.source for log in logs if log.lacks)
         over = about.deleted or about.phase in {"SUCCEEDED", "FAILED"}

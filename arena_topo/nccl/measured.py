@@ -137,7 +137,9 @@ class TableReader:
                 now.ranks.append(TestedRank(rank=int(rank), host=host, pci=pci.lower()))
         elif found := _HEADER.search(line):
             now.headers += 1
-            now.columns = found[1].split()
+            columns = found[1].split()
+            # In a line that is mixed up with another the word may be a part of one.
+            now.columns = columns if "busbw" in columns else []
         elif "# Avg bus bandwidth" in line:
             self._close(speaker, _Open())
 
@@ -181,12 +183,19 @@ class TableReader:
 
 
 class _Reached(msgspec.Struct, frozen=True):
-    bus_bw: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    bus_bw: Annotated[float, msgspec.Meta(ge=0)] | str | None = None
+    """What is no number is the word `nan`."""
 
 
 class _Result(msgspec.Struct, frozen=True):
     size: int
-    out_of_place: _Reached = _Reached()
+    out_of_place: _Reached | None = None
+    """None of what is only measured in place."""
+
+    @property
+    def row(self) -> Row:
+        rate = None if self.out_of_place is None else self.out_of_place.bus_bw
+        return Row(size=self.size, rate=None if isinstance(rate, str) else rate)
 
 
 class _Device(msgspec.Struct, frozen=True):
@@ -229,7 +238,7 @@ def tables_in(text: str) -> list[Table]:
                 TestedRank(rank=one.rank, host=one.hostname, pci=one.device_hex.lower())
                 for one in value.config.devices or value.devices
             ),
-            rows=tuple(Row(size=one.size, rate=one.out_of_place.bus_bw) for one in value.results),
+            rows=tuple(one.row for one in value.results),
         )
     ]
 

@@ -322,7 +322,7 @@ _HARMLESS = "plm:rsh: Warning: setpgid("
 _FILTER = """
 trap '' TERM INT HUP
 exec 3<&0
-grep -a -v -F --line-buffered "$0" <&3 >&2 2>/dev/null &
+{ grep -a -v -F --line-buffered "$0" 2>/dev/null || exec cat; } <&3 >&2 &
 """
 """In the background of a shell that ends: so it is no child of the mpirun that starts it. Whoever
 ends the job ends mpirun, and its last words are wanted."""

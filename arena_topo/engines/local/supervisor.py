@@ -377,7 +377,7 @@ class Supervisor:
 
     def _wait(self, seconds: float) -> None:
         """Sleep until something may have happened, and see what; `_Stopped` or `_OutOfTime`."""
-        self._signals.wait(min(seconds, _TICK))
+        self._signals.wait(max(0.0, min(seconds, _TICK)))
         self._reap()
         if time.monotonic() >= self._deadline:
             raise _OutOfTime
