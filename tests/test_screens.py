@@ -583,6 +583,13 @@ def test_nothing_is_cut_in_a_pipe_however_narrow_the_terminal(cluster):
     assert len(max(arena(cluster, "list", COLUMNS="30").stdout.splitlines(), key=len)) > 100
 
 
+def test_a_picture_is_the_same_where_screens_have_colours(running):
+    show = ["topology", "show", "dgx-1-v100-0", "-o", "svg", "--emulate", "dgx-1-v100:2"]
+    plain = arena(running, *show, "--color=never").stdout
+    assert "EMULATED: these" in plain
+    assert arena(running, *show, "--color=always").stdout == plain
+
+
 def test_colours_are_only_added_never_moved(running):
     for words in (["list"], ["get", "demo"], ["get", "none"]):
         plain = arena(running, *words, "--color=never", FORCE_COLOR="1")

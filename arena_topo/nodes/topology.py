@@ -312,13 +312,13 @@ def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Outp
     elif output_format not in {Output.WIDE, Output.SVG}:
         show(document(fabric.node_value(node, cluster), output_format))
     elif not node.machine.gpus and output_format is Output.WIDE:
-        show(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
+        display(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
     else:
         doubt = node.unavailable or node.shared
         notes = [f"No job can start here now: {doubt}"] if doubt else []
         state = State.of(node)
         if output_format is Output.SVG:
-            notes += [tables.emulated()] if cluster.emulated else []
+            notes += [tables.EMULATED] if cluster.emulated else []
             show(_picture(state, notes))
             return
         below = [f"  {note}\n" for note in notes]
