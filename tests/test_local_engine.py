@@ -28,6 +28,8 @@ from arena_topo.examples import allreduce
 from arena_topo.job import Claim, Duration, EnvVar, MPIImplementation, MPIJob, Quantity
 from arena_topo.manifests import Forecast, render
 from arena_topo.manifests.versions import ApiVersion
+from arena_topo.reasons.case import Code
+from arena_topo.reasons.explanation import explain
 from arena_topo.solver import Policy, Reason, Request, Unplaceable, place
 from arena_topo.topology import NodeName
 
@@ -1252,3 +1254,13 @@ def test_a_pause_between_two_tries_may_end_while_its_rest_is_worked_out(mocker):
     one = mocker.Mock(_deadline=math.inf, _job=mocker.Mock(is_marked=lambda _mark: False))
     one._signals.wait = lambda seconds: select.select([], [], [], seconds)
     supervisor.Supervisor._wait(one, -1e-6)
+
+
+def test_why_asks_the_machines_that_a_job_was_submitted_for(engine):
+    submit(engine, job("all", LONG, workers=16))
+    assert submit(engine, job("whole", LONG, workers=8)).phase is Phase.PENDING
+    # In another shell, without the flag.
+    other = open_backend(Options(emulate="dgx-a100:4"))
+    found = explain(other, "whole", "default", now=time.time())
+    assert found.verdict.code == Code.WAITING_FOR_GPUS
+    assert "dgx-1-v100" in (found.verdict.why or "")

@@ -125,9 +125,9 @@ class _Clusterly(Protocol):
 
 @runtime_checkable
 class _Locally(Protocol):
-    """An engine that stores what its jobs asked of the solver."""
+    """An engine that stores what its jobs asked of the solver, and on which machines."""
 
-    def request(self, name: str, namespace: str) -> Request | None: ...
+    def asked(self, name: str, namespace: str) -> tuple[Request | None, Cluster]: ...
 
 
 def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Explanation:
@@ -364,7 +364,7 @@ def _here(backend: Backend, status: JobStatus) -> _Look:
     at = next((at for at, one in enumerate(line) if one.uid == status.uid), len(line))
     ahead = tuple(map(_waiting, line[:at]))
     look = _Look(turn=Turn(place=at + 1, of=max(len(line), at + 1), ahead=ahead))
-    request, cluster = _request(backend, status), backend.cluster()
+    request, cluster = _request(backend, status)
     try:
         place(request, cluster)
     except Unplaceable as refused:
@@ -379,13 +379,16 @@ def _here(backend: Backend, status: JobStatus) -> _Look:
     return look
 
 
-def _request(backend: Backend, status: JobStatus) -> Request:
+def _request(backend: Backend, status: JobStatus) -> tuple[Request, Cluster]:
     """What a job asked of the solver; as many GPUs as it has, where that is not stored."""
-    asked = None
+    asked, cluster = None, None
     if isinstance(backend, _Locally):
-        asked = backend.request(status.name, status.namespace)
+        asked, cluster = backend.asked(status.name, status.namespace)
+    if cluster is None:
+        cluster = backend.cluster()
     if asked is not None:
-        return asked
+        return asked, cluster
     workers = [one for one in status.instances if one.worker is not None]
     gpus = max((one.gpus for one in workers), default=1)
-    return Request(workers=max(1, len(workers)), gpus=max(1, gpus), mix_models=True)
+    counted = Request(workers=max(1, len(workers)), gpus=max(1, gpus), mix_models=True)
+    return counted, cluster

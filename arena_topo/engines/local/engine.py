@@ -182,8 +182,11 @@ class LocalBackend:
 
     def cluster(self) -> Cluster:
         """This machine, or the emulated ones, with what is free on them now."""
+        return self._cluster(self._emulate())
+
+    def _cluster(self, emulate: str | None) -> Cluster:
         jobs, broken = self._jobs(None)
-        known = scheduler.minus(scheduler.machines(self._emulate()), scheduler.taken(jobs))
+        known = scheduler.minus(scheduler.machines(emulate), scheduler.taken(jobs))
         notes = tuple(f"{one.message}; its GPUs count as free" for one in broken)
         return replace(known, notes=(*known.notes, *notes))
 
@@ -460,9 +463,13 @@ class LocalBackend:
             return _broken(error)
         return self._status(found)
 
-    def request(self, name: str, namespace: str) -> Request | None:
-        """What a job asked of the solver; None where its GPUs are only counted."""
-        return self._store.job(name, namespace).submission.request
+    def asked(self, name: str, namespace: str) -> tuple[Request | None, Cluster]:
+        """What a job asked of the solver, None where its GPUs are only counted, and of whom.
+
+        It waits for the machines that it was submitted for, whatever is emulated by now.
+        """
+        submission = self._store.job(name, namespace).submission
+        return submission.request, self._cluster(submission.emulate)
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""
