@@ -421,7 +421,7 @@ def test_what_is_installed_is_printed_in_the_order_in_which_it_may_go(arena, api
     assert [object_name(one) for one in printed] == [object_name(one) for one in reversed(objects)]
     assert all(set(one) == {"apiVersion", "kind", "metadata"} for one in printed)
     assert all(set(one["metadata"]) <= {"name", "namespace"} for one in printed)
-    assert "1 nodes keep their label" in err
+    assert "1 node keeps its label" in err
     assert "arena-topo nodes default n1" in err
 
 

@@ -205,6 +205,7 @@ def test_an_empty_log_is_told_of_on_a_terminal_and_is_nothing_in_a_pipe(machine)
     assert shown.screen.text == (
         "note: demo has written nothing yet; arena-topo logs -f demo -n default waits for it"
     )
+    assert "36m" in shown.screen.codes, "the note is coloured"
     piped = machine.arena("logs", "demo")
     assert (piped.returncode, piped.stdout, piped.stderr) == (0, "", "")
 

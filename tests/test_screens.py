@@ -591,7 +591,7 @@ def test_a_picture_is_the_same_where_screens_have_colours(running):
 
 
 def test_colours_are_only_added_never_moved(running):
-    for words in (["list"], ["get", "demo"], ["get", "none"]):
+    for words in (["list"], ["get", "demo"], ["top", "job", "demo"], ["get", "none"]):
         plain = arena(running, *words, "--color=never", FORCE_COLOR="1")
         painted = arena(running, *words, "--color=always", NO_COLOR="1")
         assert "\x1b" not in plain.stdout + plain.stderr
@@ -605,6 +605,8 @@ def test_colours_are_only_added_never_moved(running):
     assert arena(running, "why", "demo", "--color=always").stdout.startswith(
         "demo: \x1b[32mRUNNING\x1b[0m\n"
     )
+    pods = arena(running, "top", "job", "demo", "--color=always").stdout.partition("Instances:")[2]
+    assert "\x1b[32mRunning\x1b[0m" in pods
     assert "\x1b[1;33mEMULATED:\x1b[0m" in arena(running, "get", "demo", "--color=always").stdout
     assert "\x1b" not in arena(running, "get", "demo", "-o", "json", "--color=always").stdout
 

@@ -25,6 +25,7 @@ from arena_topo.engines import opening
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
 from arena_topo.job import KeyValue
+from arena_topo.layout import noted
 from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 from arena_topo.names import is_label_value
 
@@ -162,11 +163,10 @@ def _remove(everywhere: Globals, output_format: Output) -> None:
 
     found = removing.removal(opening.administration(engine(everywhere)))
     if found.marked:
-        say(
-            f"note: {len(found.marked)} nodes keep their label and taint for topology jobs:"
-            f" {PROGRAM} nodes default {' '.join(found.marked)}",
-            whole=True,
-        )
+        many = len(found.marked)
+        keep = "1 node keeps its" if many == 1 else f"{many} nodes keep their"
+        back = f"{PROGRAM} nodes default {' '.join(found.marked)}"
+        say(noted(f"{keep} label and taint for topology jobs: {back}"), whole=True)
     if not found.objects:
         say("Nothing of arena-topo is installed.")
     elif output_format is Output.NAME:

@@ -25,7 +25,6 @@ from arena_topo.cli.terminal import wrapped
 from arena_topo.engines import Backend
 from arena_topo.engines.opening import UnknownJob
 from arena_topo.errors import JobDeleted, NotFound
-from arena_topo.escaping import one_line
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
 
@@ -99,7 +98,7 @@ class _Shown:
 
         def note(text: str) -> None:
             if gpus and tell is not None:
-                tell(f"note: {one_line(text)}")
+                tell(layout.noted(text))
 
         try:
             return reasons.look(

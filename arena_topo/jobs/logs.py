@@ -15,7 +15,7 @@ from arena_topo.cli import stopping
 from arena_topo.cli.arguments import Kind, Name, Output, TypeFlag, option, output
 from arena_topo.cli.detaching import advise, detaching
 from arena_topo.cli.opening import alike, engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, say, spread, warn
+from arena_topo.cli.options import PROGRAM, Globals, note, spread, warn
 from arena_topo.cli.outlet import Outlet, free_to_speak
 from arena_topo.cli.terminal import colours, moves
 from arena_topo.engines import Backend, JobStatus
@@ -29,6 +29,7 @@ from arena_topo.joblogs.follow import Asked, NoSuchJob, Waiting
 from arena_topo.joblogs.notices import Note
 from arena_topo.joblogs.view import Raw, Records, Text
 from arena_topo.jobs.staying import WaitLine, lives
+from arena_topo.layout import noted
 
 MANY = "Many pods at once"
 SEARCH = "Searching"
@@ -360,10 +361,10 @@ class _Shown:
             return
         name, namespace = self._name, self._namespace
         if self.known[-1].phase.over:
-            say(f"note: {name} has written nothing")
+            note(f"{name} has written nothing")
         else:
             waits = f"{PROGRAM} logs -f {name} -n {namespace}"
-            advise(f"note: {name} has written nothing yet; {waits} waits for it", waits)
+            advise(noted(f"{name} has written nothing yet; {waits} waits for it"), waits)
 
     def _end(self) -> None:
         self._waits.hide()
@@ -382,7 +383,7 @@ class _Shown:
             if one.warns:
                 warn(one.text)
             else:
-                say(f"note: {one_line(one.text)}")
+                note(one.text)
 
 
 class _Waits(WaitLine):

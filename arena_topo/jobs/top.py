@@ -166,7 +166,7 @@ def job(
             continue
         row = [
             one.name,
-            one_line(one.status),
+            layout.drawn(layout.state(one.status)),
             str(one.gpus),
             one_line(view.place_of(one, one.node_ip)),
         ]
