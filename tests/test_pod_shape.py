@@ -438,7 +438,7 @@ def test_pods_of_fused_workers_get_a_node_each_on_its_network():
     # Pairs of workers would put two pods on a.
     assert of_shape(shape.shaped(replace(six, host_network=False), world)) == (3, 2)
     assert shape.shaped(six, world) == six
-    assert of_shape(shape.shaped(six, world, Site(api=ApiVersion.V1))) == (3, 2)
+    assert of_shape(shape.shaped(six, world, Site(version=ApiVersion.V1))) == (3, 2)
     wide = cluster(*(node(name, V100, 0b11) for name in "abc"))
     assert of_shape(shape.shaped(six, wide)) == (3, 2)
 
@@ -556,7 +556,7 @@ def test_auto_leaves_pods_separate_where_a_queue_or_the_command_counts_on_them(
 
 
 def test_auto_leaves_pods_separate_on_v1alpha1():
-    made = shape.shaped(automatic(), NVLINKED, Site(api=ApiVersion.V1ALPHA1))
+    made = shape.shaped(automatic(), NVLINKED, Site(version=ApiVersion.V1ALPHA1))
     assert of_shape(made) == (4, 1)
 
 
