@@ -49,7 +49,8 @@ def test_applying_the_same_again_changes_nothing_and_kubectl_diff_says_so(cluste
 def test_the_check_of_a_cluster_finds_all_that_was_installed(cluster: Real):
     cluster.machines(1)
     out = cluster.arena("check").out
-    found = {line[:21].strip(): line[21:28].strip() for line in out.splitlines()[1:]}
+    result = out.index("RESULT")
+    found = {line[:result].strip(): line[result:].split()[0] for line in out.splitlines()[1:]}
     for name in ("API server", "mpijobs", "placement policy", "topology"):
         assert found.get(name) == "ok", out
 
