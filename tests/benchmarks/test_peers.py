@@ -16,12 +16,9 @@ import peers
 from cube_mesh import P100, V100, cluster, node
 
 from arena_topo.bandwidth import Wire
-from arena_topo.solver import Request
-from arena_topo.solver.classes import Index
-from arena_topo.solver.gang import best
+from arena_topo.solver import Request, Solver
 from arena_topo.solver.gpu_sets import GPUSets
-from arena_topo.solver.valuing import Seat, worth
-from arena_topo.topology import Cluster, GPUSet, Machine, Tier, count
+from arena_topo.topology import Cluster, GPUSet, Machine, NodeName, Tier, count
 
 HEAD = f"{'':26} {'cases':>6} {'below':>7} {'mean':>6} {'of below':>9} {'worst':>6}"
 
@@ -50,7 +47,7 @@ def test_sets_of_one_machine(machine: Machine):
     every = cases()
     assert len(every) == 769
     ours = [
-        best(Request(workers=1, gpus=k), Index(cluster(node("a", machine, free)))).bandwidth
+        Solver(cluster(node("a", machine, free))).best(Request(workers=1, gpus=k)).bandwidth
         for free, k in every
     ]
     print(f"\n{machine.name}, one worker of k GPUs\n{HEAD}")
@@ -89,7 +86,8 @@ def test_gangs_on_loaded_clusters(used: float):
         gpus = dice.choice((1, 1, 1, 2, 2, 3, 4))
         workers = dice.choice((2, 3, 4, 4, 6, 8, 12))
         request = Request(workers=workers, gpus=gpus, wire=Wire.RDMA)
-        ours = best(request, Index(on))
+        solver = Solver(on)
+        ours = solver.best(request)
         for name, (spread, choose) in peers.GANGS.items():
             loads = spread(on, request.workers, gpus)
             if loads is None:
@@ -97,13 +95,13 @@ def test_gangs_on_loaded_clusters(used: float):
                 continue
             assert ours is not None
             assert sum(load for _, load in loads) == request.workers
-            seats: list[Seat] = []
+            workers_on: list[tuple[NodeName, tuple[int, ...]]] = []
             for one, load in loads:
                 chosen = choose(one.machine, one.free, load * gpus)
                 assert count(chosen) == load * gpus
                 assert not chosen & ~one.free
-                seats += [(one, some) for some in sets.split(chosen, gpus)]
-            reached = worth(seats, gpus, on, joined=True, wire=Wire.RDMA).bandwidth
+                workers_on += [(one.name, some) for some in sets.split(chosen, gpus)]
+            reached = solver.value(request, workers_on).bandwidth
             assert reached is not None
             ratios[name].append(reached.point / ours.bound)
     print(f"\n12 DGX-1 in racks, {used:.0%} of the GPUs in use\n{HEAD} {'no answer':>9}")
