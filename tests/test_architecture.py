@@ -358,7 +358,7 @@ def test_no_path_of_a_developers_machine_is_written_down():
 
 
 def test_what_no_usual_run_runs_can_still_be_loaded():
-    words = ("-q", "--collect-only", "-p", "no:cacheprovider", "-p", "no:xdist")
+    words = ("-q", "--collect-only", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", *words, "tests/benchmarks", "tests/cluster"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
