@@ -460,7 +460,7 @@ _SHAPES = {"mapping": "a mapping", "sequence": "a list", "scalar": "one value"}
 
 
 def _shape(rest: Sequence[str | int]) -> str:
-    """What stands where these keys and places are below."""
+    """The value below these keys and places."""
     if not rest:
         return _SHAPES["scalar"]
     return _SHAPES["sequence" if isinstance(rest[0], int) else "mapping"]

@@ -160,7 +160,7 @@ class Publication:
 
 
 def unheard(_text: str) -> None:
-    """Take what nobody wants to be told."""
+    """Take a message, and drop it."""
 
 
 class Pausing(Protocol):

@@ -21,7 +21,7 @@ class Exists(StrEnum):
 
 
 def _unheard(_text: str) -> None:
-    """Take what nobody wants to be told."""
+    """Take a message, and drop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ def placed(
 ) -> Placement:
     """The placement of the workers of a gang, with what it is worth.
 
-    Without `blind` nobody asks what the slowest GPUs are worth that the kubelet may pick.
+    Without `blind` the slowest GPUs that the kubelet may pick are not valued.
     """
     gpus, joined, wire = request.gpus, request.joined, request.wire
     pods: dict[NodeName, tuple[Node, list[tuple[int, ...]]]] = {}

@@ -91,7 +91,7 @@ class _Entry(NamedTuple):
         return UsageError(f"{self.path}: {self.kind}s[{self.name}].{self.kind}.{key} {problem}")
 
     def of(self, key: str) -> Any:
-        """What stands there; None where it is absent or empty."""
+        """The value there; None where it is absent or empty."""
         return self.value.get(key) or None
 
     def file(self, key: str) -> str | None:

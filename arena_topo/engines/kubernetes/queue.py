@@ -59,7 +59,7 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 errors.NewGenericServerResponse for 422)."""
 
 _LIFE = 60.0
-"""Seconds after which a Lease that nobody renewed says that nobody is at work."""
+"""Seconds without a renewal after which a Lease has expired."""
 
 
 class Queue(Writer):
