@@ -35,7 +35,6 @@ from arena_topo.engines import (
     waiting,
 )
 from arena_topo.engines.lines import LogOptions
-from arena_topo.engines.opening import known
 from arena_topo.engines.waiting import Ending, Goal
 from arena_topo.errors import ArenaError, JobFailed, NotFound, UsageError
 from arena_topo.gang import Exists, Watcher, comparison, submission
@@ -239,7 +238,7 @@ class Client:
     def delete(self, name: str, *, ignore_not_found: bool = False) -> None:
         """Delete a job and all that belongs to it; NotFound if there is none, unless ignored."""
         try:
-            with self._known(name) as (backend, where):
+            with self._in_namespace() as (backend, where):
                 backend.delete(name, where)
         except NotFound:
             if not ignore_not_found:
@@ -250,7 +249,7 @@ class Client:
 
         NotPossible for one that is over, or that somebody else suspends; NotFound if there is none.
         """
-        with self._known(name) as (backend, where):
+        with self._in_namespace() as (backend, where):
             submission.suspend(backend, name, where)
 
     def resume(self, name: str, *, wait: bool = False) -> JobStatus:
@@ -260,14 +259,14 @@ class Client:
         wait, Unplaceable if it can never fit, NotPossible for one that is over, NotFound if there
         is none.
         """
-        with self._known(name) as (backend, where):
+        with self._in_namespace() as (backend, where):
             if not submission.runs(backend, name, where):
                 self._started(submission.resume, backend, name, where, stay=wait)
             return backend.job(name, where)
 
     def replan(self, name: str, *, wait: bool = False) -> JobStatus:
         """Stop a running job and start it again on the best GPUs there are now; as `resume`."""
-        with self._known(name) as (backend, where):
+        with self._in_namespace() as (backend, where):
             self._started(submission.replan, backend, name, where, stay=wait)
             return backend.job(name, where)
 
@@ -362,7 +361,7 @@ class Client:
 
         UsageError on the local engine, NotFound if there is no such job.
         """
-        with self._known(name) as (backend, where):
+        with self._in_namespace() as (backend, where):
             opening.administration(backend)
             return inspection.inspect(backend, name, where)
 
@@ -387,12 +386,10 @@ class Client:
                 yield backend
 
     @contextmanager
-    def _known(self, name: str) -> Iterator[tuple[Backend, str]]:
-        """The engine and the namespace of a job; NotFound in arena's words if it is not there."""
+    def _in_namespace(self) -> Iterator[tuple[Backend, str]]:
+        """The engine, opened for one call, and the namespace of its jobs."""
         with self._opened() as backend:
-            where = backend.default_namespace()
-            with known(name, where):
-                yield backend, where
+            yield backend, backend.default_namespace()
 
     def _started(
         self,

@@ -9,7 +9,9 @@
     ├─ NotPossible              1  the job is in no state for what was asked of it
     ├─ NotNow                   3  a gang that was asked to start has to wait
     ├─ NotFound                 1  the job or pod named does not exist
+    │  └─ JobNotFound           1  no job has this name
     ├─ AlreadyExists            1  the name is taken
+    │  └─ JobExists             1  a job has this name already
     ├─ JobDeleted               1  the job was deleted while something was done with it
     ├─ JobFailed                *  the job ended badly; carries the launcher's own exit code
     ├─ ClusterError             1  the API server said no, or did not answer
@@ -36,6 +38,8 @@ class ArenaError(Exception):
     """
 
     exit_code = 1
+    arena = ""
+    """Arena's own text for it, where arena's SDK searches the output for that text."""
 
     def __init__(self, message: str, *, why: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -112,8 +116,39 @@ class NotFound(ArenaError):
     """The job or pod named does not exist."""
 
 
+class JobNotFound(NotFound):
+    """No job has this name in the namespace."""
+
+    def __init__(self, name: str, namespace: str, *, hint: str | None = None) -> None:
+        if namespace.isdecimal() and not hint:
+            hint = f"-n is the namespace; --tail {namespace} shows the last {namespace} lines"
+        super().__init__(
+            f"no job {name} in namespace {namespace}",
+            hint=hint or "arena-topo list shows the jobs, with -A those of all namespaces",
+        )
+        self.name = name
+        # Arena's Python SDK compares all of it, with the name of its own program.
+        self.arena = (
+            f"Not found training job {name} in namespace {namespace},"
+            "please use 'arena submit' to create it."
+        )
+
+
 class AlreadyExists(ArenaError):
     """The name is taken."""
+
+
+class JobExists(AlreadyExists):
+    """A job has this name already; `why` says how the two differ, if that was compared."""
+
+    def __init__(self, name: str, *, why: str | None = None) -> None:
+        super().__init__(
+            f"job {name} already exists",
+            why=why,
+            hint=f"arena-topo delete {name}; or --exists replace, which deletes and submits again",
+        )
+        self.name = name
+        self.arena = f"the job {name} is already exist, please delete it first."
 
 
 class JobDeleted(ArenaError):

@@ -265,6 +265,8 @@ def complaint(error: ArenaError, width: int | None = None) -> str:
         lines.append(fold(f"  why:  {_sentence(error.why)}", width, indent=" " * 8))
     if error.hint:
         lines.append(f"  try:  {_sentence(error.hint)}")
+    if error.arena:
+        lines.append(f"  arena: {error.arena}")
     return "\n".join(lines)
 
 

@@ -44,7 +44,9 @@ from arena_topo.errors import ClusterError as ClusterError
 from arena_topo.errors import InvalidJob as InvalidJob
 from arena_topo.errors import InvalidValue as InvalidValue
 from arena_topo.errors import JobDeleted as JobDeleted
+from arena_topo.errors import JobExists as JobExists
 from arena_topo.errors import JobFailed as JobFailed
+from arena_topo.errors import JobNotFound as JobNotFound
 from arena_topo.errors import NotFound as NotFound
 from arena_topo.errors import NotNow as NotNow
 from arena_topo.errors import NotPossible as NotPossible

@@ -15,8 +15,6 @@ from worlds import living_world, local_world
 import arena_topo
 from arena_topo import Client, MPIJob, Options, errors
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
-from arena_topo.engines.opening import UnknownJob
-from arena_topo.joblogs.follow import NoSuchJob
 from arena_topo.solver import Request, place
 
 HERE = Options(backend="local", emulate="dgx-1-v100:2")
@@ -33,6 +31,16 @@ def unplaceable() -> arena_topo.Unplaceable:
     return refused.value
 
 
+NOT_BY_MESSAGE = {
+    errors.UnreadableTopology,
+    errors.JobFailed,
+    errors.JobNotFound,
+    errors.JobExists,
+    arena_topo.Unplaceable,
+}
+"""Errors that say what they are about in words of their own."""
+
+
 def examples() -> dict[type, errors.ArenaError]:
     """One of every kind that is exported, and of those that only inherit from one."""
     made = {
@@ -40,14 +48,14 @@ def examples() -> dict[type, errors.ArenaError]:
         for name in dir(arena_topo)
         if isinstance(kind := getattr(arena_topo, name), type)
         and issubclass(kind, errors.ArenaError)
-        and kind not in {errors.UnreadableTopology, errors.JobFailed, arena_topo.Unplaceable}
+        and kind not in NOT_BY_MESSAGE
     }
     made[errors.UnreadableTopology] = errors.UnreadableTopology("what", where="a:1", hint="hint")
     made[errors.JobFailed] = errors.JobFailed("what", exit_code=7, hint="hint")
     made[errors.ClusterError] = errors.ClusterError("what", status=503, why="why")
     made[arena_topo.Unplaceable] = unplaceable()
-    made[UnknownJob] = UnknownJob("demo", "team", near="did you mean dema?")
-    made[NoSuchJob] = NoSuchJob("what", why="why")
+    made[errors.JobNotFound] = errors.JobNotFound("demo", "team", hint="did you mean dema?")
+    made[errors.JobExists] = errors.JobExists("demo", why="why")
     return made
 
 
@@ -77,7 +85,7 @@ def test_an_error_passes_out_of_a_pool_of_processes(tmp_path):
     with (
         local_world(tmp_path),
         ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool,
-        pytest.raises(arena_topo.NotFound, match="Not found training job nope"),
+        pytest.raises(arena_topo.NotFound, match="no job nope in namespace"),
     ):
         pool.submit(missing, 0).result(60)
 

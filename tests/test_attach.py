@@ -310,9 +310,10 @@ def test_a_job_that_is_not_there_is_answered_as_get_does(place: Place, capsys: A
     code, err = place.answer(capsys, "dmo", "true")
     assert code == 1
     assert err == (
-        "error: Not found training job dmo in namespace default,"
-        "please use 'arena submit' to create it.\n"
+        "error: no job dmo in namespace default\n"
         "  try:  did you mean demo?\n"
+        "  arena: Not found training job dmo in namespace default,"
+        "please use 'arena submit' to create it.\n"
     )
     code, err = place.answer(capsys, "demo", "-T", "tf", "true")
     assert code == 1

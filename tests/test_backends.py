@@ -15,7 +15,7 @@ from worlds import WORLDS, World
 from arena_topo import solver
 from arena_topo.engines import Backend, Phase
 from arena_topo.engines.lines import LogOptions
-from arena_topo.errors import AlreadyExists, NotFound
+from arena_topo.errors import JobExists, JobNotFound, NotFound
 from arena_topo.manifests import Plan
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Request
@@ -81,9 +81,7 @@ def test_checking_a_plan_creates_nothing_and_knows_taken_names(world: World, bac
     with pytest.raises(NotFound):
         backend.job("demo", "default")
     backend.apply(plan)
-    with pytest.raises(
-        AlreadyExists, match="the job demo is already exist, please delete it first"
-    ):
+    with pytest.raises(JobExists, match="job demo already exists"):
         backend.validate(plan)
 
 
@@ -101,11 +99,10 @@ def test_a_job_that_was_applied_is_there(world: World, backend: Backend):
 def test_a_name_that_is_taken_is_refused_and_the_job_stays(world: World, backend: Backend):
     plan = submitted(world)
     uid = backend.job("demo", "default").uid
-    with pytest.raises(AlreadyExists) as caught:
+    with pytest.raises(JobExists) as caught:
         backend.apply(plan)
-    assert caught.value.message == (
-        "the job demo is already exist, please delete it first. use 'arena-topo delete demo'"
-    )
+    assert caught.value.message == "job demo already exists"
+    assert caught.value.arena == "the job demo is already exist, please delete it first."
     assert backend.job("demo", "default").uid == uid
 
 
@@ -146,15 +143,17 @@ def test_a_job_that_ends_badly_fails_with_its_code_and_a_reason(world: World, ba
     assert status.finished is not None
 
 
-def test_a_job_that_does_not_exist_is_said_in_arenas_words(backend: Backend):
-    with pytest.raises(NotFound) as caught:
-        backend.job("nope", "default")
-    assert caught.value.message == (
-        "Not found training job nope in namespace default,please use 'arena submit' to create it."
-    )
-    with pytest.raises(NotFound) as caught:
-        backend.delete("nope", "default")
-    assert caught.value.message == "Not found training job nope in namespace default"
+def test_a_job_that_does_not_exist_is_an_error_that_has_arenas_text_beside_its_own(
+    backend: Backend,
+):
+    for verb in (backend.job, backend.delete):
+        with pytest.raises(JobNotFound) as caught:
+            verb("nope", "default")
+        assert caught.value.message == "no job nope in namespace default"
+        assert caught.value.arena == (
+            "Not found training job nope in namespace default,"
+            "please use 'arena submit' to create it."
+        )
 
 
 def test_delete_takes_everything_and_frees_the_name(world: World, backend: Backend):

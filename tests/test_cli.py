@@ -15,7 +15,7 @@ import pytest
 
 from arena_topo import cli
 from arena_topo.engines import Event, Instance, JobStatus, Phase, opening, waiting
-from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound
+from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, JobNotFound
 from arena_topo.manifests import Mechanisms
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, NodeName, gpu_set, presets
@@ -115,7 +115,7 @@ class FakeBackend:
         if self.refusal is not None:
             raise self.refusal
         if (name, namespace) not in self.known:
-            raise NotFound("no such job")
+            raise JobNotFound(name, namespace)
         status = self.known[name, namespace]
         changes = self.ends.get(name)
         if changes:
@@ -128,7 +128,7 @@ class FakeBackend:
     def delete(self, name, namespace, *, uid=None):
         del uid
         if self.known.pop((name, namespace), None) is None:
-            raise NotFound("no such job")
+            raise JobNotFound(name, namespace)
 
     def administrators(self, namespace):
         del namespace
@@ -442,9 +442,10 @@ def test_a_missing_job_gets_the_text_that_arenas_sdk_looks_for(kind, arena):
     code, out, err = arena("get", "ghost", "-n", "ns1", *kind)
     assert (code, out) == (1, "")
     assert err == (
-        "error: Not found training job ghost in namespace ns1,"
+        "error: no job ghost in namespace ns1\n"
+        "  try:  arena-topo list shows the jobs, with -A those of all namespaces\n"
+        "  arena: Not found training job ghost in namespace ns1,"
         "please use 'arena submit' to create it.\n"
-        "  try:  arena-topo list shows the jobs that are there, with -A in all namespaces\n"
     )
 
 
@@ -498,9 +499,10 @@ def test_the_log_of_a_missing_job_is_an_error_at_once(arena):
     code, out, err = arena("logs", "-f", "ghost")
     assert (code, out) == (1, "")
     assert err == (
-        "error: Not found training job ghost in namespace default,"
+        "error: no job ghost in namespace default\n"
+        "  try:  arena-topo list shows the jobs, with -A those of all namespaces\n"
+        "  arena: Not found training job ghost in namespace default,"
         "please use 'arena submit' to create it.\n"
-        "  try:  arena-topo list shows the jobs that are there, with -A in all namespaces\n"
     )
 
 
@@ -522,9 +524,10 @@ def test_deleting_goes_on_after_a_job_that_is_not_there(arena, world):
     code, out, err = arena("delete", "ghost", "demo")
     assert (code, out) == (1, "")
     assert err == (
-        "error: Not found training job ghost in namespace default,"
+        "error: no job ghost in namespace default\n"
+        "  try:  arena-topo list shows the jobs, with -A those of all namespaces\n"
+        "  arena: Not found training job ghost in namespace default,"
         "please use 'arena submit' to create it.\n"
-        "  try:  arena-topo list shows the jobs that are there, with -A in all namespaces\n"
         "The training job demo has been deleted successfully\n"
     )
     assert not world.known
@@ -723,7 +726,7 @@ def test_an_ordinary_job_that_can_never_run_is_no_plan(arena, world):
 @pytest.mark.usefixtures("world")
 def test_a_job_that_is_deleted_while_waited_for_is_said_to_be(arena, monkeypatch):
     def vanished(*_names, **_more):
-        raise NotFound("Not found training job demo")
+        raise JobNotFound("demo", "default")
 
     monkeypatch.setattr(waiting, "wait", vanished)
     code, _out, err = arena("submit", "mpi", *GANG, "--wait", "c")
@@ -776,4 +779,8 @@ def test_kubectl_finds_the_program_as_a_plugin():
 def test_a_number_of_lines_that_is_read_as_a_namespace_is_told(run):
     code, _, err = run("logs", "sl", "-n", "10", "--backend=local")
     assert code == 1
-    assert err.endswith("  try:  -n is the namespace; the last 10 lines are those of --tail 10\n")
+    assert err.endswith(
+        "  try:  -n is the namespace; --tail 10 shows the last 10 lines\n"
+        "  arena: Not found training job sl in namespace 10,"
+        "please use 'arena submit' to create it.\n"
+    )

@@ -428,7 +428,7 @@ def test_leftovers_of_a_job_just_deleted_are_cleared_away(api: FakeApi, backend:
 def test_somebody_elses_object_is_never_deleted(api: FakeApi, backend: KubernetesBackend):
     theirs = api.add({"kind": "Service", "metadata": {"name": "demo-tensorboard"}})
     uid = theirs["metadata"]["uid"]
-    with pytest.raises(AlreadyExists, match="service demo-tensorboard is already exist"):
+    with pytest.raises(AlreadyExists, match="the service demo-tensorboard already exists"):
         backend.apply(plan(tensorboard=True))
     kept = api.find("Service", "demo-tensorboard")
     assert kept is not None

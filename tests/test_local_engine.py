@@ -1026,9 +1026,7 @@ def test_a_name_can_be_used_once(engine):
     submit(engine, job("demo", LONG))
     with pytest.raises(AlreadyExists) as refused:
         submit(engine, job("demo", LONG))
-    assert str(refused.value) == (
-        "the job demo is already exist, please delete it first. use 'arena-topo delete demo'"
-    )
+    assert str(refused.value) == "job demo already exists"
 
 
 def test_no_name_leads_out_of_the_state_folder(engine):

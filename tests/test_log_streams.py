@@ -29,7 +29,7 @@ from arena_topo.engines.kubernetes import following as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.kubernetes.streaming import PIECE, Lines, Place, Stream, pieces
 from arena_topo.engines.lines import LONGEST, Line, LogOptions, Notice, Source, Turn, moment
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, JobNotFound, NotFound
 from arena_topo.job import MPIJob
 
 TLS = Path(__file__).parent / "tls"
@@ -354,7 +354,7 @@ def test_a_job_that_is_not_there_is_not_found(backend: KubernetesBackend, operat
     backend.delete("demo", "default")
     with (
         backend.follow(job, FOLLOW) as following,
-        pytest.raises(NotFound, match="Not found training job demo"),
+        pytest.raises(JobNotFound, match="no job demo in namespace"),
     ):
         Reader(following).until_done()
 

@@ -441,8 +441,9 @@ def test_a_job_that_nobody_knows_is_an_error_at_once(place):
         code, out, err = place.logs("dem", *flags)
         assert (code, out) == (1, "")
         assert err.endswith(
-            "error: Not found training job dem in namespace default,"
-            "please use 'arena submit' to create it.\n  try:  did you mean demo?\n"
+            "error: no job dem in namespace default\n  try:  did you mean demo?\n"
+            "  arena: Not found training job dem in namespace default,"
+            "please use 'arena submit' to create it.\n"
         )
     code, _, err = place.logs("dem", "--kept")
     assert code == 1

@@ -66,7 +66,7 @@ def test_errors_are_told_at_every_level(run: Run):
     for argv in (("-q",), ("--loglevel=error",), ("-q", "--loglevel=error")):
         code, _, err = run("get", "nobody", *HERE, *argv)
         assert code == 1
-        assert err.startswith("error: Not found training job nobody"), argv
+        assert err.startswith("error: no job nobody in namespace"), argv
 
 
 def test_a_warning_about_the_line_waits_for_the_level_that_the_line_asks_for(run: Run):

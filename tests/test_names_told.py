@@ -39,7 +39,7 @@ def test_nothing_is_named_that_nothing_was_done_to(arena: prompt.Prompt, briefly
     for line in (("wait",), ("suspend",), ("resume",), ("delete",), ("get",)):
         code, out, err = arena(*line, "nobody", *briefly)
         assert (code, out) == (1, ""), line
-        assert err.startswith("error: Not found training job nobody"), line
+        assert err.startswith("error: no job nobody in namespace"), line
     assert arena("delete", "nobody", "--ignore-not-found", *briefly) == (0, "", "")
 
 

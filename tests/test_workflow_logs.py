@@ -16,7 +16,7 @@ from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.engines.archive import Archive
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.engines.waiting import Start
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.gang import submission
 from arena_topo.joblogs import follow
 from arena_topo.joblogs.follow import (
@@ -116,7 +116,7 @@ def test_a_log_is_followed_from_the_first_line_to_the_end_of_the_job(world: Worl
 
 def test_the_log_of_a_job_that_does_not_exist_fails_at_once(world: World):
     for asked in (Asked(), Asked(options=FOLLOW), Asked(everyone=True, options=FOLLOW)):
-        with pytest.raises(follow.NoSuchJob, match="Not found training job"):
+        with pytest.raises(JobNotFound, match="no job demo in namespace"):
             Showing(world, asked).rest()
 
 

@@ -11,7 +11,7 @@ from arena_topo.cli import remembering, stopping
 from arena_topo.cli.options import PROGRAM, Globals, note, say
 from arena_topo.cli.settings import LINE, in_force
 from arena_topo.engines import Backend, opening
-from arena_topo.errors import ArenaError, NotFound, UsageError, near
+from arena_topo.errors import ArenaError, JobNotFound, UsageError, near
 
 if TYPE_CHECKING:
     from arena_topo.topology import Cluster, Machine, Node
@@ -22,10 +22,10 @@ _GLANCE = 3.0
 """Seconds that looking for jobs of similar names, or for a node named like a preset, may take."""
 
 
-def missing(name: str, namespace: str, backend: Backend | None = None) -> NotFound:
+def missing(name: str, namespace: str, backend: Backend | None = None) -> JobNotFound:
     """The error of a job that is not there; with its engine, it suggests one that is."""
     hint = None if backend is None else alike(name, namespace, backend)
-    return opening.UnknownJob(name, namespace, near=hint)
+    return JobNotFound(name, namespace, hint=hint)
 
 
 def alike(name: str, namespace: str, backend: Backend) -> str | None:

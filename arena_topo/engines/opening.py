@@ -1,4 +1,4 @@
-"""What a request is about: the engine, or the cluster of a dump; the error of a missing job."""
+"""What a request is about: the engine, or the cluster of a dump."""
 
 from __future__ import annotations
 
@@ -8,39 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arena_topo.engines import Backend, Options, unheard
-from arena_topo.errors import AccessDenied, NotFound, UsageError
+from arena_topo.errors import AccessDenied, UsageError
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.admin import Administration
     from arena_topo.job import MPIJob
     from arena_topo.topology import Cluster
     from arena_topo.topology.fabric import FabricFile
-
-
-class UnknownJob(NotFound):
-    """The job that is asked about is not there; `near` is a hint at the one that may be meant."""
-
-    def __init__(self, name: str, namespace: str, *, near: str | None = None) -> None:
-        if namespace.isdecimal() and not near:
-            near = (
-                f"-n is the namespace; the last {namespace} lines are those of --tail {namespace}"
-            )
-        # Arena's Python SDK looks for the whole of this text, down to the name of the program.
-        super().__init__(
-            f"Not found training job {name} in namespace {namespace},"
-            "please use 'arena submit' to create it.",
-            hint=near or "arena-topo list shows the jobs that are there, with -A in all namespaces",
-        )
-        self.name = name
-
-
-@contextmanager
-def known(name: str, namespace: str) -> Iterator[None]:
-    """Say of a job that is not there that it is not, whatever the engine says: UnknownJob."""
-    try:
-        yield
-    except NotFound:
-        raise UnknownJob(name, namespace) from None
 
 
 def engine(

@@ -11,8 +11,15 @@ from enum import StrEnum
 
 from arena_topo.engines import Backend, JobStatus, Phase
 from arena_topo.engines.looking import looks
-from arena_topo.engines.opening import UnknownJob
-from arena_topo.errors import AccessDenied, ArenaError, JobDeleted, JobFailed, NotFound, TimedOut
+from arena_topo.errors import (
+    AccessDenied,
+    ArenaError,
+    JobDeleted,
+    JobFailed,
+    JobNotFound,
+    NotFound,
+    TimedOut,
+)
 from arena_topo.manifests.cause import CauseCode
 
 _FEW = 3
@@ -207,7 +214,7 @@ def wait(
     names, goal = [name], Goal.FINISHED
     (end,) = wait_all(backend, names, namespace, goal=goal, timeout=timeout, hears=hears)
     if end.status is None:
-        raise UnknownJob(name, namespace)
+        raise JobNotFound(name, namespace)
     return end.status
 
 
@@ -224,7 +231,7 @@ def wait_all(
     """Wait until jobs of a namespace have reached a goal, or one has lost it; how each ended.
 
     Those are OPEN that were still on their way when another lost the goal for them all, or when
-    somebody said `stop`; there is one look at least. A name given twice counts once. UnknownJob if
+    somebody said `stop`; there is one look at least. A name given twice counts once. JobNotFound if
     one is not there to begin with, unless it is to be deleted. TimedOut after `timeout` seconds
     names those that are left, where they stand, and what to do about them. A server that does not
     answer for a while does not end the waiting.
@@ -317,7 +324,7 @@ class _Watch:
     def _see(self, name: str, found: JobStatus | None) -> None:
         before = self.known.get(name)
         if before is None and found is None and self.goal is not Goal.DELETED:
-            raise UnknownJob(name, self.namespace)
+            raise JobNotFound(name, self.namespace)
         if before is not None and found is not None and before.uid != found.uid:
             # Another job has the name by now; the one that was waited for is gone.
             found = None

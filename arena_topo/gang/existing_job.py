@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from arena_topo.engines.kubernetes.queued import moment, queued
-from arena_topo.errors import AccessDenied, AlreadyExists, ClusterError, NotFound, TimedOut
+from arena_topo.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ClusterError,
+    JobExists,
+    NotFound,
+    TimedOut,
+)
 from arena_topo.gang import Watcher, shape
 from arena_topo.gang.planning import UNDECIDED, built, to_create
 from arena_topo.gang.request import Site
@@ -67,7 +74,7 @@ def same(job: MPIJob, site: Site) -> Same | None:
             stored = site.engine.stored(plan)
         why = _unknown(plan, mpijob, stored)
         if why is None and (different := list(_differences(plan, stored))):
-            raise _taken(job, f"it is another request: {'; '.join(different)}")
+            raise JobExists(job.name, why=f"it is another request: {'; '.join(different)}")
         starts, touched = _on_its_way(mpijob)
         queue = site.engine.queue
         # The local engine makes jobs whole or not at all.
@@ -76,18 +83,8 @@ def same(job: MPIJob, site: Site) -> Same | None:
             break
         time.sleep(_LOOK)
     if why is not None:
-        raise _taken(job, why)
+        raise JobExists(job.name, why=why)
     return Same(plan=plan, objects=tuple(one for one in stored if one is not None), left=starts)
-
-
-def _taken(job: MPIJob, why: str) -> AlreadyExists:
-    # Arena's words, by which its SDK knows that the name is taken.
-    return AlreadyExists(
-        f"the job {job.name} is already exist, please delete it first."
-        f" use 'arena-topo delete {job.name}'",
-        why=why,
-        hint="--exists replace deletes it and submits this one in its place",
-    )
 
 
 def _on_its_way(mpijob: Manifest) -> tuple[bool, float]:

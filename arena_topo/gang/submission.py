@@ -25,6 +25,7 @@ from arena_topo.errors import (
     ClusterError,
     InvalidJob,
     JobDeleted,
+    JobNotFound,
     NotFound,
     NotNow,
     NotPossible,
@@ -519,7 +520,7 @@ def _is_bound(pod: Manifest) -> bool:
 def _read(queue: Queue, name: str, namespace: str) -> Manifest:
     found = queue.get(namespace, name)
     if found is None:
-        raise NotFound(f"Not found training job {name} in namespace {namespace}")
+        raise JobNotFound(name, namespace)
     return found
 
 

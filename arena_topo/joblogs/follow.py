@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Self
 from arena_topo.engines import Backend, Instance, JobStatus, Phase
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted
 from arena_topo.engines.looking import looks
-from arena_topo.engines.opening import UnknownJob
 from arena_topo.engines.tagging import tagging
 from arena_topo.engines.waiting import Start, command, start_of
 from arena_topo.errors import ArenaError, ClusterError, JobDeleted, JobFailed, NotFound, UsageError
@@ -112,10 +111,6 @@ def failed(job: JobStatus) -> JobFailed | None:
         return None
     hint = command("why", job.name, namespace=job.namespace)
     return notices.job_failed(job.name, job.exit_code, notices.how_failed(job), hint=hint)
-
-
-class NoSuchJob(NotFound):
-    """The job whose log is wanted is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,22 +492,13 @@ def copied(
 ) -> Iterator[bytes]:
     """The log of one pod as it is now, byte for byte, for what is asked so (`Asked.plain`).
 
-    NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what else
+    JobNotFound, or NotFound where there is no such pod, or nothing to read of it (yet): what else
     there may be has `Shown`.
     """
-    job = _with_stopped(existing(backend, name, namespace))
+    job = _with_stopped(backend.job(name, namespace))
     seen(job)
     pod = pod_selection.readable(job, backend, asked.instance)
     yield from backend.log(job, pod.name, asked.options)
-
-
-def existing(backend: Backend, name: str, namespace: str) -> JobStatus:
-    """The job as it is now; NoSuchJob, in arena's words, if there is none."""
-    try:
-        return backend.job(name, namespace)
-    except NotFound:
-        unknown = UnknownJob(name, namespace)
-        raise NoSuchJob(unknown.message, hint=unknown.hint) from None
 
 
 def _with_stopped(job: JobStatus) -> JobStatus:
@@ -526,7 +512,7 @@ class Shown:
     `tell` hears what is to be known beside the lines, after the lines before it; `seen` of each
     look at the job; `waits` why there is nothing to read now, and None as soon as there is. All are
     called from the loop over this. With `options.follow` it ends with the job, or with the pod that
-    is named. NoSuchJob at once; NotFound for a pod that is not the job's, and where there is
+    is named. JobNotFound at once; NotFound for a pod that is not the job's, and where there is
     nothing to read; JobDeleted if the job is deleted meanwhile. `archive` is the user's if none is
     given.
 
@@ -574,7 +560,7 @@ class Shown:
         try:
             if self._asked.kept:
                 raise self._unkept()
-            job = existing(self._backend, self._name, self._namespace)
+            job = self._backend.job(self._name, self._namespace)
             self._see(job)
             uid = job.uid
             later = self._asked.options.follow and not job.phase.over

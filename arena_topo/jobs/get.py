@@ -23,8 +23,7 @@ from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import wrapped
 from arena_topo.engines import Backend
-from arena_topo.engines.opening import UnknownJob
-from arena_topo.errors import JobDeleted, NotFound
+from arena_topo.errors import JobDeleted, JobNotFound, NotFound
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
 
@@ -112,7 +111,7 @@ class _Shown:
                 explain=self.wanted.explain,
                 tell=note,
             )
-        except UnknownJob:
+        except JobNotFound:
             raise missing(self.name, self.namespace, self.backend) from None
 
     def screen(self, seen: SeenJob, now: float, width: int | None) -> str:

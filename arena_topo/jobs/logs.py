@@ -21,11 +21,11 @@ from arena_topo.cli.terminal import colours, moves
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.waiting import command, starting
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import flag
 from arena_topo.joblogs import follow, ranks
-from arena_topo.joblogs.follow import Asked, NoSuchJob, Waiting
+from arena_topo.joblogs.follow import Asked, Waiting
 from arena_topo.joblogs.notices import Note
 from arena_topo.joblogs.view import Raw, Records, Text
 from arena_topo.jobs.staying import WaitLine, lives
@@ -256,7 +256,7 @@ def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
             shown.interrupted()
             raise
         except NotFound as error:
-            if isinstance(error, NoSuchJob) or (not shown.known and error.hint is None):
+            if isinstance(error, JobNotFound) or (not shown.known and error.hint is None):
                 error.hint = alike(name, namespace, backend) or error.hint
             raise
     if failure is not None:

@@ -10,8 +10,8 @@ from arena_topo.cli.detaching import advise, coming_back
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, warn
 from arena_topo.engines import JobStatus, waiting
-from arena_topo.engines.opening import UnknownJob
 from arena_topo.engines.waiting import Ending, Goal, Standing, Start
+from arena_topo.errors import JobNotFound
 from arena_topo.escaping import one_line
 from arena_topo.flag import Flag
 from arena_topo.jobs import view
@@ -63,7 +63,7 @@ def wait(
                     blind=watched.blind,
                 ),
             )
-        except UnknownJob as error:
+        except JobNotFound as error:
             raise missing(error.name, namespace, backend) from None
     failed = [wrong for one in ends if (wrong := waiting.failure(one, goal)) is not None]
     for wrong in failed[1:]:

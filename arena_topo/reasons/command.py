@@ -8,7 +8,7 @@ from arena_topo.cli.arguments import Name, Output, OutputFlag, document
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, display, show, spread
 from arena_topo.cli.terminal import wrapped
-from arena_topo.engines.opening import UnknownJob
+from arena_topo.errors import JobNotFound
 from arena_topo.reasons import view
 
 
@@ -29,7 +29,7 @@ def why(
     namespace = namespace_of(everywhere, backend)
     try:
         found = view.explained(backend, name, namespace)
-    except UnknownJob:
+    except JobNotFound:
         raise missing(name, namespace, backend) from None
     if output_format is Output.WIDE:
         display(view.text(found, width=wrapped(sys.stdout)))

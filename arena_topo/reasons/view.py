@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.engines import Backend, Event, JobStatus, unheard
-from arena_topo.engines.opening import known, privileged
+from arena_topo.engines.opening import privileged
 from arena_topo.errors import AccessDenied
 from arena_topo.escaping import one_line
 from arena_topo.layout import align, duration, fold, state, table
@@ -62,14 +62,14 @@ def look(
 ) -> SeenJob:
     """Look at a job, and at what else of it is asked for.
 
-    `tell` hears why nothing is known of what its GPUs do. UnknownJob if it is not there;
+    `tell` hears why nothing is known of what its GPUs do. JobNotFound if it is not there;
     AccessDenied has arena's words.
     """
     may = f"get the training job in namespace {namespace}"
     with privileged(may):
         found = explained(backend, name, namespace) if explain else None
     try:
-        with privileged(may), known(name, namespace):
+        with privileged(may):
             status = backend.job(name, namespace)
     except AccessDenied:
         # The pods may not be listed: what can be said without them was asked for.
@@ -86,11 +86,10 @@ def look(
 
 
 def explained(backend: Backend, name: str, namespace: str) -> Explanation:
-    """Why a job is where it is; UnknownJob if it is not there."""
+    """Why a job is where it is; JobNotFound if it is not there."""
     from arena_topo.reasons import explanation  # noqa: PLC0415 - reads the solver
 
-    with known(name, namespace):
-        return explanation.explain(backend, name, namespace, now=time.time())
+    return explanation.explain(backend, name, namespace, now=time.time())
 
 
 def _differences(backend: Backend, status: JobStatus) -> Sequence[Difference]:

@@ -32,11 +32,7 @@ from arena_topo.engines.kubernetes.mpijob import (
 from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
 from arena_topo.engines.kubernetes.sources import NoOperator, Sources
 from arena_topo.engines.kubernetes.writing import Writer, arenas, deletion, part
-from arena_topo.errors import (
-    AccessDenied,
-    ClusterError,
-    NotFound,
-)
+from arena_topo.errors import AccessDenied, ClusterError, JobNotFound, NotFound
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Manifest, Mechanisms, Plan
 from arena_topo.manifests.serialize import object_name
@@ -306,10 +302,7 @@ class KubernetesBackend:
         """The MPIJob itself; NotFound if there is none, ClusterError if it makes no sense."""
         found = self.api.find(self.job_path(name, namespace))
         if found is None:
-            raise NotFound(
-                f"Not found training job {name} in namespace {namespace},"
-                "please use 'arena submit' to create it."
-            )
+            raise JobNotFound(name, namespace)
         return stored_job(found)
 
     def facts(self, name: str, namespace: str) -> Facts:
@@ -467,15 +460,14 @@ class KubernetesBackend:
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
         """Delete the MPIJob, or the one with this uid; what it owns follows. NotFound if none."""
         version = self.api_version()
-        gone = f"Not found training job {name} in namespace {namespace}"
         try:
             self.api.delete(self.job_path(name, namespace), deletion(uid=uid))
         except NotFound as error:
-            raise NotFound(gone) from error
+            raise JobNotFound(name, namespace) from error
         except ClusterError as error:
             if uid is None or error.status != CONFLICT:
                 raise
-            raise NotFound(gone) from error
+            raise JobNotFound(name, namespace) from error
         if version.traits.arenas:
             # Arena itself does not always make the job its owner.
             path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{part(arenas(name))}"

@@ -17,6 +17,7 @@ from arena_topo.errors import (
     ArenaError,
     ClusterError,
     InvalidJob,
+    JobExists,
     NotFound,
     UsageError,
 )
@@ -157,10 +158,7 @@ class Writer:
         try:
             return self._made(path_of(first, plan.namespace), first, query)
         except AlreadyExists as error:
-            raise AlreadyExists(
-                f"the job {name} is already exist, please delete it first."
-                f" use 'arena-topo delete {name}'"
-            ) from error
+            raise JobExists(name) from error
         except NotFound as error:
             raise self._unserved(plan, error) from error
 
@@ -272,7 +270,7 @@ class Writer:
             if isinstance(error, AlreadyExists):
                 kind, name = one["kind"].lower(), one["metadata"]["name"]
                 raise AlreadyExists(
-                    f"the job {kind} {name} is already exist, please delete it first",
+                    f"the {kind} {name} already exists",
                     why="it does not belong to an earlier job of this name",
                     hint=f"kubectl delete {kind} {name} -n {namespace}",
                 ) from error

@@ -33,14 +33,14 @@ from arena_topo.engines.local.store import (
     JobStore,
     Submission,
     launcher_name,
-    not_found,
     worker_name,
 )
 from arena_topo.engines.private import state_folder
 from arena_topo.errors import (
-    AlreadyExists,
     ArenaError,
     InvalidJob,
+    JobExists,
+    JobNotFound,
     NotFound,
     NotPossible,
     UsageError,
@@ -112,12 +112,6 @@ def _broken(error: Broken) -> JobStatus:
         phase=Phase.UNKNOWN,
         created=created,
         reason=f"{error.why}; remove it: {error.hint}",
-    )
-
-
-def _taken(name: str) -> AlreadyExists:
-    return AlreadyExists(
-        f"the job {name} is already exist, please delete it first. use 'arena-topo delete {name}'"
     )
 
 
@@ -271,7 +265,7 @@ class LocalBackend:
 
     def _require_free(self, plan: Plan) -> None:
         if self._store.read(self._store.folder(plan.job.name, plan.namespace)) is not None:
-            raise _taken(plan.job.name)
+            raise JobExists(plan.job.name)
 
     def _check(self, job: MPIJob) -> None:
         _check_size(job)
@@ -362,7 +356,7 @@ class LocalBackend:
         left = _stop(job)
         after = self._settled(self._store.job(name, namespace))
         if after is None or not job.same(after):
-            raise not_found(name, namespace)
+            raise JobNotFound(name, namespace)
         # It may have come to its end by itself at this very moment.
         _check_pausable(after, f"{name} cannot be suspended", f"{_deletion(after)} removes it")
         done = "its processes were ended, and its GPUs are free"
@@ -392,7 +386,7 @@ class LocalBackend:
         """The job as it is; the caller holds the lock."""
         found = supervisor.settled(self._store, self._store.job(name, namespace))
         if found is None:
-            raise not_found(name, namespace)
+            raise JobNotFound(name, namespace)
         return found
 
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
@@ -405,14 +399,14 @@ class LocalBackend:
         except Broken as error:
             known = error.uid
             if uid is not None and uid != known:
-                raise not_found(name, namespace) from None
+                raise JobNotFound(name, namespace) from None
             if known is not None:
                 processes.end(lambda: processes.of_job(known))
             with self._store.lock():
                 self._store.remove(error.folder)
             return
         if uid is not None and uid != job.submission.uid:
-            raise not_found(name, namespace)
+            raise JobNotFound(name, namespace)
         ours = scheduler.is_here(job)
         before = self._status(self._settled(job) or job)
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
@@ -456,9 +450,7 @@ class LocalBackend:
         try:
             found = self._settled(self._store.job(name, namespace))
             if found is None:
-                raise not_found(name, namespace)
-        except NotFound as missing:
-            raise NotFound(f"{missing.message},please use 'arena submit' to create it.") from None
+                raise JobNotFound(name, namespace)
         except Broken as error:
             return _broken(error)
         return self._status(found)
@@ -517,7 +509,7 @@ class LocalBackend:
             _check_container(options.container, first)
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
-            raise not_found(job.name, job.namespace)
+            raise JobNotFound(job.name, job.namespace)
 
         def look() -> Job | None:
             found = self._store.read(seen.folder)

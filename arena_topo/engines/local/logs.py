@@ -36,8 +36,8 @@ from arena_topo.engines.lines import (
     since,
     stamped,
 )
-from arena_topo.engines.local.store import CONTAINER, Job, launcher_name, not_found, worker_name
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.engines.local.store import CONTAINER, Job, launcher_name, worker_name
+from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.job import Quantity
 
 LIMIT = 64 << 20
@@ -528,7 +528,7 @@ class LocalFollowing:
             # The folder's name may pass on to another job.
             self._folder = os.open(job.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise not_found(job.submission.name, job.submission.namespace) from error
+            raise JobNotFound(job.submission.name, job.submission.namespace) from error
         self._closing = contextlib.ExitStack()
         self._closing.callback(os.close, self._folder)
         readers = ((LogReader(f"pods/{one.pod}", self._folder), one) for one in sources(job))

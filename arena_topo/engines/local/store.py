@@ -50,7 +50,7 @@ import msgspec
 from arena_topo.engines import Event, Phase
 from arena_topo.engines.local.processes import Process
 from arena_topo.engines.private import require_private
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.errors import ArenaError, JobNotFound, UsageError
 from arena_topo.files import replace_file
 from arena_topo.manifests import Forecast, Guarantee, Manifest
 from arena_topo.solver import BEYOND, NODE_TIER, Request
@@ -197,11 +197,6 @@ def worker_name(job: str, index: int) -> str:
     return f"{job}-worker-{index}"
 
 
-def not_found(name: str, namespace: str) -> NotFound:
-    """The error of a job that is not there."""
-    return NotFound(f"Not found training job {name} in namespace {namespace}")
-
-
 class Broken(ArenaError):
     """A job whose folder makes no sense: cut off by a full disk, edited, or of another version."""
 
@@ -283,7 +278,7 @@ class JobStore:
         """One job; NotFound if there is none, Broken if it makes no sense."""
         found = self.read(self.folder(name, namespace))
         if found is None:
-            raise not_found(name, namespace)
+            raise JobNotFound(name, namespace)
         return found
 
     def jobs(self, namespace: str | None = None) -> tuple[tuple[Job, ...], tuple[Broken, ...]]:
@@ -401,7 +396,7 @@ class JobStore:
 
     def write(self, job: Job, state: JobState) -> Job:
         """Replace the state of a job; NotFound if it was removed, even if its name is in use."""
-        missing = not_found(job.submission.name, job.submission.namespace)
+        missing = JobNotFound(job.submission.name, job.submission.namespace)
         with self._writing():
             try:
                 with _opened(job.folder) as opened:
