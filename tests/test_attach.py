@@ -28,7 +28,7 @@ from arena_topo.engines.kubernetes import engine, podexec
 from arena_topo.errors import ClusterError
 
 TLS = Path(__file__).parent / "tls"
-HELLO = "Hello! Arena attach the container mpi of instance demo-launcher-x7k2p\n"
+HELLO = "Attached to container mpi of demo-launcher-x7k2p\n"
 WAIT = 20
 """Seconds that a test is patient for what takes a fraction of one."""
 
@@ -514,7 +514,7 @@ class Session:
     def attach(self, *words: str, prompt: bool = True) -> None:
         """Type it, and wait for the prompt there."""
         self.child.sendline(f"{self.script} {' '.join(words)}")
-        self.child.expect("Hello! Arena attach the container mpi of instance [^\r\n]*\r\n")
+        self.child.expect("Attached to container mpi of [^\r\n]*\r\n")
         if prompt:
             # A shell of this machine may have a prompt of its own; this one is known.
             self.child.sendline("PS1='in''side> '")

@@ -70,8 +70,8 @@ def test_the_launcher_is_meant_unless_another_pod_is_named(world: World, capfd: 
     assert job.chief is not None
     assert capfd.readouterr().out.split() == [job.chief.name, "demo-worker-1"]
     assert heard == [
-        f"Hello! Arena attach the container mpi of instance {job.chief.name}",
-        "Hello! Arena attach the container mpi of instance demo-worker-1",
+        f"Attached to container mpi of {job.chief.name}",
+        "Attached to container mpi of demo-worker-1",
     ]
 
 
@@ -113,11 +113,10 @@ def test_of_an_instance_that_is_named_without_its_job_the_whole_name_is_suggeste
 def test_a_pod_that_has_ended_is_not_gone_into(world: World):
     running(world)
     world.finish("demo", 3)
+    job = world.backend.job("demo", "default")
     with pytest.raises(NotPossible) as caught:
-        attach(world, world.backend.job("demo", "default"), "true")
-    assert caught.value.message == (
-        "cannot exec into a container in a completed Instance; current phase is Failed"
-    )
+        attach(world, job, "true")
+    assert caught.value.message == f"cannot attach to {job.chief.name}: it has ended (Failed)"
     assert (caught.value.hint or "").startswith("arena-topo logs demo -i demo-launcher")
 
 

@@ -511,7 +511,7 @@ def test_the_log_of_a_missing_job_is_an_error_at_once(arena):
 def test_a_span_that_arena_refuses_is_refused(since, arena):
     code, _out, err = arena("logs", "demo", "--since", since)
     assert code == 2
-    assert err.startswith("error: failed to validate log args: failed to parse since seconds")
+    assert err.startswith("error: --since is invalid")
 
 
 @pytest.mark.usefixtures("world")
@@ -639,7 +639,7 @@ def test_a_refusal_of_the_api_server_keeps_its_exit_code(arena, world):
         4,
         "",
         (
-            "error: the user has no privileges to get the training job in namespace default\n"
+            "error: no permission to get the training job in namespace default\n"
             "  why:  not allowed to get mpijobs\n  try:  ask\n"
         ),
     )

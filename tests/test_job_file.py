@@ -648,7 +648,7 @@ def test_a_name_on_the_line_takes_the_place_of_a_generated_one_and_the_other_way
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpus: 1", "--name and --image and the command are missing"),
+        ("gpus: 1", "--name, --image and the command are missing"),
         ("name: a", "--image and the command are missing"),
         ("{name: a, command: ' '}", "--image and the command are missing"),
         ("{name: a, command: c}", "--image is missing"),

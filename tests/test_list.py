@@ -213,7 +213,7 @@ def test_who_may_not_list_is_told_so_in_arenas_words(one_arena, line, where, wha
     code, out, err = one_arena("list", *line)
     assert (code, out) == (4, "")
     first, why, hint = err.splitlines()
-    assert first == f"error: the user has no privileges to list the training jobs in {where}"
+    assert first == f"error: no permission to list the training jobs in {where}"
     assert what in why
     assert what in hint
 
@@ -235,7 +235,7 @@ def test_who_may_not_get_a_job_is_told_so_in_arenas_words(one_arena, line, rule)
     where = "team" if "team" in line else "default"
     said = err.splitlines()
     assert (code, out) == (4, "")
-    assert f"error: the user has no privileges to get the training job in namespace {where}" in said
+    assert f"error: no permission to get the training job in namespace {where}" in said
     assert any(rule.split()[1].removesuffix(".*") in line for line in said if "try:" in line)
 
 

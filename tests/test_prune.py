@@ -122,9 +122,7 @@ def test_a_caller_who_may_not_list_is_told_so_and_nothing_goes(one_arena):
     one_arena.world.api.deny("list mpijobs.*")
     code, out, err = one_arena("prune", "-s=0s", "-y")
     assert (code, out) == (4, "")
-    assert err.startswith(
-        "error: the user has no privileges to list the training jobs in namespace default\n"
-    )
+    assert err.startswith("error: no permission to list the training jobs in namespace default\n")
 
 
 # ---------------------------------------------------------------- the line

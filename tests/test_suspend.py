@@ -45,9 +45,12 @@ def test_an_ordinary_job_is_suspended_and_resumed(arena: prompt.Prompt):
 
 def test_suspending_or_resuming_twice_is_no_error(arena: prompt.Prompt):
     running(arena)
-    for _ in range(2):
-        assert arena("suspend", "demo")[:2] == (0, "mpijob.kubeflow.org/demo suspended\n")
-        assert phase(arena) is Phase.SUSPENDED
+    assert arena("suspend", "demo")[:2] == (0, "mpijob.kubeflow.org/demo suspended\n")
+    assert phase(arena) is Phase.SUSPENDED
+    code, out, err = arena("suspend", "demo")
+    assert (code, out) == (0, "")
+    assert "demo is suspended already" in err
+    assert phase(arena) is Phase.SUSPENDED
     for _ in range(2):
         assert arena("resume", "demo")[0] == 0
 
@@ -84,7 +87,7 @@ def test_what_is_over_or_not_there_is_neither_suspended_nor_resumed(arena: promp
     for verb in ("suspend", "resume"):
         code, _, err = arena(verb, "nobody")
         assert code == 1
-        assert err.startswith("error: Not found training job nobody in namespace default")
+        assert err.startswith("error: no job nobody in namespace default")
 
 
 QUEUES = {

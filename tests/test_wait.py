@@ -259,8 +259,9 @@ def test_a_job_that_is_not_there_is_an_error_at_once(line):
     line("wait", "demo", "dema", "--timeout=20s")
     assert line.code == 1
     assert line.err.endswith(
-        "error: Not found training job dema in namespace default,please use 'arena submit' to"
-        " create it.\n  try:  did you mean demo?\n"
+        "error: no job dema in namespace default\n  try:  did you mean demo?\n"
+        "  arena: Not found training job dema in namespace default,"
+        "please use 'arena submit' to create it.\n"
     )
 
 

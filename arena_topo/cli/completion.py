@@ -45,7 +45,8 @@ def completion(
     if shell not in SHELLS:
         *some, last = SHELLS
         raise UsageError(
-            f"Invalid shell {shell!r}. The supported shells are {', '.join(some)} and {last}.",
+            f"unknown shell {shell!r}" if shell else "no shell is named",
+            why=f"expected {', '.join(some)} or {last}",
             hint=f"source <({PROGRAM} completion bash)",
         )
     show(script(shell))

@@ -169,8 +169,8 @@ class Pausing(Protocol):
     NotFound if there is no such job, NotPossible for one that is over.
     """
 
-    def suspend(self, name: str, namespace: str) -> None:
-        """End a job's pods, and hold it; nothing happens to one that is held already."""
+    def suspend(self, name: str, namespace: str) -> bool:
+        """End a job's pods until it is resumed; False if it was suspended already."""
 
     def resume(self, name: str, namespace: str) -> bool:
         """Let a job that is held wait for its turn again, or start; False if it was not held."""

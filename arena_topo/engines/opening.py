@@ -195,14 +195,14 @@ FORBIDDEN = 403
 
 @contextmanager
 def privileged(what: str) -> Iterator[None]:
-    """Say in arena's words that the caller has no right to do this."""
+    """Name what the caller has no right to do, where the API server names only the request."""
     try:
         yield
     except AccessDenied as error:
         if error.status != FORBIDDEN:
             raise
         raise AccessDenied(
-            f"the user has no privileges to {what}",
+            f"no permission to {what}",
             status=error.status,
             why=error.why or error.message,
             hint=error.hint,

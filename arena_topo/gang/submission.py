@@ -574,14 +574,14 @@ def _goes_on(
     return Outcome(stored={}, resumed=True, notes=notes)
 
 
-def suspend(backend: Backend, name: str, namespace: str) -> None:
-    """Stop a job until somebody resumes it: its pods end, its GPUs are free for others.
+def suspend(backend: Backend, name: str, namespace: str) -> bool:
+    """Stop a job until it is resumed: its pods end, its GPUs are free for others.
 
-    NotPossible for one that somebody else suspends, or that is over.
+    False if it was suspended already. NotPossible for a job that is over, or whose suspend field
+    belongs to another controller.
     """
     if backend.pausing is not None:
-        backend.pausing.suspend(name, namespace)
-        return
+        return backend.pausing.suspend(name, namespace)
     queue, stored = _queue_of(backend, name, namespace)
     owner = suspender(stored)
     if owner is not None:
@@ -601,6 +601,7 @@ def suspend(backend: Backend, name: str, namespace: str) -> None:
     held = _changed(queue, stored, hold, "suspended")
     if held is not None:
         _check_suspended(held)
+    return held is not None
 
 
 def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHEARD) -> Outcome:

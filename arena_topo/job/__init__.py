@@ -21,6 +21,7 @@ from arena_topo.errors import InvalidJob, InvalidValue
 from arena_topo.flag import BY_KEY as BY_KEY
 from arena_topo.flag import MOST_HOURS, Flag, check, flag, flags_of, kinds_of, spelling
 from arena_topo.names import is_dns_label, is_key, is_label_value, is_subdomain, is_variable
+from arena_topo.words import listed
 
 # The choices
 
@@ -663,7 +664,7 @@ class MPIJob:
         parts = {"--name": self.name, "--image": self.image, "the command": self.command.strip()}
         if missing := [part for part, text in parts.items() if not text]:
             raise InvalidJob(
-                f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+                f"{listed(missing)} {'is' if len(missing) == 1 else 'are'} missing",
                 hint="arena-topo submit mpi --name NAME --image IMAGE 'mpirun python train.py'",
                 flag=missing[0] if missing[0].startswith("--") else "",
             )

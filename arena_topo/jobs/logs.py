@@ -455,9 +455,8 @@ def _since(text: str) -> int:
     """Seconds of arena's `--since`: whole numbers of h, m and s, summed."""
     if re.fullmatch(r"([0-9]{1,18}[hms])+", text) is None:
         raise UsageError(
-            "failed to validate log args: failed to parse since seconds,invalid format,"
-            "should like: ['1h','1m','1s','1h1m1s'...]",
-            why=f"--since is {text!r}",
+            "--since is invalid",
+            why=f"expected whole hours, minutes and seconds such as 90s or 1h30m, got {text!r}",
         )
     sizes = {"h": 3600, "m": 60, "s": 1}
     return sum(int(number) * sizes[unit] for number, unit in re.findall(r"([0-9]+)([hms])", text))
@@ -470,7 +469,7 @@ def _moment(text: str) -> str:
         aware = False
     if not aware:
         raise UsageError(
-            "failed to validate log args: --since-time is invalid",
+            "--since-time is invalid",
             why=f"expected a time such as 2026-01-31T08:00:00Z, got {text!r}",
         )
     return text

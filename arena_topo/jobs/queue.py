@@ -43,7 +43,11 @@ def suspend(
     brief = names_only(output_format, everywhere)
 
     def stop(backend: Backend, name: str, namespace: str) -> None:
-        submission.suspend(backend, name, namespace)
+        if not submission.suspend(backend, name, namespace):
+            say(f"{name} is suspended already")
+            if brief:
+                show(_changed(name, "", brief=True))
+            return
         show(_changed(name, "suspended", brief=brief))
         again = f"{PROGRAM} resume {name} -n {namespace}"
         advise(f"Its GPUs are free now. Start it again: {again}", again)

@@ -26,10 +26,11 @@ from arena_topo.solver import (
     once_empty,
 )
 from arena_topo.solver.classes import Index, Pool, refused, room
-from arena_topo.solver.freeing import Freeing, counted
+from arena_topo.solver.freeing import Freeing
 from arena_topo.solver.gang import Search
 from arena_topo.solver.loads import AMONG, Hosts
 from arena_topo.topology import Node
+from arena_topo.words import counted
 
 MOST_CHANGES = 3
 """Changes of the request named at once, the smallest first."""

@@ -21,6 +21,7 @@ from arena_topo.solver.gang import Way, outermost
 from arena_topo.solver.gpu_sets import SMALL, choices
 from arena_topo.solver.loads import Hosts, Terms
 from arena_topo.topology import GPUSet, Node, count, members, natural
+from arena_topo.words import counted, listed
 
 MOST_NAMES = 3
 """Nodes named of those that would have to become free together."""
@@ -259,16 +260,6 @@ def _healthy(node: Node) -> GPUSet:
 def _names(names: Sequence[str]) -> str:
     shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
     return listed([*shown, f"{more} more"] if more > 0 else shown)
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Some words as a list: `a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-
-
-def counted(number: int, word: str) -> str:
-    """A number with its word: `1 node`, `2 nodes`."""
-    return f"{number} {word}{'s' if number != 1 else ''}"
 
 
 # ---------------------------------------------------------------- the knapsack

@@ -126,7 +126,7 @@ def attach(
     query += [("stdin", "true")] if feeds else []
     # On a terminal both outputs are one.
     query.append(("tty" if terminal else "stderr", "true"))
-    tell(f"Hello! Arena attach the container {chosen} of instance {instance}")
+    tell(f"Attached to container {chosen} of {instance}")
     late = f"`{' '.join(words)}` still ran at the end of --timeout"
     deadline = time.monotonic() + api.left
     patience = max(0.001, min(_OPENING, api.left))
@@ -160,8 +160,7 @@ def _container(pod: Object, wanted: str | None, job: JobStatus, tell: Callable[[
     spec, status, name = pod.get("spec") or {}, pod.get("status") or {}, pod["metadata"]["name"]
     if pod_over(pod):
         raise NotPossible(
-            "cannot exec into a container in a completed Instance;"
-            f" current phase is {status['phase']}",
+            f"cannot attach to {name}: it has ended ({status['phase']})",
             hint=f"arena-topo logs {job.name} -i {name} -n {job.namespace}",
         )
     main, *others = (

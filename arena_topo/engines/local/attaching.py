@@ -43,7 +43,7 @@ def attach(
     except (OSError, ValueError) as error:
         raise ArenaError(f"instance {instance} is ending, or its files cannot be read") from error
     environment = {**pods.common, **pods.own.get(instance, {})}
-    tell(f"Hello! Arena attach the container {CONTAINER} of instance {instance}")
+    tell(f"Attached to container {CONTAINER} of {instance}")
     words = tuple(command) or (console.SHELL if terminal else console.PLAIN_SHELL)
     if terminal and "TERM" in os.environ:
         # The job may have been submitted from another terminal, or from none.
@@ -59,7 +59,7 @@ def _check(found: Job, instance: str) -> None:
     if state.phase.over or (pod is not None and pod.finished is not None):
         phase = "Failed" if pod is None or pod.exit_code else "Succeeded"
         raise NotPossible(
-            f"cannot exec into a container in a completed Instance; current phase is {phase}",
+            f"cannot attach to {instance}: it has ended ({phase})",
             hint=f"arena-topo logs {job.name} -i {instance} -n {job.namespace}",
         )
     if pod is None:

@@ -345,13 +345,13 @@ class LocalBackend:
         """How jobs are suspended and resumed."""
         return self
 
-    def suspend(self, name: str, namespace: str) -> None:
-        """End a job's processes, and hold it; nothing happens to one that is held already."""
+    def suspend(self, name: str, namespace: str) -> bool:
+        """End a job's processes until it is resumed; False if it was suspended already."""
         with self._store.lock():
             job = self._current(name, namespace)
             _check_pausable(job, f"{name} cannot be suspended", f"{_deletion(job)} removes it")
             if job.state.phase is Phase.SUSPENDED:
-                return
+                return False
             self._store.mark(job, HELD)
         left = _stop(job)
         after = self._settled(self._store.job(name, namespace))
@@ -363,6 +363,7 @@ class LocalBackend:
         self._store.add_event(after, "Suspended", done)
         if left:
             raise _unending(f"the job {name} is suspended", left)
+        return True
 
     def resume(self, name: str, namespace: str) -> bool:
         """Let a job that is held wait for its turn again, or start; False if it was not held."""
