@@ -270,8 +270,7 @@ class _Order:
         say(f"The Job {job.name} has been submitted successfully")
         say(
             f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
-            " to check the job status",
-            whole=True,
+            " to check the job status"
         )
         summarise(done, waits=self.how.stays)
 
