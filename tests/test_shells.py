@@ -502,12 +502,12 @@ def test_another_shell_is_refused_in_arenas_words(run):
         2,
         "",
         (
-            "error: Invalid shell {!r}. The supported shells are bash, zsh, fish and powershell.\n"
+            "error: {}. The supported shells are bash, zsh, fish and powershell.\n"
             "  try:  source <(arena-topo completion bash)\n"
         ),
     )
-    assert run("completion", "tcsh") == (2, "", refused[2].format("tcsh"))
-    assert run("completion") == (2, "", refused[2].format(""))
+    assert run("completion", "tcsh") == (2, "", refused[2].format("Invalid shell 'tcsh'"))
+    assert run("completion") == (2, "", refused[2].format("No shell is named"))
 
 
 def test_the_help_of_completion_says_how_a_script_is_used(run):

@@ -411,11 +411,17 @@ HABITS = {
 
 _GLUE = "\N{NON-BREAKING HYPHEN}"
 
+_NAMES = 30
+"""Columns that names of options have at most, as Click has them."""
+
 
 def _write_definitions(records: Iterable[tuple[str, str]], formatter: Any) -> None:
     """Write names and texts in two columns; paths and names with hyphens stay whole in them."""
     written = len(formatter.buffer)
-    formatter.write_dl([(name, text.replace("-", _GLUE)) for name, text in records])
+    # On a narrow terminal the texts have three fifths, so that their words stay whole.
+    most = min(_NAMES, formatter.width * 2 // 5)
+    records = [(name, text.replace("-", _GLUE)) for name, text in records]
+    formatter.write_dl(records, col_max=most)
     formatter.buffer[written:] = [part.replace(_GLUE, "-") for part in formatter.buffer[written:]]
 
 

@@ -33,9 +33,15 @@ def completion(
 ) -> None:
     """Print the completion script for bash, zsh, fish or powershell.
 
-    Add a line to the startup file of your shell. bash: `source <(arena-topo completion bash)`; zsh,
-    below compinit: `source <(arena-topo completion zsh)`; fish: `arena-topo completion fish |
-    source`; PowerShell: `arena-topo completion powershell | Out-String | Invoke-Expression`.
+    Add a line to the startup file of your shell:
+
+    bash: `source <(arena-topo completion bash)`
+
+    zsh, below compinit: `source <(arena-topo completion zsh)`
+
+    fish: `arena-topo completion fish | source`
+
+    pwsh: `arena-topo completion powershell | Out-String | Invoke-Expression`
 
     Examples:
       # The script for bash
@@ -44,8 +50,9 @@ def completion(
     del everywhere
     if shell not in SHELLS:
         *some, last = SHELLS
+        wrong = f"Invalid shell {shell!r}" if shell else "No shell is named"
         raise UsageError(
-            f"Invalid shell {shell!r}. The supported shells are {', '.join(some)} and {last}.",
+            f"{wrong}. The supported shells are {', '.join(some)} and {last}.",
             hint=f"source <({PROGRAM} completion bash)",
         )
     show(script(shell))

@@ -200,16 +200,13 @@ def _bandwidths(proposal: Proposal, found: Worth, cluster: Cluster) -> str:
         ("spread over nodes" if with_it else "without: spread", comparison.spread),
     ]
     lines += ["", *_compared(rows, placement.bandwidth.point, cluster)]
-    rates = [one.bandwidth for _name, one in rows if one is not None and one.bandwidth is not None]
-    lines += _footnote((ours, *rates))
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def _footnote(rates: Iterable[Estimate]) -> Iterator[str]:
-    """What the mark of doubt stands for; nothing where no bandwidth has one."""
+    # The next best, which are listed below, have the same mark.
+    shown = [*(one for _name, one in rows if one is not None), *proposal.rows]
+    rates = [ours, *(one.bandwidth for one in shown if one.bandwidth is not None)]
     assumed = dict.fromkeys(note for rate in rates for note in rate.assumed)
     if assumed:
-        yield f"  * assumed: {'; '.join(assumed)}"
+        lines.append(f"  * assumed: {'; '.join(assumed)}")
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _facts(
@@ -324,8 +321,6 @@ def _rows(proposal: Proposal, cluster: Cluster) -> str:
         cells.append((f"{row:>3}", *_speed(rate), said))
     lines = [f"The best {len(proposal.rows)} on different nodes:"]
     lines += _aligned(cells)
-    rates = [one.bandwidth for one in proposal.rows if one.bandwidth is not None]
-    lines += _footnote(rates)
     return "".join(f"{line}\n" for line in lines)
 
 
