@@ -279,7 +279,9 @@ def _sentence(text: str) -> str:
     return text if text.isprintable() else one_line(text)
 
 
-_COMMAND = re.compile(r"(?:^\w+: +)?(?:arena-topo|kubectl|helm|nvidia-smi)(?: [^\s,;:`()]+)+")
+_COMMAND = re.compile(
+    r"(?:^\w+: +)?(?:arena-topo|kubectl|helm|nvidia-smi)(?: [^\s`()]*[^\s,;:`()])+"
+)
 """A command in a sentence, as far as the next punctuation, with the label of a line before it."""
 
 _GLUE = "\N{NO-BREAK SPACE}"

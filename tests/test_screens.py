@@ -438,7 +438,7 @@ def test_a_gang_that_waits_says_so_and_is_placed_before_the_eyes(cluster):
     for index in range(2):
         cluster.pod(f"theirs-{index}", f"node-{index}", 8)
     submit = Running([*SUBMIT, "--gputopology", "c"], cluster.env, columns=120, rows=40)
-    text = submit.until(lambda screen: re.search(r"demo waits, [1-9]", screen.text))
+    text = submit.until(lambda screen: re.search(r"demo waits \([1-9]", screen.text))
     assert "demo waits: 4 workers x 2 GPUs cannot be placed now: " in text
     cluster.evict("theirs-1")
     submit.until("demo is RUNNING")

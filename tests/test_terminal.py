@@ -243,6 +243,10 @@ def test_a_command_is_never_broken_wherever_a_sentence_is():
         "        arena-topo delete demo -n default;\n"
         "        then submit it again"
     )
+    dump = "kubectl get nodes,pods -A -o json"
+    assert layout.fold(f"make it with: {dump}, then look at it", 20) == (
+        f"make it with:\n  {dump},\n  then look at it"
+    )
     line = "  try:  arena-topo delete demo -n default, and submit it again"
     assert layout.fold(line, 30, indent="        ") == (
         "  try:  arena-topo delete demo -n default,\n        and submit it again"

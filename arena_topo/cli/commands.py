@@ -209,7 +209,7 @@ class ArenaCommand(TyperCommand):
         if any(word in flags[one.name][0].excludes for one in said.values if one.name in flags):
             return [""]
         if word == "NODE":
-            raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
+            raise UsageError("no node is named", hint=f"{PROGRAM} nodes list shows them")
         if word == "MACHINE":
             names = f"{PROGRAM} topology presets lists machines"
             raise UsageError("no machine is named", hint=names)
@@ -403,7 +403,7 @@ HABITS = {
     **dict.fromkeys(("ps", "jobs", "squeue", "sacct"), "list"),
     "sinfo": "top node",
     **dict.fromkeys(("cancel", "kill", "rm", "stop", "scancel"), "delete JOB"),
-    **dict.fromkeys(("describe", "status", "show"), "get JOB; why JOB says why it is so"),
+    **dict.fromkeys(("describe", "status", "show"), f"get JOB; the reason: {PROGRAM} why JOB"),
     **dict.fromkeys(("exec", "ssh"), "attach JOB -- COMMAND"),
 }
 """Commands of kubectl, docker and Slurm, and what does the same here."""
