@@ -585,6 +585,12 @@ def test_nothing_is_cut_in_a_pipe_however_narrow_the_terminal(cluster):
     assert len(max(arena(cluster, "list", COLUMNS="30").stdout.splitlines(), key=len)) > 100
 
 
+def test_computed_bandwidths_have_as_many_digits_as_published_ones(tmp_path):
+    env = {**TERMINAL, "HOME": str(tmp_path), "ARENA_TOPO_BACKEND": "local"}
+    shown = prepared(["top", "node", "-d", "--emulate", "hgx-a100:1"], env).stdout
+    assert "\n  GPU0  0      230.4  230.4  " in shown
+
+
 def test_a_picture_is_the_same_where_screens_have_colours(running):
     show = ["topology", "show", "dgx-1-v100-0", "-o", "svg", "--emulate", "dgx-1-v100:2"]
     plain = arena(running, *show, "--color=never").stdout
