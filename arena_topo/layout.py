@@ -254,7 +254,7 @@ def number(value: float | None) -> int | float | None:
 def complaint(error: ArenaError, width: int | None = None) -> str:
     """What went wrong, why, and what to try; first what is odd in the cluster.
 
-    Each is a line, folded at `width` columns; what to try stays whole, to be copied.
+    Each is a line, folded at `width` columns.
     """
     lines = [fold(f"{Styled('error:', Style.ERROR)} {_sentence(error.message)}", width)]
     if error.notes:
@@ -264,7 +264,7 @@ def complaint(error: ArenaError, width: int | None = None) -> str:
     if error.why:
         lines.append(fold(f"  why:  {_sentence(error.why)}", width, indent=" " * 8))
     if error.hint:
-        lines.append(f"  try:  {_sentence(error.hint)}")
+        lines.append(fold(f"  try:  {_sentence(error.hint)}", width, indent=" " * 8))
     if error.arena:
         lines.append(f"  arena: {error.arena}")
     return "\n".join(lines)
@@ -281,24 +281,43 @@ def _sentence(text: str) -> str:
     return text if text.isprintable() else one_line(text)
 
 
+_COMMAND = re.compile(
+    r"(?:^\w+: +)?(?:arena-topo|kubectl|helm|nvidia-smi)(?: [^\s`()]*[^\s,;:`()])+"
+)
+"""A command in a sentence, as far as the next punctuation, with the label of a line before it."""
+
+_GLUE = "\N{NO-BREAK SPACE}"
+
+
 def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
-    """A sentence wrapped at `width` columns, or whole without one; what follows is indented."""
-    if width is None:
+    """A sentence wrapped at `width` columns, or whole without one; what follows is indented.
+
+    A command in it stays on one line: it is there to be copied.
+    """
+    if width is None or len(line) <= width:
         return line
-    return textwrap.fill(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    start = _start(line)
+    wrapped = textwrap.fill(
+        _COMMAND.sub(lambda found: found[0].replace(" ", _GLUE), line.strip(" ")),
+        width,
+        initial_indent=start,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return wrapped.replace(_GLUE, " ")
 
 
 def folded(screen: str, width: int | None) -> str:
     """A screen in which each line wider than `width` columns goes on below, indented by two more.
 
     Rows of a table go on at the same column, so that cells stay below their headers. Words longer
-    than a line stay whole, and without a width so do all lines.
+    than a line stay whole, but for rules of dashes; without a width so do all lines.
     """
     lines = screen.split("\n")
     if width is None or max(map(len, lines)) <= width:
         return screen
+    lines = [line[:width] if set(line) == {"-"} else line for line in lines]
     return "\n".join(line for block in _blocks(lines) for line in _narrowed(block, width))
 
 

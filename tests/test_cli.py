@@ -744,8 +744,8 @@ def test_a_job_that_is_deleted_while_waited_for_is_said_to_be(arena, monkeypatch
         ("sinfo", "top node"),
         ("cancel", "delete JOB"),
         ("kill", "delete JOB"),
-        ("describe", "get JOB; why JOB says why it is so"),
-        ("status", "get JOB; why JOB says why it is so"),
+        ("describe", "get JOB; the reason: arena-topo why JOB"),
+        ("status", "get JOB; the reason: arena-topo why JOB"),
         ("exec", "attach JOB -- COMMAND"),
     ],
 )

@@ -231,6 +231,23 @@ def test_a_network_is_a_tree_in_which_nodes_that_are_alike_share_a_line():
     assert len(ascii_only.splitlines()) == len(screen("drawing-fabric.txt").splitlines())
 
 
+def test_what_is_too_wide_for_a_narrow_terminal_goes_on_inside_the_tree():
+    long = "gpu-rack-07-position-012.training.example.internal"
+    path = ("building-2-spine-0", "building-2-spine-0-leaf-3")
+    tiers = (Tier(name="spine", bandwidth=12.5), Tier(name="leaf", bandwidth=25.0))
+    world = cluster(node(long, V100, domains=path), tiers=tiers, beyond=6.0)
+    assert network.text(world, width=60) == (
+        "cluster (6 GB/s): 1 node, 8 of 8 GPUs free\n"
+        "└─ spine building-2-spine-0 (12.5 GB/s): 1 node, 8 of 8 GPUs\n"
+        "     free\n"
+        "   └─ leaf building-2-spine-0-leaf-3 (25 GB/s): 1 node, 8 of\n"
+        "        8 GPUs free\n"
+        "      └─ □□□□□□□□  8 free  8 x V100\n"
+        f"           {long}\n"
+        "□ free\n"
+    )
+
+
 def test_a_flat_network_is_its_nodes_with_what_ails_them():
     world = cluster(
         node("a", V100, 0b1111),

@@ -92,7 +92,7 @@ def test_without_a_fabric_file_a_gang_over_an_unknown_network_is_told_so(arena: 
     plan, err = planned(arena, 2, "--state", state)
     assert (plan["tier"], plan["usableGBps"]) == ("beyond", 0.8)
     assert (
-        "note: nothing says how fast the network between nodes is; --fabric FILE says it\n"
+        "note: the speed of the network between nodes is not known; --fabric FILE gives it\n"
     ) in err
 
 

@@ -301,7 +301,7 @@ def test_the_pods_run_commands_that_there_are(kind):
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        ("", "which image is it?"),
+        ("", "--image is missing"),
         ("two words", "'two words' is not the name of an image"),
         ("a/b@sha256:12", "'a/b@sha256:12' is not the name of an image"),
         ('a"\nkind: Secret', "is not the name of an image"),
@@ -322,7 +322,7 @@ def test_an_image_is_asked_for_only_where_something_runs_in_it(arena):
     for part in nothing[1:]:
         code, out, err = arena("install", part)
         assert (code, out) == (2, "")
-        assert err.startswith("error: which image is it?\n")
+        assert err.startswith("error: --image is missing\n")
 
 
 def test_an_image_by_its_tag_is_taken_with_a_note(arena):

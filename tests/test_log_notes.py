@@ -321,7 +321,7 @@ def test_of_a_suspended_job_it_is_said_that_nothing_is_to_be_waited_for(still_wo
     error = early(status, still_world.backend, "demo")
     assert (error.why, error.hint) == (
         "the job is suspended",
-        "arena-topo resume demo -n default starts it when it fits",
+        "start it once it fits: arena-topo resume demo -n default",
     )
 
 

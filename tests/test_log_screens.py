@@ -203,7 +203,7 @@ def test_an_empty_log_is_told_of_on_a_terminal_and_is_nothing_in_a_pipe(machine)
     shown = Running(["logs", "demo"], machine.env, columns=200)
     assert shown.end() == 0
     assert shown.screen.text == (
-        "note: demo has written nothing yet; arena-topo logs -f demo -n default waits for it"
+        "note: demo has written nothing yet; wait for it: arena-topo logs -f demo -n default"
     )
     assert "36m" in shown.screen.codes, "the note is coloured"
     piped = machine.arena("logs", "demo")
@@ -222,7 +222,7 @@ def test_a_pipe_is_told_once_that_nothing_is_written_and_that_a_job_is_suspended
     waits = [one.decode() for one in told if one.startswith(b"demo ")]
     assert waits == [
         "demo runs, but has written nothing yet\n",
-        "demo is suspended; arena-topo resume demo -n default starts it when it fits\n",
+        "demo is suspended; start it once it fits: arena-topo resume demo -n default\n",
     ]
     assert b"The job demo is suspended. Come back: arena-topo logs -f demo" in told[-1]
 

@@ -263,17 +263,17 @@ def test_rdma_of_unknown_speed_ranks_above_an_unknown_network_and_that_is_a_gues
     assert found.notes == ()
     assert set(found.guesses) == {"beyond", "spine", "leaf"}
     assert found.guesses["leaf"] == (
-        f"nodes offer RDMA ({resource}), but do not say how fast it is; --fabric FILE says it"
+        f"nodes offer RDMA ({resource}), whose speed is not known; --fabric FILE gives it"
     )
 
 
 def test_where_nothing_is_known_of_the_network_that_is_a_guess_too():
     found = seen(*tree(SPINE, LEAF))
     assert found.guesses["leaf"] == (
-        "nothing says how fast the network within one leaf is; --fabric FILE says it"
+        "the speed of the network within one leaf is not known; --fabric FILE gives it"
     )
     assert seen(node("a"), node("b")).guesses == {
-        "beyond": "nothing says how fast the network between nodes is; --fabric FILE says it"
+        "beyond": "the speed of the network between nodes is not known; --fabric FILE gives it"
     }
 
 
@@ -293,8 +293,8 @@ def test_a_gpu_node_without_rdma_slows_down_nobody_but_itself(offers: dict[str, 
     assert [one.network for one in found.nodes] == [math.inf, math.inf, math.inf, 1.25]
     assert found.notes == ()
     assert found.guesses["beyond"] == (
-        "nodes offer RDMA (rdma/ib; 1 node offers none), but do not say how fast it is;"
-        " --fabric FILE says it"
+        "nodes offer RDMA (rdma/ib; 1 node offers none), whose speed is not known;"
+        " --fabric FILE gives it"
     )
     several = seen(*fast, node("d", offers=offers), node("d10"), node("d9"))
     assert "; 3 nodes offer none)" in several.guesses["beyond"]

@@ -132,7 +132,7 @@ def test_no_node_at_all_is_asked_for(use, arena):
     assert arena(use, "--dry-run") == (
         2,
         "",
-        "error: which nodes?\n  try:  name them; arena-topo nodes list shows them all\n",
+        "error: no node is named\n  try:  arena-topo nodes list shows them\n",
     )
 
 
@@ -157,7 +157,7 @@ def test_foreign_pods_with_gpus_stand_against_it_by_name_and_no_node_changes(are
     assert err.splitlines() == [
         "error: pods that arena-topo did not place hold GPUs there",
         "  why:  team-a/odd on n2, team-a/theirs on n2",
-        "  try:  wait until they have ended, delete them, or say --force; nothing was changed",
+        "  try:  wait until they have ended, delete them, or add --force; nothing was changed",
     ]
     assert TAINT not in stored(api, "n1")[0]
     assert arena("topology", "n1", "n2", "--force")[0] == 0
@@ -179,7 +179,7 @@ def test_a_node_is_not_given_back_under_workers_with_exactly_chosen_gpus(arena, 
     api.add(pod("worker", "n1", **{FORMAT: "v1"}))
     code, _out, err = arena("default", "n1")
     assert code == 1
-    assert "jobs hold exactly chosen GPUs there, which others could be given as well" in err
+    assert "topology jobs run there: their GPUs could be given to other pods as well" in err
     assert "  why:  team-a/worker on n1\n" in err
     assert stored(api, "n1")[1] == [OURS]
     with api.edit("Pod", "worker", "team-a") as seen:

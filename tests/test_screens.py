@@ -324,14 +324,18 @@ def test_nobody_needs_rich_to_watch_in_a_pipe(running):
 # ---------------------------------------------------------------- narrow terminals
 
 
-def test_a_list_is_cut_at_the_edge_of_a_narrow_terminal_and_whole_in_a_pipe(cluster):
+def test_a_list_goes_on_below_on_a_narrow_terminal_and_is_whole_in_a_pipe(cluster):
     submit = ["submit", "mpi", "--name=demo", "--image=i", "--workers=1", "--gpus=1", "c"]
     assert prepared(submit, cluster.env).returncode == 0
     narrow = Running(["list"], cluster.env, columns=60, rows=20)
     assert narrow.end() == 0
-    header, row = narrow.screen.text.splitlines()
-    assert header == "NAME  STATUS   TRAINER  DURATION  GPU(Requested)  GPU(Alloc…"
-    assert (len(row), row[-1]) == (60, "…")
+    header, more, row, rest = narrow.screen.text.splitlines()
+    assert header == "NAME  STATUS   TRAINER  DURATION  GPU(Requested)"
+    assert more == "  GPU(Allocated)  NODE"
+    assert row.startswith("demo  ")
+    assert len(row) <= 60
+    assert rest.index("N/A" if "N/A" in rest else "10.") == more.index("NODE")
+    assert not any(narrow.screen.soft)
     whole = prepared(["list"], cluster.env).stdout.splitlines()
     assert whole[0].endswith("GPU(Allocated)  NODE")
 
@@ -403,9 +407,7 @@ def test_a_command_to_copy_has_no_line_feeds_on_a_narrow_terminal(cluster):
     assert submit.end() == 130
     stop = Running(["suspend", "demo"], cluster.env, columns=50, rows=60)
     assert stop.end() == 0
-    # Only the terminal itself has cut the lines.
-    said = "".join(line.ljust(50) for line in submit.screen.text.splitlines())
-    assert "`arena-topo get demo --type mpijob -n default` to check the job status" in said
+    assert "\n  `arena-topo get demo --type mpijob -n default`\n" in submit.screen.text
     assert stop.screen.text.endswith("\n  arena-topo resume demo -n default")
 
 
@@ -436,7 +438,7 @@ def test_a_gang_that_waits_says_so_and_is_placed_before_the_eyes(cluster):
     for index in range(2):
         cluster.pod(f"theirs-{index}", f"node-{index}", 8)
     submit = Running([*SUBMIT, "--gputopology", "c"], cluster.env, columns=120, rows=40)
-    text = submit.until(lambda screen: re.search(r"demo waits, [1-9]", screen.text))
+    text = submit.until(lambda screen: re.search(r"demo waits \([1-9]", screen.text))
     assert "demo waits: 4 workers x 2 GPUs cannot be placed now: " in text
     cluster.evict("theirs-1")
     submit.until("demo is RUNNING")
@@ -581,6 +583,12 @@ def test_nothing_is_cut_in_a_pipe_however_narrow_the_terminal(cluster):
         assert "…" not in narrow
         assert "..." not in narrow
     assert len(max(arena(cluster, "list", COLUMNS="30").stdout.splitlines(), key=len)) > 100
+
+
+def test_computed_bandwidths_have_as_many_digits_as_published_ones(tmp_path):
+    env = {**TERMINAL, "HOME": str(tmp_path), "ARENA_TOPO_BACKEND": "local"}
+    shown = prepared(["top", "node", "-d", "--emulate", "hgx-a100:1"], env).stdout
+    assert "\n  GPU0  0      230.4  230.4  " in shown
 
 
 def test_a_picture_is_the_same_where_screens_have_colours(running):

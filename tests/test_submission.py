@@ -777,7 +777,7 @@ def test_a_plan_leaves_what_is_kept_for_a_gang_that_waits_longer(world: World) -
     job = MPIJob(name="new", command="c", image="i", workers=2, gpus=1, gputopology=True)
     with pytest.raises(Unplaceable) as refused:
         planning.plan(job, world.backend, namespace="default")
-    kept = "GPUs are kept for default/large, which waits longer"
+    kept = "GPUs are reserved for default/large, which has waited longer"
     assert kept in refused.value.notes
     proposal = comparison.propose(job, world.backend, namespace="default")
     assert proposal.refused is not None

@@ -222,7 +222,7 @@ def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):
     assert terminal.wrapped(None) is None
 
 
-def test_of_an_error_the_reason_is_folded_below_itself_and_what_to_try_stays_whole():
+def test_of_an_error_the_reason_and_what_to_try_are_folded_below_themselves():
     error = ArenaError("one two three four", why="one two three four five", hint="a b c d e f g")
     assert layout.complaint(error, 20) == (
         "error: one two three\n"
@@ -230,7 +230,32 @@ def test_of_an_error_the_reason_is_folded_below_itself_and_what_to_try_stays_who
         "  why:  one two\n"
         "        three four\n"
         "        five\n"
-        "  try:  a b c d e f g"
+        "  try:  a b c d e f\n"
+        "        g"
+    )
+
+
+def test_a_command_is_never_broken_wherever_a_sentence_is():
+    hint = "wait, or end it: arena-topo delete demo -n default; then submit it again"
+    assert layout.complaint(ArenaError("no", hint=hint), 30) == (
+        "error: no\n"
+        "  try:  wait, or end it:\n"
+        "        arena-topo delete demo -n default;\n"
+        "        then submit it again"
+    )
+    dump = "kubectl get nodes,pods -A -o json"
+    assert layout.fold(f"make it with: {dump}, then look at it", 20) == (
+        f"make it with:\n  {dump},\n  then look at it"
+    )
+    line = "  try:  arena-topo delete demo -n default, and submit it again"
+    assert layout.fold(line, 30, indent="        ") == (
+        "  try:  arena-topo delete demo -n default,\n        and submit it again"
+    )
+
+
+def test_a_word_wider_than_a_line_stays_below_its_header():
+    assert layout.fold("    gpu-node-a,gpu-node-b,gpu-node-c 0.8", 20, indent="      ") == (
+        "    gpu-node-a,gpu-node-b,gpu-node-c\n      0.8"
     )
 
 

@@ -297,7 +297,7 @@ def test_a_gang_is_placed_when_it_has_its_nodes(living):
     assert living.code == 6
     assert living.err.splitlines()[-2:] == [
         living.err.splitlines()[-2],
-        "  try:  arena-topo resume demo -n default starts it when it fits",
+        "  try:  start it once it fits: arena-topo resume demo -n default",
     ]
 
 
@@ -306,9 +306,9 @@ def test_who_waits_for_a_gang_that_nobody_starts_hears_how_to_start_it(living):
     living("submit", "mpi", "--name=first", *gang, "c")
     living("submit", "mpi", "--name=demo", *gang, "c")
     living("wait", "demo", "--timeout=1s")
-    assert "arena-topo resume demo -n default starts it when it fits\n" in living.err
+    assert "start it once it fits: arena-topo resume demo -n default\n" in living.err
     living("wait", "demo", "--for=deleted", "--timeout=1s")
-    assert "starts it when it fits" not in living.err
+    assert "once it fits" not in living.err
 
 
 # ---------------------------------------------------------------- what to do when time is over
@@ -320,7 +320,7 @@ def test_a_suspended_job_does_not_go_on_before_it_is_resumed(living):
     living("wait", "demo", "--timeout=0.5s")
     assert living.code == 6
     assert living.err.splitlines()[-1] == (
-        "  try:  arena-topo resume demo -n default starts it when it fits"
+        "  try:  start it once it fits: arena-topo resume demo -n default"
     )
 
 
@@ -330,7 +330,7 @@ def test_a_job_that_others_suspended_is_resumed_by_whoever_may(living):
     living("wait", "demo", "--timeout=1.5s")
     assert living.code == 6
     assert living.err.splitlines()[-1] == (
-        "  try:  arena-topo resume demo -n default starts it when it fits"
+        "  try:  start it once it fits: arena-topo resume demo -n default"
     )
 
 

@@ -1095,13 +1095,13 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     said = verdict(here(runs_there))
     assert said.what == "the job runs on a (GPUs 1,2), b (GPUs 0,3; 4,5)"
     assert said.why == (
-        "46.5 GB/s (40 to 50) of bus bandwidth, limited by the NICs between 2 nodes within one"
+        "bus bandwidth 46.5 GB/s (40 to 50), limited by the NICs between 2 nodes within one"
         " leaf, the best that there was; one host would reach 76.8 GB/s there; each worker has"
         " these GPUs, by gates"
     )
     guessed = replace(runs_there, forecast=replace(forecast, optimal=False, assumed=True))
     assert verdict(here(guessed)).why.startswith(
-        "46.5 GB/s (40 to 50) (assumed) of bus bandwidth, limited by the NICs between 2 nodes"
+        "bus bandwidth 46.5 GB/s (40 to 50) assumed, limited by the NICs between 2 nodes"
         " within one leaf;"
     )
     # The recorded GPUs are not those that the kubelet picks.
@@ -1120,7 +1120,7 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     said = verdict(here(replace(runs_there, forecast=forecast)))
     assert said.what == "the job runs on n0, n1, n2, n3 and 3 more nodes"
     assert said.why == (
-        "46.5 GB/s of bus bandwidth, between 7 nodes within one leaf; each worker has its node, and"
+        "bus bandwidth 46.5 GB/s, between 7 nodes within one leaf; each worker has its node, and"
         " the kubelet picked the GPUs, by gates, unconfirmed"
     )
     plain = case(mpijob(RUNNING), launcher(**runs()), worker(0, "Running", node="a", **runs()))

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from arena_topo.reasons.drift import Sight
 
 
-_COMMANDS = ("arena-topo ", "kubectl ", "helm ")
-"""How a fix begins that is a command line."""
-
-
 def report(found: Report, *, width: int | None = None) -> str:
     """Each prerequisite in a row, and below it what to do where it is not as it should be.
 
@@ -33,9 +29,7 @@ def report(found: Report, *, width: int | None = None) -> str:
         lines.append(fold(head.ljust(start) + said, width, indent=" " * start))
         if one.fix:
             fix = f"{' ' * start}fix: {one_line(one.fix)}"
-            # A command line is copied: it is never broken.
-            copied = one.fix.startswith(_COMMANDS)
-            lines.append(fix if copied else fold(fix, width, indent=" " * (start + 5)))
+            lines.append(fold(fix, width, indent=" " * (start + 5)))
     return "\n".join(lines) + "\n"
 
 

@@ -209,7 +209,7 @@ class ArenaCommand(TyperCommand):
         if any(word in flags[one.name][0].excludes for one in said.values if one.name in flags):
             return [""]
         if word == "NODE":
-            raise UsageError("which nodes?", hint=f"name them; {PROGRAM} nodes list shows them all")
+            raise UsageError("no node is named", hint=f"{PROGRAM} nodes list shows them")
         if word == "MACHINE":
             names = f"{PROGRAM} topology presets lists machines"
             raise UsageError("no machine is named", hint=names)
@@ -403,7 +403,7 @@ HABITS = {
     **dict.fromkeys(("ps", "jobs", "squeue", "sacct"), "list"),
     "sinfo": "top node",
     **dict.fromkeys(("cancel", "kill", "rm", "stop", "scancel"), "delete JOB"),
-    **dict.fromkeys(("describe", "status", "show"), "get JOB; why JOB says why it is so"),
+    **dict.fromkeys(("describe", "status", "show"), f"get JOB; the reason: {PROGRAM} why JOB"),
     **dict.fromkeys(("exec", "ssh"), "attach JOB -- COMMAND"),
 }
 """Commands of kubectl, docker and Slurm, and what does the same here."""
@@ -411,11 +411,17 @@ HABITS = {
 
 _GLUE = "\N{NON-BREAKING HYPHEN}"
 
+_NAMES = 30
+"""Columns that names of options have at most, as Click has them."""
+
 
 def _write_definitions(records: Iterable[tuple[str, str]], formatter: Any) -> None:
     """Write names and texts in two columns; paths and names with hyphens stay whole in them."""
     written = len(formatter.buffer)
-    formatter.write_dl([(name, text.replace("-", _GLUE)) for name, text in records])
+    # On a narrow terminal the texts have three fifths, so that their words stay whole.
+    most = min(_NAMES, formatter.width * 2 // 5)
+    records = [(name, text.replace("-", _GLUE)) for name, text in records]
+    formatter.write_dl(records, col_max=most)
     formatter.buffer[written:] = [part.replace(_GLUE, "-") for part in formatter.buffer[written:]]
 
 

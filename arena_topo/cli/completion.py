@@ -33,9 +33,15 @@ def completion(
 ) -> None:
     """Print the completion script for bash, zsh, fish or powershell.
 
-    Add a line to the startup file of your shell. bash: `source <(arena-topo completion bash)`; zsh,
-    below compinit: `source <(arena-topo completion zsh)`; fish: `arena-topo completion fish |
-    source`; PowerShell: `arena-topo completion powershell | Out-String | Invoke-Expression`.
+    Add a line to the startup file of your shell:
+
+    bash: `source <(arena-topo completion bash)`
+
+    zsh, below compinit: `source <(arena-topo completion zsh)`
+
+    fish: `arena-topo completion fish | source`
+
+    pwsh: `arena-topo completion powershell | Out-String | Invoke-Expression`
 
     Examples:
       # The script for bash

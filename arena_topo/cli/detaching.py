@@ -9,27 +9,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from arena_topo import layout
 from arena_topo.cli import stopping
 from arena_topo.cli.options import PROGRAM, say
-from arena_topo.cli.terminal import moves, wrapped
+from arena_topo.cli.terminal import moves
 from arena_topo.engines import Backend, JobStatus, Phase
 from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 
 _GLANCE = 0.6
 """Seconds that the last look at a job may take: people expect Ctrl-C to end things at once."""
-
-_GLUE = "\N{NO-BREAK SPACE}"
-"""What holds the words of a command together while the text around it is wrapped."""
-
-
-def advise(text: str, *commands: str, indent: str = "  ") -> None:
-    """Say a text, wrapped on a terminal; the commands in it stay whole, for people to copy."""
-    for command in commands:
-        text = text.replace(command, command.replace(" ", _GLUE))
-    folded = layout.fold(text, wrapped(sys.stderr), indent=indent)
-    say(folded.replace(_GLUE, " "), whole=True)
 
 
 @contextmanager
@@ -39,7 +27,7 @@ def coming_back(command: str, left: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, stopping.OutOfTime):
         _over_echo()
-        advise(f"{left} Come back: {command}", command.partition(";")[0])
+        say(f"{left} Come back: {command}")
         raise
 
 
@@ -75,19 +63,19 @@ def detaching(
         if isinstance(seen, NotFound):
             gone = f"There is no job {name} in namespace {namespace}."
             gone = "Nothing was created." if creates else gone
-            advise(f"The job {name} was deleted." if known else gone)
+            say(f"The job {name} was deleted." if known else gone)
         elif known or (not creates and isinstance(seen, JobStatus)):
             suspended = isinstance(seen, JobStatus) and seen.phase is Phase.SUSPENDED
             does = "is suspended" if suspended else "goes on"
             back = back or follow
-            advise(f"The job {name} {does}. Come back: {back}; end it: {end}", back, end)
+            say(f"The job {name} {does}. Come back: {back}; end it: {end}")
         elif isinstance(seen, ArenaError):
             is_there = "was created" if creates else "is there"
             why = one_line(seen.message)
-            advise(f"Whether {name} {is_there} cannot be seen ({why}): {look}", look)
+            say(f"Whether {name} {is_there} cannot be seen ({why}): {look}")
         else:
             # Somebody else's of the same name, or ours that was cut short.
-            advise(f"A job {name} is there, maybe not whole; end it: {end}", end)
+            say(f"A job {name} is there, maybe not whole; end it: {end}")
         raise
 
 

@@ -131,5 +131,6 @@ def node_or_preset(name: str, cluster: Cluster) -> Node | Machine:
     names = [*(str(node.name) for node in cluster.nodes), *presets.names()]
     raise UsageError(
         f"there is no node or preset {name}",
-        hint=near(name, names) or f"{PROGRAM} topology show lists the nodes",
+        hint=near(name, names)
+        or f"nodes: {PROGRAM} topology show; presets: {PROGRAM} topology presets",
     )

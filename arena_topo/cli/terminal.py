@@ -55,15 +55,6 @@ def laid_out(text: str, stream: TextIO | None) -> str:
     return folded(text, wide)
 
 
-def cropped(text: str) -> str:
-    """A table for standard output: lines wider than its terminal are cut, elsewhere none is."""
-    wide = wrapped(sys.stdout)
-    if wide is None or max(map(len, text.split("\n"))) <= wide:
-        return text
-    unicode = draws()
-    return "\n".join(clipped(line, wide, unicode=unicode) for line in text.split("\n"))
-
-
 def clipped(line: str, columns: int, *, unicode: bool) -> str:
     """A line cut to so many columns of a terminal, with an ellipsis where it is."""
     from rich.cells import cell_len, set_cell_size

@@ -101,10 +101,10 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
         if name not in found.assumed:
             continue
         where = "the network between nodes" if name == BEYOND else f"the network within one {name}"
-        why = f"nothing says how fast {where} is"
+        why = f"the speed of {where} is not known"
         if named and rate == RDMA_RATE:
-            why = f"nodes offer RDMA ({named[0]}{more}{without}), but do not say how fast it is"
-        guesses[name] = f"{why}; --fabric FILE says it"
+            why = f"nodes offer RDMA ({named[0]}{more}{without}), whose speed is not known"
+        guesses[name] = f"{why}; --fabric FILE gives it"
     return guesses
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from arena_topo.drawing.machine import ASCII, UNICODE
 from arena_topo.drawing.sheet import SMALL, Sheet, framed, lines, stack, width
 from arena_topo.drawing.tables import EMULATED
+from arena_topo.layout import fold
 from arena_topo.topology import BEYOND, Cluster, Node, count, natural
 
 MOST = 60
@@ -85,14 +86,19 @@ def text(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
         for part in domain.parts:
             last = part is domain.parts[-1]
             head = trunk + (pen.last if last else pen.branch)
+            further = trunk + (" " * len(pen.trunk) if last else pen.trunk)
+            room = max(_SHORTEST, width - len(head))
             if isinstance(part, _Domain):
-                yield f"{head}{part.name} ({part.speed}): {_many(part.nodes)}, {part.counted}"
-                yield from below(part, trunk + (" " * len(pen.trunk) if last else pen.trunk))
+                said = f"{part.name} ({part.speed}): {_many(part.nodes)}, {part.counted}"
             else:
                 gauge = "".join(characters[sign] for sign in part.signs)
                 said = f"{gauge}  {part.free}  {part.what}  "
-                room = max(_SHORTEST, width - len(head)) - len(said) - len(part.tail)
-                yield f"{head}{said}{names(part.nodes, room)}{part.tail}"
+                said += names(part.nodes, room - len(said) - len(part.tail)) + part.tail
+            # What goes on below stays inside the tree.
+            first, *rest = fold(said, room).splitlines()
+            yield from (f"{head}{first}", *(f"{further}{line}" for line in rest))
+            if isinstance(part, _Domain):
+                yield from below(part, further)
 
     drawn = [f"{tree.name} ({tree.speed}): {_many(tree.nodes)}, {tree.counted}", *below(tree, "")]
     meanings = [f"{characters[one]} {_MEANING[one]}" for one in _signs(tree)]

@@ -133,7 +133,7 @@ def publishing(
     name = node or environment.get("NODE_NAME", "")
     if not name and (source or preset):
         raise UsageError(
-            "which node is it?",
+            "no node is named",
             why="a file and a preset do not tell",
             hint="arena-topo topology publish NODE, or set NODE_NAME",
         )

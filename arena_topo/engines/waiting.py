@@ -54,7 +54,7 @@ class Start(StrEnum):
     QUEUE = "its queue decides when it starts"
     ITSELF = "it starts by itself once it can"
     CONTROLLER = "the controller starts it once it fits"
-    RESUME = "resume starts it when it fits"
+    RESUME = "resume starts it once it fits"
     """Nobody does before a person says so."""
     ANEW = "it cannot start before it is submitted anew"
     """It was taken back for its image, and nobody tries again by himself."""
@@ -87,7 +87,7 @@ def starting(start: Start, name: str, namespace: str) -> str:
         )
     if start is not Start.RESUME:
         return str(start)
-    return f"{command('resume', name, namespace=namespace)} starts it when it fits"
+    return f"start it once it fits: {command('resume', name, namespace=namespace)}"
 
 
 def command(verb: str, *names: str, namespace: str) -> str:

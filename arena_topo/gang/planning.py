@@ -282,7 +282,7 @@ def seen(job: MPIJob, site: Site) -> Cluster:
             left, head = fairness.left_for(mine, cluster, view, fit, blocked=blocked)
             if head is None:
                 return cluster
-            kept = f"GPUs are kept for {head.namespace}/{head.name}, which waits longer"
+            kept = f"GPUs are reserved for {head.namespace}/{head.name}, which has waited longer"
             return replace(left, notes=(*left.notes, kept))
     return site.engine.cluster()
 

@@ -20,7 +20,6 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
-from arena_topo.cli.terminal import cropped
 from arena_topo.drawing import tables
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.jobs import filtering, view
@@ -95,9 +94,7 @@ def list_jobs(wanted: Wanted, chosen: Chosen, everywhere: Globals) -> None:
         values = [view.job_value(one, now=time.time()) for one in jobs]
         show(layout.arenas(values, yaml=form is Output.YAML))
     else:
-        screen = _screen(jobs, wanted, time.time())
-        # Who asks for more columns wants them all.
-        display(screen if wanted.wide else cropped(screen))
+        display(_screen(jobs, wanted, time.time()))
         if any(one.forecast is not None and one.forecast.emulated for one in jobs):
             say(tables.emulated())
         if not jobs and not wanted.no_headers:
@@ -141,7 +138,7 @@ def _watch(
 
     watch(
         look,
-        draw=lambda jobs, now, _columns: _screen(jobs, wanted, now),
+        draw=lambda jobs, now, columns: layout.folded(_screen(jobs, wanted, now), columns),
         changes=changes,
         every=backend.look_every,
         limit=limit,

@@ -13,14 +13,14 @@ from typing import Annotated, Self
 
 from arena_topo.cli import stopping
 from arena_topo.cli.arguments import Kind, Name, Output, TypeFlag, option, output
-from arena_topo.cli.detaching import advise, detaching
+from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import alike, engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, note, spread, warn
+from arena_topo.cli.options import PROGRAM, Globals, note, say, spread, warn
 from arena_topo.cli.outlet import Outlet, free_to_speak
 from arena_topo.cli.terminal import colours, moves
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.engines.lines import LogOptions
-from arena_topo.engines.waiting import command, starting
+from arena_topo.engines.waiting import starting
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import flag
@@ -29,7 +29,6 @@ from arena_topo.joblogs.follow import Asked, Waiting
 from arena_topo.joblogs.notices import Note
 from arena_topo.joblogs.view import Raw, Records, Text
 from arena_topo.jobs.staying import WaitLine, lives
-from arena_topo.layout import noted
 
 MANY = "Many pods at once"
 SEARCH = "Searching"
@@ -364,7 +363,7 @@ class _Shown:
             note(f"{name} has written nothing")
         else:
             waits = f"{PROGRAM} logs -f {name} -n {namespace}"
-            advise(noted(f"{name} has written nothing yet; {waits} waits for it"), waits)
+            note(f"{name} has written nothing yet; wait for it: {waits}")
 
     def _end(self) -> None:
         self._waits.hide()
@@ -403,17 +402,15 @@ class _Waits(WaitLine):
             self.hide()  # which shows it once more
             self.what = ""
             return
-        what, commands = one_line(waiting.what), []
+        what = one_line(waiting.what)
         if waiting.start is not None:
             what += f"; {starting(waiting.start, self.name, self._namespace)}"
-            verbs = ("resume", "delete")
-            commands += [command(verb, self.name, namespace=self._namespace) for verb in verbs]
         if what == self.what:
             return
         self._begin(what)
         if not lives() and what != self._said:
             self._said = what
-            advise(f"{self.name} {what}", *commands)
+            say(f"{self.name} {what}")
 
     def now(self, what: str) -> None:
         """That is waited for, where nothing else is; only a terminal shows it."""

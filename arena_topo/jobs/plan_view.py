@@ -200,8 +200,10 @@ def _bandwidths(proposal: Proposal, found: Worth, cluster: Cluster) -> str:
         ("spread over nodes" if with_it else "without: spread", comparison.spread),
     ]
     lines += ["", *_compared(rows, placement.bandwidth.point, cluster)]
-    rates = [one.bandwidth for _name, one in rows if one is not None and one.bandwidth is not None]
-    assumed = dict.fromkeys(note for rate in (ours, *rates) for note in rate.assumed)
+    # The next best, which are listed below, have the same mark.
+    shown = [*(one for _name, one in rows if one is not None), *proposal.rows]
+    rates = [ours, *(one.bandwidth for one in shown if one.bandwidth is not None)]
+    assumed = dict.fromkeys(note for rate in rates for note in rate.assumed)
     if assumed:
         lines.append(f"  * assumed: {'; '.join(assumed)}")
     return "".join(f"{line.rstrip()}\n" for line in lines)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output, names_only
-from arena_topo.cli.detaching import advise, detaching
+from arena_topo.cli.detaching import detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, tell
 from arena_topo.errors import ArenaError, NotFound
@@ -49,8 +49,7 @@ def suspend(
                 show(_changed(name, "", brief=True))
             return
         show(_changed(name, "suspended", brief=brief))
-        again = f"{PROGRAM} resume {name} -n {namespace}"
-        advise(f"Its GPUs are free now. Start it again: {again}", again)
+        say(f"Its GPUs are free now. Start it again: {PROGRAM} resume {name} -n {namespace}")
 
     _each(names, everywhere, stop)
 

@@ -55,7 +55,7 @@ class WaitLine:
 
     def _screen(self, columns: int) -> str:
         since = layout.duration(time.monotonic() - self.begun)
-        text = f"{self.name} {self.what}, {since}{self.doubt}"
+        text = f"{self.name} {self.what} ({since}{self.doubt})"
         return f"{turn()} {layout.fold(text, columns - 2)}"
 
 

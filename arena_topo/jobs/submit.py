@@ -136,9 +136,9 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
     """Submit an MPI job; with --gputopology each worker gets the best-linked GPUs.
 
     Examples:
-      # Four workers with two GPUs each, on the best-linked free GPUs
-      submit mpi --name bert --gpus 2 --workers 4 --gputopology
-      --image IMAGE 'mpirun python train.py'
+      # Four workers with two GPUs each, on the best-linked GPUs
+      submit mpi --name bert --gpus 2 --workers 4
+      --gputopology --image IMAGE 'mpirun python train.py'
       # Show the log until the job ends
       submit mpi -f job.yaml --follow
       # Print the objects for kubectl
@@ -270,8 +270,7 @@ class _Order:
         say(f"The Job {job.name} has been submitted successfully")
         say(
             f"You can run `{PROGRAM} get {job.name} --type mpijob -n {self.namespace}`"
-            " to check the job status",
-            whole=True,
+            " to check the job status"
         )
         summarise(done, waits=self.how.stays)
 
@@ -365,7 +364,8 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals
       # The same on a dump of another cluster
       plan mpi --gpus 2 --workers 8 --state dump.json
       # What is this placement worth?
-      plan mpi --gpus 2 --workers 2 --on 'n1/0,3;n1/1,2'
+      plan mpi --gpus 2 --workers 2
+      --on 'n1/0,3;n1/1,2'
     """
     from arena_topo.gang import comparison  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.jobs import plan_view as plans  # noqa: PLC0415 - reads the solver

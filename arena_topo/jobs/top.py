@@ -20,7 +20,7 @@ from arena_topo.cli.arguments import (
 )
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import Globals, display, say, show, spread
-from arena_topo.cli.terminal import cropped, wrapped
+from arena_topo.cli.terminal import wrapped
 from arena_topo.cli.watching import RefreshFlag, once, renew
 from arena_topo.drawing import tables
 from arena_topo.engines import Backend, JobStatus, Phase, metrics
@@ -95,8 +95,7 @@ def top_job(
     if refresh:
         renew(first, look, screen, _jobs_value, output_format, limit=everywhere.timeout)
     elif output_format is Output.WIDE:
-        shown = screen(first, wrapped(sys.stdout))
-        display(shown if name else cropped(shown))
+        display(screen(first, wrapped(sys.stdout)))
     else:
         show(layout.arenas(_jobs_value(first), yaml=output_format is Output.YAML))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Names, Output, names_only
-from arena_topo.cli.detaching import advise, coming_back
+from arena_topo.cli.detaching import coming_back
 from arena_topo.cli.opening import engine, missing, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, warn
 from arena_topo.engines import JobStatus, waiting
@@ -98,10 +98,7 @@ class _Watched:
         name = status.name
         if start is not None and name not in self.hinted:
             self.hinted.add(name)
-            resume = waiting.command("resume", name, namespace=self.namespace)
-            advise(
-                f"  It waits without GPUs; {waiting.starting(start, name, self.namespace)}", resume
-            )
+            say(f"  It waits without GPUs; {waiting.starting(start, name, self.namespace)}")
 
     def ended(self, one: Ending) -> None:
         """A job is done with."""

@@ -14,7 +14,7 @@ from arena_topo.cli import remembering
 from arena_topo.cli.arguments import NODES, FabricFlag, Output, OutputFlag, option
 from arena_topo.cli.opening import engine, network
 from arena_topo.cli.options import Globals, display, say, show, spread, tell
-from arena_topo.cli.terminal import cropped, wrapped
+from arena_topo.cli.terminal import wrapped
 from arena_topo.cli.watching import RefreshFlag, once, renew
 from arena_topo.drawing import tables
 
@@ -110,8 +110,7 @@ def top_node(
         value = partial(_nodes_value, what=what)
         renew(first, look, screen, value, output_format, limit=everywhere.timeout)
     elif output_format is Output.WIDE:
-        shown = screen(first, wrapped(sys.stdout))
-        display(shown if what.details or what.frag else cropped(shown))
+        display(screen(first, wrapped(sys.stdout)))
     else:
         show(layout.arenas(_nodes_value(first, what), yaml=output_format is Output.YAML))
     if backend is not None:

@@ -31,7 +31,7 @@ _SELF = "N-A"
 """What stands on the diagonal of a matrix of links, as ACK writes it."""
 
 _DIGITS = 4
-"""Decimals of a published bandwidth: arena keeps 32 bits of it, and prints no more."""
+"""Decimals of a bandwidth between two GPUs: arena keeps 32 bits of it, and prints no more."""
 
 _KEYS = {
     Mode.EXCLUSIVE: "gpuExclusiveNodes",
@@ -250,7 +250,9 @@ def _rates(one: NodeStatus) -> list[list[float]]:
 
     worth = sets_of(machine).value
     every = range(len(machine.gpus))
-    return [[0.0 if a == b else worth(gpu_set((a, b))) for b in every] for a in every]
+    return [
+        [0.0 if a == b else round(worth(gpu_set((a, b))), _DIGITS) for b in every] for a in every
+    ]
 
 
 def _gpus(one: NodeStatus) -> list[str]:

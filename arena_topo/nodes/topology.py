@@ -278,7 +278,7 @@ def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
     name = node or os.environ.get("NODE_NAME", "")
     if not name:
         raise UsageError(
-            "which node is it?",
+            "no node is named",
             why="an agent writes of its own node, which the host's name may not tell",
             hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
         )

@@ -609,9 +609,9 @@ def _worth(status: JobStatus) -> Iterator[str]:
     if found is None or not found.workers:
         return
     if found.usable is not None:
-        assumed = " (assumed)" if found.assumed else ""
+        assumed = " assumed" if found.assumed else ""
         best = "the best that there was" if found.optimal else ""
-        speed = f"{estimates.recorded(found)}{assumed} of bus bandwidth"
+        speed = f"bus bandwidth {estimates.recorded(found)}{assumed}"
         yield ", ".join(filter(None, (speed, estimates.recorded_limit(found), best)))
         if found.falls_short and found.bus_bandwidth is not None:
             yield f"one host would reach {estimates.amount(found.bus_bandwidth)} GB/s there"

@@ -198,7 +198,7 @@ def _holders(found: Explanation) -> Iterator[str]:
 
 
 def _where(one: Holder) -> str:
-    shown = ",".join(one.nodes[:3]) or "?"
+    shown = ",".join(one.nodes[:3]) or "not recorded"
     more = len(one.nodes) - 3
     note = " (terminating)" if one.terminating else "" if one.started else " (planned)"
     return f"{shown}{f' and {more} more' if more > 0 else ''}{note}"
