@@ -1,4 +1,4 @@
-"""Whole numbers in texts of others: labels, annotations, logs, and values of flags."""
+"""Whole numbers: read from labels, annotations, logs and flags; counted in sentences."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def whole(text: object) -> int | None:
     said = str(text)
     plain = said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS
     return int(said) if plain else None
+
+
+def counted(number: int, word: str) -> str:
+    """A number with its word: `1 node`, `2 nodes`."""
+    return f"{number} {word}{'s' * (number != 1)}"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
+from arena_topo.numbers import counted
 from arena_topo.solver import (
     Instead,
     Reason,
@@ -26,7 +27,7 @@ from arena_topo.solver import (
     once_empty,
 )
 from arena_topo.solver.classes import Index, Pool, refused, room
-from arena_topo.solver.freeing import Freeing, counted
+from arena_topo.solver.freeing import Freeing
 from arena_topo.solver.gang import Search
 from arena_topo.solver.loads import AMONG, Hosts
 from arena_topo.topology import Node

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from arena_topo.numbers import counted
 from arena_topo.solver import Request
 from arena_topo.solver.classes import Domain, Kind, NodeClass, Pool, kind_of, room
 from arena_topo.solver.gang import Way, outermost
@@ -264,11 +265,6 @@ def _names(names: Sequence[str]) -> str:
 def listed(parts: Sequence[str]) -> str:
     """Some words as a list: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-
-
-def counted(number: int, word: str) -> str:
-    """A number with its word: `1 node`, `2 nodes`."""
-    return f"{number} {word}{'s' if number != 1 else ''}"
 
 
 # ---------------------------------------------------------------- the knapsack
