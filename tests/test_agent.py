@@ -286,69 +286,12 @@ def test_a_gpu_that_nobody_knows_is_said_once(world):
     assert world.heard() == ["devices: recovered"]
 
 
-def a_slice(api: FakeApi, **uuids: str) -> None:
-    """A ResourceSlice of the node, with GPUs by the names of their devices."""
-    devices = [
-        {
-            "name": name.replace("_", "-"),
-            "attributes": {
-                "type": {"string": "gpu"},
-                "uuid": {"string": uuid},
-                "productName": {"string": "NVIDIA A100-SXM4-40GB"},
-            },
-        }
-        for name, uuid in uuids.items()
-    ]
-    api.add(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "node-1-gpus"},
-            "spec": {
-                "driver": "gpu.nvidia.com",
-                "nodeName": "node-1",
-                "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
-                "devices": devices,
-            },
-        }
-    )
-
-
-def test_claimed_gpus_are_found_by_what_the_driver_publishes_of_them(world):
-    # The driver numbers them as device files are numbered, which need not be NVML's order.
-    a_slice(world.api, gpu_0="GPU-dd", gpu_1="GPU-cc", gpu_2="GPU-bb", gpu_3="GPU-aa")
+def test_claimed_gpus_are_left_to_their_claims(world):
     claims = (claim("gpu.nvidia.com", "node-1", "gpu-0", "gpu-1"),)
     world.hold(pod("train", container(claims=claims)), a_pod("other", "GPU-bb"))
-    running = world.agent()
-    for _ in range(3):
-        running.once()
-    assert world.allocations == {"default/other": [1], "default/train": [2, 3]}
-    read = [line for line in world.api.requests if "resourceslices" in line]
-    assert len(read) == 1
-    assert "fieldSelector=spec.nodeName%3Dnode-1" in read[0]
-
-
-def test_claimed_devices_of_other_kinds_are_looked_up_once(world):
-    claims = (claim("dra.net", "node-1", "mlx5-0"),)
-    world.hold(pod("train", container(claims=claims)), a_pod("other", "GPU-bb"))
-    running = world.agent()
-    for _ in range(3):
-        running.once()
+    world.agent().once()
     assert world.allocations == {"default/other": [1]}
-    assert len([line for line in world.api.requests if "resourceslices" in line]) == 1
-    assert not [line for line in world.heard() if "mlx5" in line]
-
-
-def test_who_may_not_read_what_drivers_publish_still_tells_the_rest(world):
-    world.api.deny("list resourceslices")
-    claims = (claim("gpu.nvidia.com", "node-1", "gpu-0"),)
-    world.hold(pod("train", container(claims=claims)), a_pod("other", "GPU-bb"))
-    running = world.agent()
-    for _ in range(3):
-        running.once()
-    assert world.allocations == {"default/other": [1]}
-    (told,) = [line for line in world.heard() if line.startswith("claims")]
-    assert told.startswith("claims: not allowed to list resourceslices")
+    assert not [line for line in world.heard() if line.startswith("devices")]
 
 
 def test_without_a_kubelet_all_but_the_allocations_are_written(world):

@@ -320,8 +320,8 @@ def screen(found: Fragmentation) -> str:
     if found.shared_nodes:
         share, cut = ("shares", "cuts") if found.shared_nodes == 1 else ("share", "cut")
         blocks.append(
-            f"{counted(found.shared_nodes, 'more node')} {share} GPUs or {cut} them up: no gang gets"
-            " those.\n"
+            f"{counted(found.shared_nodes, 'more node')} {share} GPUs or {cut} them up: no gang"
+            " gets those.\n"
         )
     return "\n".join(blocks)
 
