@@ -162,9 +162,6 @@ _OFF = re.compile(
 )
 """INFO lines that say that something is not as it could be. Sockets never have GPU Direct RDMA."""
 
-_PEER = re.compile(r"<\d+>|\b(?:rank|peer) \d")
-
-
 def advice_on(text: str) -> Advice | None:
     """Why NCCL complains so, and what to try; None where that is not known."""
     return next((one for one in ADVICE if one.pattern.search(text)), None)
@@ -173,11 +170,6 @@ def advice_on(text: str) -> Advice | None:
 def advice_for(cause: Cause) -> Advice:
     """Why NCCL complains of this class of trouble, and what to try."""
     return next(one for one in ADVICE if one.cause is cause)
-
-
-def names_peer(text: str) -> bool:
-    """Whether a complaint tells with whom there was trouble: an address or a rank."""
-    return bool(_PEER.search(text))
 
 
 def reports_trouble(text: str) -> bool:
