@@ -162,6 +162,7 @@ _OFF = re.compile(
 )
 """INFO lines that say that something is not as it could be. Sockets never have GPU Direct RDMA."""
 
+
 def advice_on(text: str) -> Advice | None:
     """Why NCCL complains so, and what to try; None where that is not known."""
     return next((one for one in ADVICE if one.pattern.search(text)), None)
