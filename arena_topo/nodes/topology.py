@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,7 @@ from arena_topo.cli.arguments import (
     Output,
     OutputFlag,
     document,
+    option,
     output,
 )
 from arena_topo.cli.opening import engine
@@ -40,7 +42,7 @@ from arena_topo.cli.terminal import columns, draws
 from arena_topo.drawing import network, tables
 from arena_topo.drawing.machine import State, assumed_nics, draw
 from arena_topo.errors import UsageError
-from arena_topo.flag import Flag, Word
+from arena_topo.flag import Flag, Word, flag
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 from arena_topo.nodes import fabric
@@ -72,6 +74,16 @@ _SourceFlag = Annotated[
     ),
 ]
 
+_StateFlag = Annotated[
+    tuple[str, ...],
+    Flag(
+        "Look at this dump of kubectl get -o json; repeat for more.",
+        "FILE",
+        panel=PANEL,
+        completes="files",
+    ),
+]
+
 
 @spread
 def topology_presets(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) -> None:
@@ -99,15 +111,7 @@ def topology_show(
     ],
     everywhere: Globals,
     source: _SourceFlag = "",
-    state: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="Look at this dump of kubectl get -o json; repeat for more.",
-            panel=PANEL,
-            metavar="FILE",
-            completes="files",
-        ),
-    ] = (),
+    state: _StateFlag = (),
     fabric: FabricFlag = "",
     *,
     plain: _PlainFlag = False,
@@ -166,67 +170,51 @@ def topology_discover(
     _show_machine(machines.discover(), plain=plain, output_format=output_format)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What is published of a node, and how."""
+
+    source: _SourceFlag = ""
+    preset: str = option(
+        "", "Preset of the node's machine; see topology presets.", "PRESET", completes="presets"
+    )
+    bus_bandwidth: str = option(
+        "",
+        "Publish the bandwidths in this file too, as logs --nccl --bus-bandwidth prints them, for"
+        " the links that the cluster knows or --from says; - is stdin.",
+        "FILE",
+        completes="files",
+    )
+    dry_run: DryRun | None = option(
+        None, "Print what would be written, and write nothing.", "[=client|server]"
+    )
+    output_format: Annotated[Output | None, output(*DOCUMENTS, help="How to print the object.")] = (
+        None
+    )
+    watch: bool = flag(
+        False,
+        "Go on: keep this node's links, health and allocations up to date in namespace"
+        " arena-topo-system, as the node agent does.",
+        panel=_AGENT,
+        excludes=_NOT_AN_AGENTS,
+    )
+    interval: Seconds = flag(_INTERVAL, "How often --watch looks.", "DURATION", panel=_AGENT)
+    pod_resources: str = flag(
+        "",
+        "The kubelet's socket that lists the GPUs of each pod (default"
+        " /var/lib/kubelet/pod-resources/kubelet.sock).",
+        "SOCKET",
+        panel=_AGENT,
+        needs=("--watch",),
+        completes="files",
+    )
+
+
 @spread
 def topology_publish(
     target: Annotated[str, typer.Argument(metavar="[NODE]", show_default=False), NODES],
     everywhere: Globals,
-    *,
-    source: _SourceFlag = "",
-    preset: Annotated[
-        str,
-        Flag(
-            help="Preset of the node's machine; see topology presets.",
-            panel=PANEL,
-            metavar="PRESET",
-            completes="presets",
-        ),
-    ] = "",
-    bus_bandwidth: Annotated[
-        str,
-        Flag(
-            help="Publish the bandwidths in this file too, as logs --nccl --bus-bandwidth prints"
-            " them, for the links that the cluster knows or --from says; - is stdin.",
-            panel=PANEL,
-            metavar="FILE",
-            completes="files",
-        ),
-    ] = "",
-    dry_run: Annotated[
-        DryRun | None,
-        Flag(
-            help="Print what would be written, and write nothing.",
-            panel=PANEL,
-            metavar="[=client|server]",
-        ),
-    ] = None,
-    output_format: Annotated[
-        Output | None,
-        output(*DOCUMENTS, help="How to print the object."),
-    ] = None,
-    watch: Annotated[
-        bool,
-        Flag(
-            help="Go on: keep this node's links, health and allocations up to date in namespace"
-            " arena-topo-system, as the node agent does.",
-            panel=_AGENT,
-            excludes=_NOT_AN_AGENTS,
-        ),
-    ] = False,
-    interval: Annotated[
-        Seconds,
-        Flag(help="How often --watch looks.", panel=_AGENT, metavar="DURATION"),
-    ] = _INTERVAL,
-    pod_resources: Annotated[
-        str,
-        Flag(
-            help="The kubelet's socket that lists the GPUs of each pod (default"
-            " /var/lib/kubelet/pod-resources/kubelet.sock).",
-            panel=_AGENT,
-            needs=("--watch",),
-            metavar="SOCKET",
-            completes="files",
-        ),
-    ] = "",
+    asked: Publication,
 ) -> None:
     """Publish in the cluster how the GPUs of a node are linked, for all to read.
 
@@ -237,28 +225,28 @@ def topology_publish(
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.topology import published  # noqa: PLC0415 - only here
 
-    if watch:
-        _keep(target, everywhere, interval, pod_resources)
+    if asked.watch:
+        _keep(target, everywhere, asked.interval, asked.pod_resources)
         return
-    if bus_bandwidth and target and not (source or preset):
+    if asked.bus_bandwidth and target and not (asked.source or asked.preset):
         found = machines.known(engine(everywhere), target)
     else:
-        found = machines.publishing(target, source=source, preset=preset)
-    if bus_bandwidth:
-        found = machines.with_measured(found, bus_bandwidth)
+        found = machines.publishing(target, source=asked.source, preset=asked.preset)
+    if asked.bus_bandwidth:
+        found = machines.with_measured(found, asked.bus_bandwidth)
     tell(found.notes)
-    if dry_run is DryRun.CLIENT:
+    if asked.dry_run is DryRun.CLIENT:
         manifest = published.config_map(found.machine, found.machine.everything)
-        show(_manifest(manifest, output_format or Output.YAML))
+        show(_manifest(manifest, asked.output_format or Output.YAML))
         say("Nothing was written.")
         return
-    done = engine(everywhere).publish(found.machine, dry_run=dry_run is DryRun.SERVER)
+    done = engine(everywhere).publish(found.machine, dry_run=asked.dry_run is DryRun.SERVER)
     said = f"configmap/{done.manifest['metadata']['name']} {done.outcome}"
-    if dry_run is None and output_format is None:
+    if asked.dry_run is None and asked.output_format is None:
         show(f"{said}\n")
         return
-    show(_manifest(done.manifest, output_format or Output.YAML))
-    say(said if dry_run is None else f"{said} (server dry run: nothing was written)")
+    show(_manifest(done.manifest, asked.output_format or Output.YAML))
+    say(said if asked.dry_run is None else f"{said} (server dry run: nothing was written)")
 
 
 def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
