@@ -25,7 +25,7 @@ from arena_topo.cli.arguments import (
     option,
     output,
 )
-from arena_topo.cli.opening import engine
+from arena_topo.cli.opening import cluster_of, engine, is_node, node_or_preset
 from arena_topo.cli.options import (
     BackendName,
     Globals,
@@ -51,14 +51,9 @@ from arena_topo.topology import Cluster, Machine, Node, presets
 if TYPE_CHECKING:
     import networkx as nx
 
-from arena_topo.cli.opening import cluster_of, is_node, node_or_preset
-
 _AGENT = "Agent"
 _INTERVAL = Seconds(15)
 
-_PlainFlag = Annotated[
-    bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
-]
 _NOT_AN_AGENTS = ("--from", "--preset", "--bus-bandwidth", "--dry-run", "--output")
 
 _SourceFlag = Annotated[
@@ -73,6 +68,15 @@ _SourceFlag = Annotated[
         completes="files",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How machines and networks are shown."""
+
+    plain: bool = option(False, "Draw with ASCII characters only.", name="--ascii")
+    output_format: GraphOutputFlag = Output.WIDE
+
 
 _StateFlag = Annotated[
     tuple[str, ...],
@@ -114,8 +118,7 @@ def topology_show(
     state: _StateFlag = (),
     fabric: FabricFlag = "",
     *,
-    plain: _PlainFlag = False,
-    output_format: GraphOutputFlag = Output.WIDE,
+    form: Form,
 ) -> None:
     """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are.
 
@@ -130,11 +133,11 @@ def topology_show(
 
         read = machines.read(source)
         tell(read.notes)
-        _show_machine(read.machine, plain=plain, output_format=output_format)
+        _show_machine(read.machine, form)
         return
     named = target in presets.names()
     if named and not state and not is_node(target, everywhere):
-        _show_machine(presets.machine(target, target), plain=plain, output_format=output_format)
+        _show_machine(presets.machine(target, target), form)
         return
     cluster = cluster_of(state, fabric, everywhere)
     tell(cluster.notes)
@@ -144,20 +147,15 @@ def topology_show(
             if named:
                 other = "without --state" if state else "with --backend local"
                 note(f"{target} is a node here; {other} the preset of that name is shown")
-            _show_node(found, cluster, plain=plain, output_format=output_format)
+            _show_node(found, cluster, form)
         else:
-            _show_machine(found, plain=plain, output_format=output_format)
+            _show_machine(found, form)
     else:
-        _show_fabric(cluster, plain=plain, output_format=output_format)
+        _show_fabric(cluster, form)
 
 
 @spread
-def topology_discover(
-    everywhere: Globals,
-    *,
-    plain: _PlainFlag = False,
-    output_format: GraphOutputFlag = Output.WIDE,
-) -> None:
+def topology_discover(everywhere: Globals, form: Form) -> None:
     """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it.
 
     Examples:
@@ -167,7 +165,7 @@ def topology_discover(
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
 
     del everywhere
-    _show_machine(machines.discover(), plain=plain, output_format=output_format)
+    _show_machine(machines.discover(), form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +248,8 @@ def topology_publish(
 
 
 def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
-    """Be the agent of a node, until SIGTERM."""
-    # The first process of a container dies of no signal that it does not ask for.
+    """Run the agent of a node until SIGTERM."""
+    # The first process of a container ignores each signal that it has no handler for.
     signal.signal(signal.SIGTERM, _end)
     from arena_topo.engines.kubernetes.publishing import open_reports  # noqa: PLC0415
     from arena_topo.nodes.agent import Agent  # noqa: PLC0415
@@ -267,7 +265,7 @@ def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
     if not name:
         raise UsageError(
             "which node is it?",
-            why="an agent writes of its own node, which the host's name may not tell",
+            why="the agent reports its own node, and the name of the host may be another",
             hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
         )
     reports = open_reports(everywhere.options(), name)
@@ -276,42 +274,52 @@ def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
 
 
 def _end(*_signal: object) -> None:
-    """Stop at once; a write on its way is made whole by the next agent."""
+    """Stop at once: the next agent completes a write that was cut off."""
     raise SystemExit(0)
 
 
 # ---------------------------------------------------------------- what is shown
 
 
-def _show_machine(machine: Machine, *, plain: bool, output_format: Output) -> None:
-    if output_format is Output.WIDE:
-        display(_drawn(State(machine=machine), plain=plain))
-    elif output_format is Output.SVG:
-        show(_picture(State(machine=machine)))
-    elif output_format is Output.GRAPHML:
+def _show_machine(machine: Machine, form: Form) -> None:
+    state = State(machine=machine)
+    if form.output_format is Output.WIDE:
+        display(_drawn(state, plain=form.plain))
+    elif form.output_format is Output.SVG:
+        show(_picture(state))
+    elif form.output_format is Output.GRAPHML:
         show(_graphml(machine.graph()))
     else:
-        show(document(tables.machine_value(machine), output_format))
+        show(document(tables.machine_value(machine), form.output_format))
 
 
-def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Output) -> None:
-    if output_format is Output.GRAPHML:
+def _show_node(node: Node, cluster: Cluster, form: Form) -> None:
+    state, doubt = State.of(node), node.unavailable or node.shared
+    notes = [f"No job can start here now: {doubt}"] if doubt else []
+    if form.output_format is Output.GRAPHML:
         show(_graphml(node.machine.graph()))
-    elif output_format not in {Output.WIDE, Output.SVG}:
-        show(document(fabric.node_value(node, cluster), output_format))
-    elif not node.machine.gpus and output_format is Output.WIDE:
+    elif form.output_format is Output.SVG:
+        show(_picture(state, [*notes, *([tables.EMULATED] * cluster.emulated)]))
+    elif form.output_format is not Output.WIDE:
+        show(document(fabric.node_value(node, cluster), form.output_format))
+    elif not node.machine.gpus:
         display(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
     else:
-        doubt = node.unavailable or node.shared
-        notes = [f"No job can start here now: {doubt}"] if doubt else []
-        state = State.of(node)
-        if output_format is Output.SVG:
-            notes += [tables.EMULATED] if cluster.emulated else []
-            show(_picture(state, notes))
-            return
         below = [f"  {note}\n" for note in notes]
-        parts = (_drawn(state, plain=plain), fabric.measured(node.machine), *below)
+        parts = (_drawn(state, plain=form.plain), fabric.measured(node.machine), *below)
         display("".join((*parts, _emulated(cluster))))
+
+
+def _show_fabric(cluster: Cluster, form: Form) -> None:
+    if form.output_format is Output.GRAPHML:
+        show(_graphml(cluster.graph()))
+    elif form.output_format is Output.SVG:
+        show(network.svg(cluster))
+    elif form.output_format is Output.WIDE:
+        drawn = network.text(cluster, unicode=draws(plain=form.plain), width=columns())
+        display(drawn + _emulated(cluster))
+    else:
+        show(document(fabric.value(cluster), form.output_format))
 
 
 def _picture(state: State, notes: Sequence[str] = ()) -> str:
@@ -324,26 +332,11 @@ def _drawn(state: State, *, plain: bool) -> str:
     """The matrix of a machine and its GPUs; a narrow terminal has NICs only below them."""
     width = columns()
     matrix = tables.matrix(state.machine)
-    if (
-        sys.stdout is not None
-        and sys.stdout.isatty()
-        and max(map(len, matrix.splitlines())) > width
-    ):
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    if terminal and max(map(len, matrix.splitlines())) > width:
         matrix = tables.matrix(state.machine, cards=False)
     drawn = draw(state, pairs=False, unicode=draws(plain=plain), width=width)
     return f"{matrix}\n{drawn}{assumed_nics(state.machine)}"
-
-
-def _show_fabric(cluster: Cluster, *, plain: bool, output_format: Output) -> None:
-    if output_format is Output.GRAPHML:
-        show(_graphml(cluster.graph()))
-    elif output_format is Output.SVG:
-        show(network.svg(cluster))
-    elif output_format is Output.WIDE:
-        drawn = network.text(cluster, unicode=draws(plain=plain), width=columns())
-        display(drawn + _emulated(cluster))
-    else:
-        show(document(fabric.value(cluster), output_format))
 
 
 def _graphml(graph: nx.Graph[str]) -> str:
@@ -356,8 +349,8 @@ def _emulated(cluster: Cluster) -> str:
     return f"{tables.emulated()}\n" if cluster.emulated else ""
 
 
-def _manifest(manifest: Manifest, document: Output) -> str:
-    if document is Output.NAME:
+def _manifest(manifest: Manifest, output_format: Output) -> str:
+    if output_format is Output.NAME:
         return f"{object_name(manifest)}\n"
-    write = to_json if document is Output.JSON else to_yaml
+    write = to_json if output_format is Output.JSON else to_yaml
     return write([manifest]).rstrip("\n") + "\n"
