@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 MOST_DIGITS = 18
 """More digits than any count, time or size needs; Python refuses to read more than 4,300."""
 
@@ -16,3 +18,9 @@ def whole(text: object) -> int | None:
 def counted(number: int, word: str) -> str:
     """A number with its word: `1 node`, `2 nodes`."""
     return f"{number} {word}{'s' * (number != 1)}"
+
+
+def shortened(words: Sequence[str], most: int) -> str:
+    """The first of some words, and how many more there are: `a, b and 3 more`."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.clusters.usage import gpu_count, pod_over
 from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.manifests import FORMAT, GUARANTEE, Guarantee
-from arena_topo.numbers import whole
+from arena_topo.numbers import shortened, whole
 from arena_topo.topology import GPU_RESOURCES, TAINT, published
 
 if TYPE_CHECKING:
@@ -77,10 +77,9 @@ def dedicate(
     found = {name: admin.node(name) for name in nodes}
     against = [] if force else [one for name in nodes for one in _against(name, use, admin)]
     if against:
-        more = f" and {len(against) - _SHOWN} more" if len(against) > _SHOWN else ""
         raise ArenaError(
             _REFUSALS[use],
-            why=", ".join(against[:_SHOWN]) + more,
+            why=shortened(against, _SHOWN),
             hint="wait until they have ended, delete them, or say --force; nothing was changed",
         )
     return tuple(
@@ -190,7 +189,7 @@ def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
         labels = metadata.get("labels") or {}
         taints = (one.get("spec") or {}).get("taints") or ()
         capacity = (one.get("status") or {}).get("capacity") or {}
-        gpus = max((_whole(capacity.get(name)) for name in GPU_RESOURCES), default=0)
+        gpus = max((whole(capacity.get(name)) or 0 for name in GPU_RESOURCES), default=0)
         labelled = TAINT in labels
         tainted = any(
             taint.get("key") == TAINT and taint.get("effect") == EFFECT for taint in taints
@@ -207,7 +206,3 @@ def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
         use = Use.TOPOLOGY if both else Use.DEFAULT
         found.append(Standing(node=metadata["name"], gpus=gpus, use=use, odd=odd))
     return tuple(found)
-
-
-def _whole(said: object) -> int:
-    return whole(said) or 0

@@ -18,6 +18,7 @@ from arena_topo.joblogs.view import spans
 from arena_topo.manifests import estimates
 from arena_topo.nccl import Cause, Communicator, Report, causes
 from arena_topo.nccl.comparison import Observed, Pair, Place, Planned
+from arena_topo.numbers import shortened
 from arena_topo.topology import UNKNOWN_NETWORK
 
 
@@ -237,7 +238,7 @@ def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> Why:
         return _asked_for(seen, asked)
     hosts = [seen.hosts[name] for name in seen.hosts_of(pairs) if name in seen.hosts]
     if without := [one for one in hosts if one.no_ib]:
-        names = _some([one.name for one in without])
+        names = shortened([one.name for one in without], 1)
         hint = (
             "ask for one: --rdma, or --device NAME=COUNT with the resource that the nodes offer"
             " (kubectl describe node NODE)"
@@ -322,7 +323,7 @@ def _interfaces(seen: Observed) -> Iterator[Finding]:
             " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
             seen.set_by("NCCL_SOCKET_IFNAME") if asked else (lines[name],),
         )
-        yield Finding(kind=Kind.SETTINGS, got=f"interface {name} on {_some(hosts)}", why=why)
+        yield Finding(kind=Kind.SETTINGS, got=f"interface {name} on {shortened(hosts, 1)}", why=why)
 
 
 # ---------------------------------------------------------------- ranks
@@ -413,11 +414,6 @@ def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
                 ranks=one.ranks,
                 why=why._replace(lines=(one.text,)),
             )
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first of some names, and how many more."""
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ from arena_topo.manifests import estimates
 from arena_topo.nccl import Communicator, Host
 from arena_topo.nccl.comparison import Observed, Pair, Place, WorkerSlot
 from arena_topo.nccl.findings import MOST, Comparison, Finding, Kind, named
-from arena_topo.numbers import counted
+from arena_topo.numbers import counted, shortened
 
 MOST_COLUMNS = 16
 """Ranks up to which each has a row and a column; of more, pods do."""
@@ -107,8 +107,7 @@ def _devices(host: Host) -> str:
 def _settings(seen: Observed) -> Iterator[str]:
     told = [f"{one.name}={brief(one.value, 60)}" for one in seen.report.settings]
     if told:
-        more = f" and {len(told) - MOST_ROWS} more" if len(told) > MOST_ROWS else ""
-        yield f"Set by the environment: {', '.join(told[:MOST_ROWS])}{more}"
+        yield f"Set by the environment: {shortened(told, MOST_ROWS)}"
 
 
 # ---------------------------------------------------------------- rings
@@ -280,10 +279,8 @@ def _written_by(one: Finding) -> str:
 def pairs_named(pairs: Sequence[Pair]) -> str:
     """Pairs in words, each once whatever its direction: `pairs 0<->31, 7<->8 and 4 more`."""
     both = sorted({(min(pair), max(pair)) for pair in pairs})
-    listed = ", ".join(f"{one}<->{other}" for one, other in both[:MOST_PAIRS])
-    more = len(both) - MOST_PAIRS
-    word = "pair" if len(both) == 1 else "pairs"
-    return f"{word} {listed}" + (f" and {more} more" if more > 0 else "")
+    listed = shortened([f"{one}<->{other}" for one, other in both], MOST_PAIRS)
+    return f"{'pair' if len(both) == 1 else 'pairs'} {listed}"
 
 
 def _notes(seen: Observed) -> Iterator[str]:
