@@ -346,9 +346,7 @@ class _Check:
         lease = (self.admin.lease() or {}).get("spec") or {}
         renewed, holder = seconds(lease.get("renewTime")), lease.get("holderIdentity")
         if renewed is None or not holder:
-            yield _warn(
-                "none: whoever submits a job that waits starts it, with --wait or resume", _INSTALL
-            )
+            yield _warn("none: users start their own waiting jobs, with --wait or resume", _INSTALL)
             return
         age = self.admin.now() - renewed
         if age > FRESH:

@@ -1,8 +1,8 @@
-"""Nodes for topology jobs alone: labelled and tainted, or given back to everybody.
+"""Nodes for topology jobs alone: labelled and tainted, or given back to all jobs.
 
 On a node that only arena-topo fills, each worker may be given exactly the GPUs of its placement;
-elsewhere the kubelet may hand them to somebody else as well. So nothing changes while that would be
-so for pods that run.
+elsewhere the kubelet may give them to other pods as well. A node therefore keeps its use while pods
+run there that the change would put at risk.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _gpus(pod: Mapping[str, Any]) -> int:
     try:
         return gpu_count(pod.get("spec") or {})
     except (TypeError, ValueError):
-        # It asks for something that nobody understands, so it may be GPUs.
+        # The amount it asks for cannot be read, so it may be GPUs.
         return 1
 
 
@@ -130,13 +130,13 @@ def _changed(
         try:
             admin.patch_node(name, steps, dry_run=dry_run)
         except ClusterError as error:
-            # The test on the revision: somebody, most often the kubelet, was faster.
+            # The test on the revision failed: another writer, mostly the kubelet, was faster.
             if error.status not in {409, 422}:
                 raise
         else:
             return Change(node=name, outcome=_OUTCOMES[use])
     raise ClusterError(
-        f"node {name} is being changed by somebody else all the time",
+        f"node {name} is changed by another program all the time",
         hint="try again; nodes named before it were changed",
     )
 
@@ -147,7 +147,7 @@ _OUTCOMES = {Use.TOPOLOGY: "labeled and tainted", Use.DEFAULT: "given back"}
 def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[str, Any]]:
     """The JSON patch that gives a node this use; empty where it has it already.
 
-    It tests the revision that was read, so that no taint of somebody else is lost.
+    It tests the revision that was read, so that no taint of others is lost.
     """
     metadata = node["metadata"]
     labels = dict(metadata.get("labels") or {})

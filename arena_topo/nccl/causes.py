@@ -116,7 +116,7 @@ ADVICE: tuple[Advice, ...] = (
     _advice(
         Cause.REFUSED,
         r"Connection refused|exceeded retries",
-        why="nobody listened where a rank was expected, or a firewall is between",
+        why="no process listened at the address of a rank, or a firewall is between",
         hint="look whether that rank still runs; check NetworkPolicies and the interface",
     ),
     _advice(
@@ -129,7 +129,7 @@ ADVICE: tuple[Advice, ...] = (
         Cause.CLOSED,
         r"[Cc]onnection closed by remote peer|Connection reset by peer|Broken pipe|recv failed"
         r"|remote process exited",
-        why="the connection to another rank was closed there, or broke; why, no such line says",
+        why="the other rank closed the connection, or it broke; the line does not say why",
         hint="look for what the other ranks complained of before",
     ),
     _advice(

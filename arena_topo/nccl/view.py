@@ -28,7 +28,7 @@ MOST_PAIRS = 4
 """Pairs of ranks that are named before the rest is counted."""
 
 MOST_FINDINGS = 12
-"""Findings that are told in full; most logs have fewer kinds of trouble."""
+"""Findings that are shown in full; most logs have fewer kinds of trouble."""
 
 _SHORT = {"P2P/direct pointer": "PTR", "NET/Socket": "TCP"}
 """Letters for these transports of NCCL; others get the first three of their name."""
@@ -207,7 +207,7 @@ def _grid(
     short: Mapping[str, str],
     nothing: str,
 ) -> Iterator[str]:
-    """A row and a column for each; long names are told once, and numbered above."""
+    """A row and a column for each; long names stand in the rows, and columns have their numbers."""
     long = max(map(len, names)) > 3  # noqa: PLR2004 - the width of a cell
     heads = [str(index) for index in range(len(names))] if long else names
     wide = max(map(len, names)) + (4 if long else 0) + 2

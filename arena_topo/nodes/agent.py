@@ -52,8 +52,8 @@ _BLIND = 3
 class Agent:
     """Looks at this machine and updates the ConfigMap of its node.
 
-    `say` hears one line for each change of the machine or its health, and one for each new trouble.
-    UsageError if no node can be called so.
+    `say` gets a line for each change of the machine or its health, and for each new failure of a
+    source. UsageError if `node` is not a valid name of a node.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Agent:
         self._written: tuple[Report, float] | None = None
 
     def once(self) -> None:
-        """One look, and what has to be written after it; ArenaError for what failed."""
+        """Look once and write the report if it is due; ArenaError if a source fails."""
         if not self._begun:
             recorded = self._reports.read()
             self._machine = None if recorded is None else _remembered(recorded)
@@ -104,10 +104,9 @@ class Agent:
         self._write(report, at)
 
     def run(self, stop: threading.Event, *, interval: float = INTERVAL) -> None:
-        """Look every so many seconds, until `stop` is set.
+        """Look every `interval` seconds until `stop` is set.
 
-        What fails is said once, and tried again after a while; but ArenaError if this machine shows
-        no GPUs to begin with.
+        A failure is reported once and tried again later. ArenaError if no GPU was ever seen.
         """
         delay = 0.0
         try:
@@ -123,7 +122,7 @@ class Agent:
                 else:
                     self._note("report", None)
                     delay = 0.0
-                # All agents of a cluster start at one time and must not stay in step.
+                # Jitter: all agents of a cluster start at the same time.
                 stop.wait((delay or interval) * random.uniform(0.8, 1.0))  # noqa: S311  # no secret
         finally:
             self._watch.close()
@@ -135,7 +134,7 @@ class Agent:
     # ------------------------------------------------------------ the machine
 
     def _sight(self) -> Sight:
-        """The GPUs that answer; none once they could not be listed for several looks."""
+        """The GPUs that answer; none after several looks in which they could not be listed."""
         try:
             sight = self._watch.look()
         except ArenaError:
@@ -151,7 +150,7 @@ class Agent:
         known = self._machine
         complete = known is not None and len(sight.uuids) == len(known.gpus)
         if known is None or not _fits(known, sight) or (self._remembered and complete):
-            # What was remembered counts for no longer than it must: only NVML says all of it.
+            # The machine of the last report lacks what only NVML knows.
             known = self._machine = machines.publishing(self._node).machine
             self._remembered = False
         return known
@@ -159,7 +158,7 @@ class Agent:
     # ------------------------------------------------------------ what the kubelet says
 
     def _asked(self) -> tuple[tuple[Device, ...], tuple[Holder, ...] | None]:
-        """The devices that plugins can give, and the pods that hold some; None: nobody tells."""
+        """The devices that plugins offer, and the pods that have some (None: not known)."""
         try:
             answers = self._kubelet.allocatable(), self._kubelet.holders()
         except ArenaError as error:
@@ -189,7 +188,7 @@ class Agent:
     # ------------------------------------------------------------ what is said and written
 
     def _note(self, source: str, trouble: str | None) -> None:
-        """Say what is wrong with a source now, once, and when it is over (None)."""
+        """Report the failure of a source once, and its recovery (None)."""
         before = self._troubles.pop(source, None)
         if trouble is not None:
             self._troubles[source] = trouble
@@ -228,7 +227,7 @@ def _ill(gpu: GPU, sight: Sight, offered: Collection[int | None]) -> str | None:
         return sight.ill[gpu.uuid]
     if gpu.uuid not in sight.uuids.values() if gpu.uuid else gpu.index not in sight.uuids:
         return "it does not answer"
-    # Without any there is no plugin, or it has just been started again.
+    # A plugin that offers no GPU is missing, or is starting.
     gone = offered and gpu.index not in offered
     return "its device plugin does not offer it" if gone else None
 

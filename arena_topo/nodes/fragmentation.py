@@ -1,8 +1,8 @@
-"""What the free GPUs are good for: gangs that still fit at full speed, and what is in their way.
+"""`top node --frag`: gangs that still fit at full speed, and which GPUs are fragmented.
 
-Only GPUs and the links between them count here: taints, selectors, quotas, CPU and memory are left
-out, since they differ from job to job. Of a node of which it is not known which GPUs are in use
-only what is certain counts. On the screen nodes that are alike share a line.
+Only GPUs and the links between them count: taints, selectors, quotas, CPU and memory differ from
+job to job. If the GPUs in use on a node are not known, only sets that are certainly free count. On
+the screen, nodes in the same state share a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arena_topo.solver import UNLIMITED, Found, GPUSets, Request, Solver, distan
 from arena_topo.topology import Cluster, GPUSet, Node, members, natural
 
 PAIR = 2
-"""GPUs that have a bandwidth; a single one talks to nobody."""
+"""The fewest GPUs that have a bandwidth."""
 
 SIZES = (2, 4, 8, 16)
 """Sets of GPUs that are looked at in each machine, as far as it is so large."""
@@ -48,7 +48,7 @@ class Gang:
     """What becomes of gangs of `size` GPUs, in the shape that needs the fewest nodes.
 
     That is `workers` x `gpus`: one node as long as it is large enough, then as many nodes as it
-    takes, with the largest power of two of GPUs that a machine holds. `full` is GB/s that such a
+    takes, with the largest power of two of GPUs that a machine has. `full` is GB/s that this
     gang has on the empty cluster, None for a single GPU. So many of them fit at once at that speed:
     `whole` now and `whole_empty` on the empty cluster; `counted` fit now by numbers alone, at any
     speed. `best` is GB/s of all-reduce bus bandwidth that one gang of so many GPUs could have now
@@ -240,7 +240,7 @@ def _whole(solver: Solver, request: Request, like: Found) -> int:
             for node in solver.cluster.nodes
             if node.unavailable is None
         )
-    # No machine holds two such workers, and as near as the one found is near enough.
+    # No machine has room for two of these workers; gangs may be as far apart as the one found.
     depth = 0 if like.level is None else like.level + 1
     domains = Counter(node.domains[:depth] for node in solver.able(request, like))
     return sum(many // request.workers for many in domains.values())
@@ -282,7 +282,7 @@ def _described(sets: GPUSets, node: Node) -> Alike:
 
 
 def _free(sets: GPUSets, node: Node) -> GPUSet:
-    """The free GPUs of a node; where not all are told, as many of a uniform machine as are free."""
+    """The free GPUs of a node; on a uniform machine with hidden GPUs any set of that size."""
     certain = node.unattributed and sets.uniform
     return GPUSet((1 << node.free_count) - 1) if certain else node.free
 

@@ -1,8 +1,8 @@
 """The kubelet's PodResources -> which devices the containers of a node hold.
 
-The kubelet serves it over gRPC on a socket of the node, to whoever may open that. A handful of
-fields is read by hand, so that neither generated code nor protobuf is needed; the numbers are those
-of `k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (kubernetes 1.36, commit 95f08499):
+The kubelet serves it over gRPC on a socket of the node. A handful of fields is read by hand, so
+that neither generated code nor protobuf is needed; the numbers of the fields are from
+`k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (kubernetes 1.36, commit 95f08499):
 
     ListPodResourcesResponse       pod_resources = 1
     AllocatableResourcesResponse   devices = 1
@@ -59,7 +59,7 @@ class Holder:
 class PodResources:
     """The kubelet of this node. Each question opens the socket anew, as kubelets restart.
 
-    ArenaError if there is nobody behind it or the answer makes no sense, TimedOut if none comes.
+    ArenaError if no kubelet listens or its answer makes no sense, TimedOut if no answer comes.
     """
 
     def __init__(self, socket: str = SOCKET) -> None:

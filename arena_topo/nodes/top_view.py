@@ -274,7 +274,7 @@ def _summary(one: NodeStatus, *more: tuple[str, str]) -> list[str]:
 
 
 def _measured(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
-    """The GPUs with their memory, in GiB, and duty cycle; N/A for what nobody measures."""
+    """The GPUs with their memory, in GiB, and duty cycle; N/A without a measurement."""
     rows, totals = [], [0.0, 0.0, 0.0]
     for gpu in one.node.machine.gpus:
         sample = samples.get(gpu.index)
@@ -311,9 +311,9 @@ def nodes_value(
 
     Numbers of GPUs are whole but for shares, memory is in bytes, bandwidth in GB/s. Ours are the
     last keys of a node: `resource`, `knowledge` of its links (`measured`, `assumed`, `unknown`),
-    of its pods `planned` (GPUs that it was to get, where nobody knows which it has),
-    `bandwidthSource` (`published`, or `computed` from the links), `hiddenGPUs` (in use, nobody says
-    which) and `emulated`.
+    of its pods `planned` (GPUs of the plan, where the actual ones are not known),
+    `bandwidthSource` (`published`, or `computed` from the links), `hiddenGPUs` (in use, their
+    indexes not known) and `emulated`.
     """
     found: dict[str, list[dict[str, Any]]] = {key: [] for key in _KEYS.values()}
     for one in statuses:
