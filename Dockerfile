@@ -6,7 +6,7 @@ COPY arena_topo arena_topo
 COPY templates templates
 COPY completions completions
 RUN python -m venv /opt/arena-topo \
-    && /opt/arena-topo/bin/pip install --no-cache-dir '.[gpu,agent]'
+    && /opt/arena-topo/bin/pip install --no-cache-dir '.[agent]'
 
 FROM python:3.12-slim
 COPY --from=build /opt/arena-topo /opt/arena-topo

@@ -17,3 +17,9 @@ def listed(parts: Sequence[str]) -> str:
 def counted(number: int, word: str) -> str:
     """A number with its word: `1 node`, `2 nodes`."""
     return f"{number} {word}{'s' if number != 1 else ''}"
+
+
+def shortened(words: Sequence[str], most: int) -> str:
+    """The first of some words, and how many more there are: `a, b and 3 more`."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more

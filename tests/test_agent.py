@@ -23,7 +23,7 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import connection
 from arena_topo.engines.kubernetes.publishing import open_reports
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, UsageError
-from arena_topo.nodes import agent
+from arena_topo.nodes import agent, health
 from arena_topo.nodes.agent import Agent
 from arena_topo.nodes.health import Watch
 from arena_topo.topology import documents, gpu_set, published
@@ -32,9 +32,75 @@ NAME = "node-1-gpu-topology"
 SYSTEM = "arena-topo-system"
 FOUR = ("GPU-aa", "GPU-bb", "GPU-cc", "GPU-dd")
 
+
+class NVML:
+    """The functions of pynvml that a watch calls: GPUs by index, errors as they are told."""
+
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815 (foreign names, as all below)
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_ERROR_RESET_REQUIRED = 16
+
+    class NVMLError(Exception):
+        """What pynvml raises."""
+
+        def __init__(self, value: int) -> None:
+            super().__init__(f"code {value}")
+            self.value = value
+
+    def __init__(self, *uuids: str) -> None:
+        self.uuids = list(uuids)
+        """By index; an empty one is a GPU that is lost."""
+        self.migs: dict[int, list[str]] = {}
+        self.lost: set[int] = set()
+        self.events: list[tuple[int, int]] = []
+        self.listened: set[int] = set()
+        self.opened = 0
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: len(self.migs.get(gpu, ())),
+            "nvmlDeviceGetMigDeviceHandleByIndex": lambda gpu, at: self.migs[gpu][at],
+            "nvmlDeviceGetUUID": lambda gpu: self.uuids[gpu] if isinstance(gpu, int) else gpu,
+            "nvmlEventSetCreate": lambda: "events",
+            "nvmlEventSetFree": lambda _events: None,
+            "nvmlDeviceRegisterEvents": lambda gpu, _kind, _set: self.listened.add(gpu),
+        }
+        if name in answers:
+            return answers[name]
+        raise AttributeError(name)
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        if not self.uuids:
+            raise self.NVMLError(9)  # the driver is not loaded
+        return len(self.uuids)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if not self.uuids[index]:
+            raise self.NVMLError(self.NVML_ERROR_GPU_IS_LOST)
+        return index
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.opened += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.opened -= 1
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> None:  # noqa: N802
+        if gpu in self.lost:
+            raise self.NVMLError(self.NVML_ERROR_GPU_IS_LOST)
+        raise self.NVMLError(3)  # not supported, as on GPUs without memory of their own
+
+    def nvmlEventSetWait(self, _set: Any, timeout: int) -> Any:  # noqa: N802
+        assert timeout == 0
+        if not self.events:
+            raise self.NVMLError(10)
+        gpu, xid = self.events.pop(0)
+        assert gpu in self.listened
+        return SimpleNamespace(device=gpu, eventType=8, eventData=xid)
+
+
 SMI = """#!/bin/sh
 case "$1" in
-  -L) cat {folder}/list; exit $(cat {folder}/code);;
   --query-gpu=index,uuid,name) cat {folder}/query;;
   topo) cat {folder}/topo;;
   *) exit 1;;
@@ -58,32 +124,27 @@ class World:
         program.write_text(SMI.format(folder=self._driver))
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{self._driver}:{os.environ['PATH']}")
+        self.nvml = NVML()
+        monkeypatch.setattr(health, "_pynvml", lambda: self.nvml)
         self.gpus(*FOUR)
 
-    def gpus(self, *uuids: str, link: str = "NV2", more: str = "", code: int = 0) -> None:
+    def gpus(self, *uuids: str, link: str = "NV2") -> None:
         """Let the driver list these GPUs, each linked to each; an empty name is one that is lost.
 
-        `more` is text for the end of the list, such as MIG devices of the last.
+        Without any the driver is not loaded.
         """
+        self.nvml.uuids = list(uuids)
         there = {index: uuid for index, uuid in enumerate(uuids) if uuid}
         names = [f"GPU{index}" for index in there]
-        listed = "".join(
-            f"GPU {index}: NVIDIA A100-SXM4-40GB (UUID: {uuid})\n"
-            if uuid
-            else f"Unable to determine the device handle for GPU{index}: Unknown Error\n"
-            for index, uuid in enumerate(uuids)
-        )
         rows = [
             "\t".join([name, *(" X " if name == other else link for other in names)])
             for name in names
         ]
         files = {
-            "list": listed + more,
             "query": "".join(
                 f"{at}, {uuid}, NVIDIA A100-SXM4-40GB\n" for at, uuid in there.items()
             ),
             "topo": "\n".join(["\t" + "\t".join(names), *rows]) + "\n",
-            "code": str(code),
         }
         for name, text in files.items():
             (self._driver / name).write_text(text)
@@ -257,8 +318,7 @@ def test_pods_that_come_and_go_are_in_the_report(world):
 
 
 def test_shares_parts_and_numbers_are_the_gpu_that_they_are_of(world):
-    parts = "  MIG 3g.20gb     Device  0: (UUID: MIG-1234)\n"
-    world.gpus(*FOUR, more=parts)
+    world.nvml.migs = {3: ["MIG-1234"]}
     world.hold(
         a_pod("share", "GPU-aa::2", resource="nvidia.com/gpu.shared"),
         a_pod("part", "MIG-1234", resource="nvidia.com/mig-3g.20gb"),
@@ -286,69 +346,12 @@ def test_a_gpu_that_nobody_knows_is_said_once(world):
     assert world.heard() == ["devices: recovered"]
 
 
-def a_slice(api: FakeApi, **uuids: str) -> None:
-    """A ResourceSlice of the node, with GPUs by the names of their devices."""
-    devices = [
-        {
-            "name": name.replace("_", "-"),
-            "attributes": {
-                "type": {"string": "gpu"},
-                "uuid": {"string": uuid},
-                "productName": {"string": "NVIDIA A100-SXM4-40GB"},
-            },
-        }
-        for name, uuid in uuids.items()
-    ]
-    api.add(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "node-1-gpus"},
-            "spec": {
-                "driver": "gpu.nvidia.com",
-                "nodeName": "node-1",
-                "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
-                "devices": devices,
-            },
-        }
-    )
-
-
-def test_claimed_gpus_are_found_by_what_the_driver_publishes_of_them(world):
-    # The driver numbers them as device files are numbered, which need not be NVML's order.
-    a_slice(world.api, gpu_0="GPU-dd", gpu_1="GPU-cc", gpu_2="GPU-bb", gpu_3="GPU-aa")
+def test_claimed_gpus_are_left_to_their_claims(world):
     claims = (claim("gpu.nvidia.com", "node-1", "gpu-0", "gpu-1"),)
     world.hold(pod("train", container(claims=claims)), a_pod("other", "GPU-bb"))
-    running = world.agent()
-    for _ in range(3):
-        running.once()
-    assert world.allocations == {"default/other": [1], "default/train": [2, 3]}
-    read = [line for line in world.api.requests if "resourceslices" in line]
-    assert len(read) == 1
-    assert "fieldSelector=spec.nodeName%3Dnode-1" in read[0]
-
-
-def test_claimed_devices_of_other_kinds_are_looked_up_once(world):
-    claims = (claim("dra.net", "node-1", "mlx5-0"),)
-    world.hold(pod("train", container(claims=claims)), a_pod("other", "GPU-bb"))
-    running = world.agent()
-    for _ in range(3):
-        running.once()
+    world.agent().once()
     assert world.allocations == {"default/other": [1]}
-    assert len([line for line in world.api.requests if "resourceslices" in line]) == 1
-    assert not [line for line in world.heard() if "mlx5" in line]
-
-
-def test_who_may_not_read_what_drivers_publish_still_tells_the_rest(world):
-    world.api.deny("list resourceslices")
-    claims = (claim("gpu.nvidia.com", "node-1", "gpu-0"),)
-    world.hold(pod("train", container(claims=claims)), a_pod("other", "GPU-bb"))
-    running = world.agent()
-    for _ in range(3):
-        running.once()
-    assert world.allocations == {"default/other": [1]}
-    (told,) = [line for line in world.heard() if line.startswith("claims")]
-    assert told.startswith("claims: not allowed to list resourceslices")
+    assert not [line for line in world.heard() if line.startswith("devices")]
 
 
 def test_without_a_kubelet_all_but_the_allocations_are_written(world):
@@ -387,7 +390,7 @@ def test_a_gpu_that_disappears_stays_in_its_place_and_is_unhealthy(world):
     running = world.agent()
     running.once()
     world.heard()
-    world.gpus("GPU-aa", "", "GPU-cc", "GPU-dd", code=6)
+    world.gpus("GPU-aa", "", "GPU-cc", "GPU-dd")
     running.once()
     assert world.health == [True, False, True, True]
     assert world.heard() == ["GPU 1 (GPU-bb) is unhealthy: it does not answer"]
@@ -400,7 +403,7 @@ def test_a_gpu_that_disappears_stays_in_its_place_and_is_unhealthy(world):
 def test_an_agent_that_starts_after_a_gpu_was_lost_knows_of_it(world):
     world.agent().once()
     links = world.data["linkType"]
-    world.gpus("GPU-aa", "", "GPU-cc", "GPU-dd", code=6)
+    world.gpus("GPU-aa", "", "GPU-cc", "GPU-dd")
     world.agent().once()
     assert world.health == [True, False, True, True]
     assert (world.data["linkType"], documents.uuids(world.stored)) == (links, FOUR)
@@ -454,9 +457,9 @@ def test_a_device_plugin_that_is_not_there_says_nothing_of_health(world, devices
 def test_a_driver_that_stops_answering_makes_all_unhealthy_but_not_at_once(world):
     running = world.agent()
     running.once()
-    world.gpus(code=9)
+    world.gpus()
     for _ in range(2):
-        with pytest.raises(ArenaError, match="nvidia-smi lists no GPUs"):
+        with pytest.raises(ArenaError, match="NVML does not list the GPUs"):
             running.once()
         assert world.health == [True] * 4
     running.once()
@@ -464,60 +467,6 @@ def test_a_driver_that_stops_answering_makes_all_unhealthy_but_not_at_once(world
     world.gpus(*FOUR)
     running.once()
     assert world.health == [True] * 4
-
-
-class NVML:
-    """The functions of pynvml that a watch calls: GPUs by index, errors as they are told."""
-
-    nvmlEventTypeXidCriticalError = 8  # noqa: N815 (foreign names, as all below)
-    NVML_ERROR_GPU_IS_LOST = 15
-    NVML_ERROR_RESET_REQUIRED = 16
-
-    class NVMLError(Exception):
-        """What pynvml raises."""
-
-        def __init__(self, value: int) -> None:
-            super().__init__(f"code {value}")
-            self.value = value
-
-    def __init__(self, *uuids: str) -> None:
-        self.uuids = list(uuids)
-        self.lost: set[int] = set()
-        self.events: list[tuple[int, int]] = []
-        self.listened: set[int] = set()
-        self.opened = 0
-
-    def __getattr__(self, name: str) -> Any:
-        answers = {
-            "nvmlDeviceGetCount": lambda: len(self.uuids),
-            "nvmlDeviceGetHandleByIndex": lambda index: index,
-            "nvmlDeviceGetUUID": lambda gpu: self.uuids[gpu],
-            "nvmlEventSetCreate": lambda: "events",
-            "nvmlEventSetFree": lambda _events: None,
-            "nvmlDeviceRegisterEvents": lambda gpu, _kind, _set: self.listened.add(gpu),
-        }
-        if name in answers:
-            return answers[name]
-        raise AttributeError(name)
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.opened += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.opened -= 1
-
-    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> None:  # noqa: N802
-        if gpu in self.lost:
-            raise self.NVMLError(self.NVML_ERROR_GPU_IS_LOST)
-        raise self.NVMLError(3)  # not supported, as on GPUs without memory of their own
-
-    def nvmlEventSetWait(self, _set: Any, timeout: int) -> Any:  # noqa: N802
-        assert timeout == 0
-        if not self.events:
-            raise self.NVMLError(10)
-        gpu, xid = self.events.pop(0)
-        assert gpu in self.listened
-        return SimpleNamespace(device=gpu, eventType=8, eventData=xid)
 
 
 def test_critical_errors_make_a_gpu_unhealthy_and_those_of_programs_do_not(world):
@@ -634,11 +583,19 @@ def test_the_loop_lets_go_of_the_driver_when_it_ends(world):
     assert nvml.opened == 0
 
 
+def test_without_the_package_of_nvml_the_error_says_what_to_install(world, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(ArenaError, match="nvidia-ml-py is not installed") as caught:
+        world.agent().once()
+    assert caught.value.hint == "pip install 'arena-topo[agent]'"
+
+
 def test_a_machine_without_gpus_is_no_place_to_wait(world):
-    world.gpus(code=9)
+    world.gpus()
     running = Running(world.agent())
     until(lambda: not running.alive)
-    with pytest.raises(ArenaError, match="nvidia-smi lists no GPUs"):
+    with pytest.raises(ArenaError, match="NVML does not list the GPUs"):
         running.stop()
 
 
@@ -662,10 +619,23 @@ def command(world: World, *words: str) -> list[str]:
     return ["topology", "publish", *agents, *words]
 
 
+WITH_NVML = """
+import sys
+from test_agent import FOUR, NVML
+from arena_topo import cli
+from arena_topo.nodes import health
+health._pynvml = lambda: NVML(*FOUR)
+sys.exit(cli.run(sys.argv[1:]))
+"""
+"""The program on a machine with a driver."""
+
+
 def test_sigterm_ends_the_agent_with_code_0(world):
-    program = [sys.executable, "-m", "arena_topo", *command(world, "--watch")]
     environment = {**os.environ, "NODE_NAME": "node-1"}
-    started = subprocess.Popen(program, env=environment, stderr=subprocess.PIPE, text=True)
+    program = [sys.executable, "-c", WITH_NVML, *command(world, "--watch")]
+    started = subprocess.Popen(
+        program, env=environment, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+    )
     until(lambda: world.api.find("ConfigMap", NAME, SYSTEM))
     started.send_signal(signal.SIGTERM)
     _, said = started.communicate(timeout=30)

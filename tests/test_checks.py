@@ -246,7 +246,7 @@ def restricted(api: FakeApi) -> None:
             "kubectl describe deployment mpi-operator -n kube-system",
         ),
         (no_operator, "operator", "warn", "no Deployment runs an image called", "otherwise"),
-        (no_controller, "controller", "warn", "none: whoever submits a job that waits", FIX),
+        (no_controller, "controller", "warn", "none: users start their own waiting jobs", FIX),
         (
             silent_controller,
             "controller",
@@ -492,7 +492,7 @@ REPORT = Report(
         Finding(
             name="controller",
             outcome=Outcome.WARN,
-            found="none: whoever submits a job that waits starts it, with --wait or resume",
+            found="none: users start their own waiting jobs, with --wait or resume",
             fix=FIX,
         ),
         Finding(name="pod security", outcome=Outcome.FAIL, found="restricted", fix="do something"),
@@ -504,8 +504,7 @@ def test_a_report_is_a_table_with_the_way_out_below_each_row():
     assert shown.report(REPORT) == (
         "CHECK         RESULT  FOUND\n"
         "mpijobs       ok      v2beta1\n"
-        "controller    warn    none: whoever submits a job that waits starts it, with --wait or"
-        " resume\n"
+        "controller    warn    none: users start their own waiting jobs, with --wait or resume\n"
         f"                      fix: {FIX}\n"
         "pod security  fail    restricted\n"
         "                      fix: do something\n"

@@ -167,7 +167,7 @@ def test_gangs_are_those_that_fit_when_everything_is_tried(world: Cluster):
                 assert gang.whole == gangs(mine, gang)
                 assert gang.whole_empty == gangs(mine.idle(), gang)
             pieces = best(Request(workers=gang.size, gpus=1, wire=Wire.RDMA), Index(mine))
-            assert gang.fits == (pieces is not None)
+            assert (gang.nodes is None) == (pieces is None)
             if pieces is not None:
                 assert gang.best == (None if gang.size == 1 else pieces.bandwidth)
                 assert gang.nodes == pieces.worth.nodes

@@ -47,10 +47,9 @@ def test_pods_with_devices_are_told_with_the_ids_of_their_plugins(node):
     )
 
 
-def test_claimed_devices_are_told_with_driver_pool_and_name(node):
+def test_a_pod_that_has_its_devices_by_a_claim_alone_is_not_listed(node):
     node.pods = [pod("train", container(claims=(claim("gpu.nvidia.com", "node-1", "gpu-3"),)))]
-    (holder,) = PodResources(node.socket).holders()
-    assert holder.devices == (Device(resource="gpu.nvidia.com", name="gpu-3", pool="node-1"),)
+    assert PodResources(node.socket).holders() == ()
 
 
 def test_healthy_devices_are_those_that_are_allocatable(node):

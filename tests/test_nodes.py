@@ -218,7 +218,7 @@ def test_a_node_that_never_holds_still_is_given_up_on_in_one_line(arena, api):
     api.before("PATCH /api/v1/nodes/n1", interfere, times=99)
     code, out, err = arena("topology", "n1")
     assert (code, out) == (1, "")
-    assert err.splitlines()[0] == "error: node n1 is being changed by somebody else all the time"
+    assert err.splitlines()[0] == "error: node n1 is changed by another program all the time"
 
 
 def test_who_may_not_change_nodes_is_told_the_missing_right(arena, api):

@@ -286,11 +286,13 @@ def test_a_machine_that_somebody_captured_can_be_read(path):
     assert_readable(picture(of, free=of.everything))
 
 
-def test_a_mesh_has_a_line_for_every_lane_and_a_socket_on_each_side():
+def test_a_mesh_has_a_line_as_thick_as_its_lanes_and_a_socket_on_each_side():
     text = picture(V100)
-    lanes = sum(map(sum, packing.lanes(V100.links))) // 2
-    key = 1 + 2 + 1
-    assert len(looks(text)) == lanes + key
+    every = packing.lanes(V100.links)
+    lanes = [every[one][other] for one, other in combinations(range(8), 2) if every[one][other]]
+    key = [1, 2]
+    thick = [float(one) / 2.5 for one in re.findall(r'class="link" stroke-width="(.+?)"', text)]
+    assert sorted(thick) == sorted([*lanes, *key])
     spots = gpu_spots(text)
     assert max(spots[gpu][0] for gpu in range(4)) < min(spots[gpu][0] for gpu in range(4, 8))
 
@@ -364,8 +366,8 @@ def test_a_placement_shows_ranks_and_ring_beside_the_first_gpus_by_index(arena):
     assert said.count("76.8 GB/s (72.5 to 81.6)") == said.count("16.8 GB/s (14.3 to 19.9)") == 1
     # Each rank is drawn twice: once where we put it and once where first fit does.
     assert [said.count(f"rank {rank}") for rank in range(4)] == [2] * 4
-    # GPUs 4 to 7 have nine lanes, the others three and a ring over PCIe.
-    assert [looks(out).count(one) for one in ("lit", "slow", "slow dashed")] == [9, 3, 2]
+    # Six pairs of GPUs 4 to 7 have NVLinks, two pairs of the others, whose ring goes over PCIe.
+    assert [looks(out).count(one) for one in ("lit", "slow", "slow dashed")] == [6, 2, 2]
     assert said.count("in use") == 4
     assert_readable(out)
 

@@ -147,10 +147,10 @@ MAY = [
     (CTL, "list configmaps", "kube-system"),
     # the agent
     *[(AGENT, f"{verb} configmaps", SYSTEM) for verb in ("get", "create", "update")],
-    (AGENT, "list resourceslices.resource.k8s.io", NONE),
 ]
 
 MAY_NOT = [
+    (AGENT, "list resourceslices.resource.k8s.io", NONE),
     ("stranger", "list configmaps", SYSTEM),
     ("stranger", "get configmaps/node-1-gpu-topology", SYSTEM),
     ("stranger", f"update leases.coordination.k8s.io/{CTL}", SYSTEM),

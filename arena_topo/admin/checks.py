@@ -30,6 +30,7 @@ from arena_topo.manifests.install import (
 )
 from arena_topo.manifests.versions import BEST, having
 from arena_topo.topology import Knowledge, published
+from arena_topo.words import counted, shortened
 
 if TYPE_CHECKING:
     from arena_topo.manifests import Mechanisms
@@ -345,9 +346,7 @@ class _Check:
         lease = (self.admin.lease() or {}).get("spec") or {}
         renewed, holder = seconds(lease.get("renewTime")), lease.get("holderIdentity")
         if renewed is None or not holder:
-            yield _warn(
-                "none: whoever submits a job that waits starts it, with --wait or resume", _INSTALL
-            )
+            yield _warn("none: users start their own waiting jobs, with --wait or resume", _INSTALL)
             return
         age = self.admin.now() - renewed
         if age > FRESH:
@@ -429,14 +428,12 @@ def _some(names: Sequence[str], noun: str) -> str:
     """So many things, with the names of a few: `3 nodes (a, b, c)`, or the one by its name."""
     if len(names) == 1:
         return f"{noun} {names[0]}"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} {noun}s ({', '.join(names[:_SHOWN])}{more})"
+    return f"{counted(len(names), noun)} ({shortened(names, _SHOWN)})"
 
 
 def _said(rights: Sequence[Right]) -> str:
     """Rights in a sentence: `create mpijobs.kubeflow.org, list pods and 3 more`."""
-    more = f" and {len(rights) - _SHOWN} more" if len(rights) > _SHOWN else ""
-    return ", ".join(map(str, rights[:_SHOWN])) + more
+    return shortened([*map(str, rights)], _SHOWN)
 
 
 def _span(age: float) -> str:

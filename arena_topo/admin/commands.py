@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from arena_topo.cli.arguments import (
     OutputFlag,
     PerhapsName,
     document,
+    option,
     output,
 )
 from arena_topo.cli.detaching import coming_back
@@ -34,88 +36,69 @@ if TYPE_CHECKING:
 
 
 _NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default=False), NODES]
-_AckFlag = Annotated[
-    bool, Flag(help="Set ACK's own label, ack.node.gpu.schedule, as well.", panel=PANEL)
-]
-_DryRunFlag = Annotated[bool, Flag(help="Check everything, and change nothing.", panel=PANEL)]
-_ForceFlag = Annotated[
-    bool, Flag(help="Change the nodes even if pods use their GPUs.", panel=PANEL)
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How nodes are changed."""
+
+    ack: bool = option(False, "Set ACK's own label, ack.node.gpu.schedule, as well.")
+    force: bool = option(False, "Change the nodes even if pods use their GPUs.")
+    dry_run: bool = option(False, "Check everything, and change nothing.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What of arena-topo is installed, and how."""
+
+    image: str = option(
+        "",
+        "The image of arena-topo, by its digest; not needed where neither controller nor agent"
+        " runs.",
+        "REPOSITORY/NAME@DIGEST",
+    )
+    remove: bool = option(
+        False,
+        "Print what is installed, for kubectl delete -f -; refused while jobs need it.",
+        excludes=("--image",),
+    )
+    without_controller: bool = option(
+        False, "Do not install the controller; users start their own waiting jobs."
+    )
+    without_agent: bool = option(False, "Do not install the node agent; links of GPUs are assumed.")
+    gang_scheduling: bool = option(
+        False,
+        "The cluster has the PodGroups of scheduling.k8s.io (GangScheduling): join the workers of"
+        " gangs to theirs.",
+    )
+    ack: bool = option(
+        False,
+        "Let the controller publish topology in kube-system too, in the format of ACK that arena"
+        " top node reads.",
+        excludes=("--without-controller",),
+    )
+    runtime_class: str = option(
+        "",
+        "The RuntimeClass by which the agent sees the GPUs, often nvidia; else the default"
+        " runtime.",
+        "NAME",
+    )
+    agent_selector: tuple[KeyValue, ...] = option(
+        (),
+        "Nodes that the agent runs on: those with this label; with several, those with all of"
+        " them. Else nodes with a known label of GPUs.",
+        "KEY=VALUE",
+    )
+    image_pull_secret: tuple[str, ...] = option(
+        (), "A Secret of namespace arena-topo-system by which the image is pulled.", "NAME"
+    )
 
 
 @spread
 def install(
     everywhere: Globals,
+    asked: Wanted,
     *,
-    image: Annotated[
-        str,
-        Flag(
-            help="The image of arena-topo, by its digest; not needed where neither controller nor"
-            " agent runs.",
-            panel=PANEL,
-            metavar="REPOSITORY/NAME@DIGEST",
-        ),
-    ] = "",
-    remove: Annotated[
-        bool,
-        Flag(
-            help="Print what is installed, for kubectl delete -f -; refused while jobs need it.",
-            panel=PANEL,
-            excludes=("--image",),
-        ),
-    ] = False,
-    without_controller: Annotated[
-        bool,
-        Flag(
-            help="Do not install the controller; users start their own waiting jobs.", panel=PANEL
-        ),
-    ] = False,
-    without_agent: Annotated[
-        bool, Flag(help="Do not install the node agent; links of GPUs are assumed.", panel=PANEL)
-    ] = False,
-    gang_scheduling: Annotated[
-        bool,
-        Flag(
-            help="The cluster has the PodGroups of scheduling.k8s.io (GangScheduling): join the"
-            " workers of gangs to theirs.",
-            panel=PANEL,
-        ),
-    ] = False,
-    ack: Annotated[
-        bool,
-        Flag(
-            help="Let the controller publish topology in kube-system too, in the format of ACK that"
-            " arena top node reads.",
-            panel=PANEL,
-            excludes=("--without-controller",),
-        ),
-    ] = False,
-    runtime_class: Annotated[
-        str,
-        Flag(
-            help="The RuntimeClass by which the agent sees the GPUs, often nvidia; else the"
-            " default runtime.",
-            panel=PANEL,
-            metavar="NAME",
-        ),
-    ] = "",
-    agent_selector: Annotated[
-        tuple[KeyValue, ...],
-        Flag(
-            help="Nodes that the agent runs on: those with this label; with several, those with"
-            " all of them. Else nodes with a known label of GPUs.",
-            panel=PANEL,
-            metavar="KEY=VALUE",
-        ),
-    ] = (),
-    image_pull_secret: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="A Secret of namespace arena-topo-system by which the image is pulled.",
-            panel=PANEL,
-            metavar="NAME",
-        ),
-    ] = (),
     output_format: Annotated[Output, output(*DOCUMENTS, help="How to print it.")] = Output.YAML,
 ) -> None:
     """Print what an administrator applies once: policies, roles, controller, node agent.
@@ -124,12 +107,12 @@ def install(
       # Policies and roles alone
       install --without-controller --without-agent
     """
-    if remove:
+    if asked.remove:
         _remove(everywhere, output_format)
         return
     from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
 
-    for one in agent_selector:
+    for one in asked.agent_selector:
         if not is_label_value(one.value):
             raise UsageError(
                 f"--agent-selector {one} is invalid",
@@ -137,14 +120,14 @@ def install(
                 hint="repeat --agent-selector for more labels",
             )
     wanted = installing.Installation(
-        image=image,
-        controller=not without_controller,
-        agent=not without_agent,
-        gang=gang_scheduling,
-        ack=ack,
-        runtime_class=runtime_class,
-        node_selector={one.key: one.value for one in agent_selector},
-        image_pull_secrets=image_pull_secret,
+        image=asked.image,
+        controller=not asked.without_controller,
+        agent=not asked.without_agent,
+        gang=asked.gang_scheduling,
+        ack=asked.ack,
+        runtime_class=asked.runtime_class,
+        node_selector={one.key: one.value for one in asked.agent_selector},
+        image_pull_secrets=asked.image_pull_secret,
     )
     tell(installing.check(wanted))
     if output_format is Output.YAML:
@@ -225,56 +208,36 @@ def _inspect(job: str, namespace: str, backend: Backend, output_format: Output) 
 
 
 @spread
-def nodes_topology(
-    nodes: _NodeNames,
-    everywhere: Globals,
-    *,
-    ack: _AckFlag = False,
-    force: _ForceFlag = False,
-    dry_run: _DryRunFlag = False,
-) -> None:
+def nodes_topology(nodes: _NodeNames, everywhere: Globals, how: Change) -> None:
     """Reserve nodes for topology jobs; their workers get exactly the chosen GPUs.
 
     Examples:
       # Look before nodes are changed
       nodes topology n1 n2 --dry-run
     """
-    _dedicate(nodes, "topology", everywhere, ack=ack, force=force, dry_run=dry_run)
+    _dedicate(nodes, "topology", everywhere, how)
 
 
 @spread
-def nodes_default(
-    nodes: _NodeNames,
-    everywhere: Globals,
-    *,
-    ack: _AckFlag = False,
-    force: _ForceFlag = False,
-    dry_run: _DryRunFlag = False,
-) -> None:
+def nodes_default(nodes: _NodeNames, everywhere: Globals, how: Change) -> None:
     """Give nodes back to all jobs.
 
     Examples:
       # Open nodes to all jobs again
       nodes default n1 n2
     """
-    _dedicate(nodes, "default", everywhere, ack=ack, force=force, dry_run=dry_run)
+    _dedicate(nodes, "default", everywhere, how)
 
 
-def _dedicate(
-    names: list[str], use: str, everywhere: Globals, *, ack: bool, force: bool, dry_run: bool
-) -> None:
+def _dedicate(names: list[str], use: str, everywhere: Globals, how: Change) -> None:
     from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
 
+    admin = opening.administration(engine(everywhere))
     done = nodes.dedicate(
-        names,
-        nodes.Use(use),
-        opening.administration(engine(everywhere)),
-        ack=ack,
-        force=force,
-        dry_run=dry_run,
+        names, nodes.Use(use), admin, ack=how.ack, force=how.force, dry_run=how.dry_run
     )
-    how = " (dry run)" if dry_run else ""
-    show("".join(f"node/{one.node} {one.outcome}{how}\n" for one in done))
+    dry = " (dry run)" if how.dry_run else ""
+    show("".join(f"node/{one.node} {one.outcome}{dry}\n" for one in done))
 
 
 @spread

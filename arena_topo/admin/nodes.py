@@ -1,8 +1,8 @@
-"""Nodes for topology jobs alone: labelled and tainted, or given back to everybody.
+"""Nodes for topology jobs alone: labelled and tainted, or given back to all jobs.
 
 On a node that only arena-topo fills, each worker may be given exactly the GPUs of its placement;
-elsewhere the kubelet may hand them to somebody else as well. So nothing changes while that would be
-so for pods that run.
+elsewhere the kubelet may give them to other pods as well. A node therefore keeps its use while pods
+run there that the change would put at risk.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.manifests import FORMAT, GUARANTEE, Guarantee
 from arena_topo.numbers import whole
 from arena_topo.topology import GPU_RESOURCES, TAINT, published
+from arena_topo.words import shortened
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.admin import Administration
@@ -77,10 +78,9 @@ def dedicate(
     found = {name: admin.node(name) for name in nodes}
     against = [] if force else [one for name in nodes for one in _against(name, use, admin)]
     if against:
-        more = f" and {len(against) - _SHOWN} more" if len(against) > _SHOWN else ""
         raise ArenaError(
             _REFUSALS[use],
-            why=", ".join(against[:_SHOWN]) + more,
+            why=shortened(against, _SHOWN),
             hint="wait until they have ended, delete them, or add --force; nothing was changed",
         )
     return tuple(
@@ -110,7 +110,7 @@ def _gpus(pod: Mapping[str, Any]) -> int:
     try:
         return gpu_count(pod.get("spec") or {})
     except (TypeError, ValueError):
-        # It asks for something that nobody understands, so it may be GPUs.
+        # The amount it asks for cannot be read, so it may be GPUs.
         return 1
 
 
@@ -131,13 +131,13 @@ def _changed(
         try:
             admin.patch_node(name, steps, dry_run=dry_run)
         except ClusterError as error:
-            # The test on the revision: somebody, most often the kubelet, was faster.
+            # The test on the revision failed: another writer, mostly the kubelet, was faster.
             if error.status not in {409, 422}:
                 raise
         else:
             return Change(node=name, outcome=_OUTCOMES[use])
     raise ClusterError(
-        f"node {name} is being changed by somebody else all the time",
+        f"node {name} is changed by another program all the time",
         hint="try again; nodes named before it were changed",
     )
 
@@ -148,7 +148,7 @@ _OUTCOMES = {Use.TOPOLOGY: "labeled and tainted", Use.DEFAULT: "given back"}
 def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[str, Any]]:
     """The JSON patch that gives a node this use; empty where it has it already.
 
-    It tests the revision that was read, so that no taint of somebody else is lost.
+    It tests the revision that was read, so that no taint of others is lost.
     """
     metadata = node["metadata"]
     labels = dict(metadata.get("labels") or {})
@@ -190,7 +190,7 @@ def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
         labels = metadata.get("labels") or {}
         taints = (one.get("spec") or {}).get("taints") or ()
         capacity = (one.get("status") or {}).get("capacity") or {}
-        gpus = max((_whole(capacity.get(name)) for name in GPU_RESOURCES), default=0)
+        gpus = max((whole(capacity.get(name)) or 0 for name in GPU_RESOURCES), default=0)
         labelled = TAINT in labels
         tainted = any(
             taint.get("key") == TAINT and taint.get("effect") == EFFECT for taint in taints
@@ -207,7 +207,3 @@ def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
         use = Use.TOPOLOGY if both else Use.DEFAULT
         found.append(Standing(node=metadata["name"], gpus=gpus, use=use, odd=odd))
     return tuple(found)
-
-
-def _whole(said: object) -> int:
-    return whole(said) or 0

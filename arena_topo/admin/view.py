@@ -50,13 +50,12 @@ def report_value(found: Report) -> dict[str, Any]:
 def standings(found: Iterable[Standing]) -> str:
     """Nodes with GPUs, who may use them, and what contradicts that."""
     rows = [(one.node, str(one.gpus), one.use.value, one.odd or "") for one in found]
-    return (
-        "\n".join(
-            line.rstrip()
-            for line in align(table(("NODE", "GPUS", "USE", "REMARK"), rows)).splitlines()
-        )
-        + "\n"
-    )
+    return _lines(align(table(("NODE", "GPUS", "USE", "REMARK"), rows)))
+
+
+def _lines(text: str) -> str:
+    """The same lines without spaces at their ends."""
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def standings_value(found: Iterable[Standing]) -> dict[str, Any]:
@@ -83,9 +82,8 @@ def inspection(found: Inspection) -> str:
         )
         for one in found.sights
     ]
-    lines = align(table(("WORKER", "NODE", "PLANNED", "RESULT", "SEES"), rows)).splitlines()
-    lines += [f"Drift: {one_line(str(one))}" for one in found.differences]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    workers = align(table(("WORKER", "NODE", "PLANNED", "RESULT", "SEES"), rows))
+    return _lines(workers) + "".join(f"Drift: {one_line(str(one))}\n" for one in found.differences)
 
 
 def _seen(sight: Sight) -> str:

@@ -350,12 +350,6 @@ def assumed_nics(machine: Machine) -> str:
 
 
 def _wrapped(head: str, words: Sequence[str], width: int) -> list[str]:
-    """Words after a head, broken between two of them."""
-    lines, line = [], " " * _INDENT + head
-    for at, word in enumerate(words):
-        piece = word + (";" if at + 1 < len(words) else "")
-        if line.strip() and len(line) + len(piece) > width:
-            lines.append(line.rstrip())
-            line = " " * (_INDENT + 2)
-        line += piece + " "
-    return [*lines, line.rstrip()]
+    """Words after a head, broken only between two of them."""
+    line = " " * _INDENT + head + "; ".join(word.replace(" ", "\xa0") for word in words)
+    return fold(line, width, indent=" " * (_INDENT + 2)).replace("\xa0", " ").splitlines()

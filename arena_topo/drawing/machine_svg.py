@@ -35,9 +35,8 @@ LEAST = 470.0
 _WIDE, _HIGH = 62.0, 44.0
 """A GPU's box."""
 
-_APART = 5.0
-_MOST_LANES = 4
-"""Lanes between two GPUs that are drawn side by side; more are a thick line."""
+_LANE, _THICKEST = 2.5, 10.0
+"""Pixels of width that a line between two GPUs has for each NVLink, and at most."""
 
 _ROW = 360.0
 """Pixels of a row of boxes: four GPUs, or two pairs."""
@@ -110,7 +109,7 @@ def key(machine: Machine, room: float) -> Sheet:
         if link.kind is not LinkKind.NVLINK:
             pcie.append(said)
             continue
-        _lanes(sheet, ((0, y + 8), (34, y + 8)), ["link"] * link.lanes)
+        sheet.line(((0, y + 8), (34, y + 8)), "link", thick=_thickness(link))
         sheet.text((42, y + 12), said, "small dim", size=SMALL)
         y += 20
     if pcie:
@@ -212,22 +211,21 @@ def _mesh(state: State, ranks: Ranks) -> Sheet:
     sheet = Sheet()
     look = "slow" if ranks.poor else "lit"
     chosen = set(members(state.chosen))
-    others = ["faint" if chosen else "link"]
-    pairs = [
-        (pair, link.lanes)
-        for pair in combinations(range(len(machine.gpus)), 2)
-        if (link := machine.link(*pair)).kind is LinkKind.NVLINK
-    ]
+    others = "faint" if chosen else "link"
     # Marked lines lie above the others.
-    for pair, lanes in sorted(pairs, key=lambda one: set(one[0]) <= chosen):
-        marked = set(pair) <= chosen
-        ends = spots[pair[0]], spots[pair[1]]
-        _lanes(sheet, ends, ([look] if marked else others) * lanes, thick=3 if marked else 2)
+    for pair in sorted(combinations(spots, 2), key=lambda pair: set(pair) <= chosen):
+        if (link := machine.link(*pair)).kind is LinkKind.NVLINK:
+            shown = look if set(pair) <= chosen else others
+            sheet.line([spots[gpu] for gpu in pair], shown, thick=_thickness(link))
     for one, other in _off_nvlink(state):
         sheet.line((spots[one], spots[other]), f"{look} dashed", thick=3)
     for gpu, spot in spots.items():
         _gpu(sheet, spot, gpu, state.words[gpu], ranks)
     return sheet
+
+
+def _thickness(link: Link) -> float:
+    return min(_THICKEST, _LANE * link.lanes)
 
 
 def _off_nvlink(state: State) -> list[tuple[int, int]]:
@@ -237,22 +235,10 @@ def _off_nvlink(state: State) -> list[tuple[int, int]]:
     return sorted(one for one in pairs if state.machine.link(*one).kind is not LinkKind.NVLINK)
 
 
-def _lanes(sheet: Sheet, ends: tuple[Point, Point], looks: Sequence[str], thick: float = 2) -> None:
-    """A line for each lane, side by side; a thick one for many."""
-    if len(looks) > _MOST_LANES:
-        looks, thick = looks[:1], 8
-    (x, y), (right, low) = ends
-    away = math.dist(*ends)
-    for lane, look in enumerate(looks):
-        aside = (lane - (len(looks) - 1) / 2) * _APART
-        dx, dy = aside * (y - low) / away, aside * (right - x) / away
-        sheet.line(((x + dx, y + dy), (right + dx, low + dy)), look, thick=thick)
-
-
 def _circle(machine: Machine) -> dict[int, Point]:
     """GPUs on a circle, those of a NUMA node side by side, the first at the upper left."""
     order = sorted(range(len(machine.gpus)), key=lambda gpu: (machine.gpus[gpu].numa or 0, gpu))
-    # So far apart that a line to the next but one passes a GPU's box.
+    # A line to the next but one passes beside the box of the GPU between them.
     radius = max(110.0, len(order) * 120 / (2 * math.pi))
     turn = 2 * math.pi / len(order)
     return {

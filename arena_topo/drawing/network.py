@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from arena_topo.drawing.machine import ASCII, UNICODE
+from arena_topo.drawing.machine import ASCII, BROKEN, DOUBT, FREE, UNICODE, USED, State
 from arena_topo.drawing.sheet import SMALL, Sheet, framed, lines, stack, width
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.layout import fold
 from arena_topo.topology import BEYOND, Cluster, Node, count, natural
+from arena_topo.words import counted
 
 MOST = 60
 """Rows of a drawing: one screen of a tall terminal."""
@@ -22,14 +23,13 @@ MOST = 60
 _SHORTEST = 24
 """Columns that are left for names even where a tree is deeper than the screen is wide."""
 
-_FREE, _USED, _DOUBT, _AWAY = "free", "in use", "doubt", "away"
 _MEANING = {
-    _FREE: "free",
-    _USED: "in use",
-    _DOUBT: "some of these are in use or unhealthy; which ones is not reported",
-    _AWAY: "cannot be used now",
+    FREE: "free",
+    USED: "in use",
+    DOUBT: "some of these are in use or unhealthy; which ones is not reported",
+    BROKEN: "cannot be used now",
 }
-_LOOKS = {_FREE: "node", _USED: "used", _DOUBT: "node doubt", _AWAY: "broken"}
+_LOOKS = {FREE: "node", USED: "used", DOUBT: "node doubt", BROKEN: "broken"}
 
 _SQUARE, _STEP, _WRAPPED = 13.0, 16.0, 16
 _WIDEST = 820.0
@@ -68,19 +68,24 @@ class _Domain:
 
     @property
     def counted(self) -> str:
-        """The same in words."""
+        """The same in words, after the number of its nodes."""
+        return f"{counted(len(self.nodes), 'node')}, {self.gauge}"
+
+    @property
+    def gauge(self) -> str:
+        """How many GPUs are free, in words."""
         free, gpus = self.free
-        return f"{free} of {gpus} GPU{'s' if gpus != 1 else ''} free"
+        return f"{free} of {counted(gpus, 'GPU')} free"
 
 
 def text(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
     """Draw the network as a tree of lines of at most `width` columns where names allow it."""
     tree, notes = _tree(cluster)
     if not tree.nodes:
-        none = f"{_many(cluster.nodes)}, none with GPUs\n"
+        none = f"{counted(len(cluster.nodes), 'node')}, none with GPUs\n"
         return none if cluster.nodes else "no nodes\n"
     pen = UNICODE if unicode else ASCII
-    characters = {_FREE: pen.empty, _USED: pen.full, _DOUBT: "?", _AWAY: "x"}
+    characters = {FREE: pen.empty, USED: pen.full, DOUBT: "?", BROKEN: "x"}
 
     def below(domain: _Domain, trunk: str) -> Iterator[str]:
         for part in domain.parts:
@@ -89,7 +94,7 @@ def text(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
             further = trunk + (" " * len(pen.trunk) if last else pen.trunk)
             room = max(_SHORTEST, width - len(head))
             if isinstance(part, _Domain):
-                said = f"{part.name} ({part.speed}): {_many(part.nodes)}, {part.counted}"
+                said = f"{part.name} ({part.speed}): {part.counted}"
             else:
                 gauge = "".join(characters[sign] for sign in part.signs)
                 said = f"{gauge}  {part.free}  {part.what}  "
@@ -100,7 +105,7 @@ def text(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
             if isinstance(part, _Domain):
                 yield from below(part, further)
 
-    drawn = [f"{tree.name} ({tree.speed}): {_many(tree.nodes)}, {tree.counted}", *below(tree, "")]
+    drawn = [f"{tree.name} ({tree.speed}): {tree.counted}", *below(tree, "")]
     meanings = [f"{characters[one]} {_MEANING[one]}" for one in _signs(tree)]
     return "".join(
         f"{line}\n" for line in (*drawn, *(["  ".join(meanings)] * any(meanings)), *notes)
@@ -110,7 +115,7 @@ def text(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
 def svg(cluster: Cluster) -> str:
     """Draw the network as boxes in boxes."""
     tree, notes = _tree(cluster)
-    what = f"{_many(tree.nodes)}, {tree.counted}"
+    what = tree.counted
     legend = Sheet()
     at = 0.0
     for sign in _signs(tree):
@@ -151,7 +156,7 @@ def _tree(cluster: Cluster) -> tuple[_Domain, list[str]]:
         notes.append(f"Not shown, as too many: {', '.join(hidden)}")
     others = [one for one in cluster.nodes if not one.machine.gpus]
     if others:
-        notes.append(f"Not shown: {_many(others)} without GPUs")
+        notes.append(f"Not shown: {counted(len(others), 'node')} without GPUs")
     speed = _speed(cluster, BEYOND)
     return _Domain(name="cluster", speed=speed, nodes=nodes, parts=parts), notes
 
@@ -183,20 +188,14 @@ def _parts(
 
 def _row(node: Node) -> _Row:
     """What a drawing says of a node, its name left out."""
-    takes = node.unavailable is None and node.shared is None
-    free = (_DOUBT if node.unattributed else _FREE) if takes else _AWAY
-    healthy = node.machine.everything if node.allocatable is None else node.allocatable
-    gpus = range(len(node.machine.gpus))
-    signs = tuple(
-        free if node.free >> gpu & 1 else _USED if healthy >> gpu & 1 else _AWAY for gpu in gpus
-    )
+    signs = tuple(word if word in _MEANING else BROKEN for word in State.of(node).words)
     slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
     said = [one for one in (node.unavailable or node.shared, slow) if one]
-    known = f"{_free(node)} of {count(node.free)}" if _DOUBT in signs else f"{_free(node)}"
+    known = f"{_free(node)} of {count(node.free)}" if DOUBT in signs else f"{_free(node)}"
     return _Row(
         signs=signs,
         known=known,
-        what=f"{len(gpus)} x {node.machine.model or 'GPU'}",
+        what=f"{len(signs)} x {node.machine.model or 'GPU'}",
         tail=f" ({'; '.join(said)})" if said else "",
     )
 
@@ -223,10 +222,6 @@ def _speed(cluster: Cluster, level: str) -> str:
         return "speed unknown"
     speeds = {tier.name: tier.bandwidth for tier in cluster.tiers}
     return f"{speeds.get(level, cluster.beyond):g} GB/s"
-
-
-def _many(nodes: Sequence[object]) -> str:
-    return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
 
 
 def _free(node: Node) -> int:
@@ -260,7 +255,7 @@ def _card(part: _Domain | _Row) -> Sheet:
         return sheet
     free, gpus = part.free
     sheet.text((0, 12), part.name, "strong", room=220)
-    sheet.text((0, 28), f"{part.speed}; {part.counted}", "small dim", room=260, size=SMALL)
+    sheet.text((0, 28), f"{part.speed}; {part.gauge}", "small dim", room=260, size=SMALL)
     sheet.box((0, 35), (180, 4), "used", corner=2)
     if free:
         sheet.box((0, 35), (180 * free / gpus, 4), "on", corner=2)

@@ -50,7 +50,7 @@ SIZES = tuple(sorted({1 << power for power in range(20, 34)} | {25 << 20}))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """A forecast and what it is of; `estimate` is None for a single GPU, which talks to nobody."""
+    """A forecast and its GPUs; `estimate` is None for a single GPU, which has no bandwidth."""
 
     asked: Asked
     machine: Machine
@@ -160,7 +160,7 @@ def _with_nics(machine: Machine, asked: Asked) -> Machine:
             ) from error
     known = MODELS.get(machine.model or "")
     if asked.nodes == 1:
-        # Nobody said that the pods of one node have RDMA.
+        # Pods of a single node are not known to have RDMA.
         unknown = machine.nics_assumed and not any(nic.speed for nic in machine.nics)
         return replace(machine, nics=(), nics_assumed="") if unknown else machine
     if machine.nics or known is None or known.nic is None:

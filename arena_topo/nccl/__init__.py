@@ -19,9 +19,9 @@ class Connection:
 
     `kind` is the way without its numbers: "P2P/CUMEM", "P2P/IPC", "P2P/direct pointer",
     "P2P/indirect", "P2P/MNNVL", "SHM", "NET/IB", "NET/Socket", "NET/AWS Libfabric". `side` is the
-    end of a network connection that speaks, "send" or "receive" (P2P and SHM are told by the sender
-    alone), `gdr` whether GPU Direct RDMA is used there; None where the line does not say. `index`
-    is 0 for rings and trees, 1 for send/receive; old versions do not tell it.
+    end of a network connection that logs it, "send" or "receive" (only senders log P2P and SHM),
+    `gdr` whether GPU Direct RDMA is used there; None where the line does not say. `index` is 0 for
+    rings and trees, 1 for send/receive; old versions do not log it.
     """
 
     channel: int
@@ -188,7 +188,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complaint:
-    """A WARN line, or an INFO line that says something is off; the same of many is told once.
+    """A WARN line, or an INFO line that reports trouble; equal lines of many ranks are one.
 
     `where` is NCCL's source line, `cause` None where it is not known, `hosts` who said it, and
     `count` how often. `warning` is False for INFO lines. `ranks` are those of its writers where

@@ -116,7 +116,7 @@ ADVICE: tuple[Advice, ...] = (
     _advice(
         Cause.REFUSED,
         r"Connection refused|exceeded retries",
-        why="nobody listened where a rank was expected, or a firewall is between",
+        why="no process listened at the address of a rank, or a firewall is between",
         hint="look whether that rank still runs; check NetworkPolicies and the interface",
     ),
     _advice(
@@ -129,7 +129,7 @@ ADVICE: tuple[Advice, ...] = (
         Cause.CLOSED,
         r"[Cc]onnection closed by remote peer|Connection reset by peer|Broken pipe|recv failed"
         r"|remote process exited",
-        why="the connection to another rank was closed there, or broke; why, no such line says",
+        why="the other rank closed the connection, or it broke; the line does not say why",
         hint="look for what the other ranks complained of before",
     ),
     _advice(
@@ -162,8 +162,6 @@ _OFF = re.compile(
 )
 """INFO lines that say that something is not as it could be. Sockets never have GPU Direct RDMA."""
 
-_PEER = re.compile(r"<\d+>|\b(?:rank|peer) \d")
-
 
 def advice_on(text: str) -> Advice | None:
     """Why NCCL complains so, and what to try; None where that is not known."""
@@ -173,11 +171,6 @@ def advice_on(text: str) -> Advice | None:
 def advice_for(cause: Cause) -> Advice:
     """Why NCCL complains of this class of trouble, and what to try."""
     return next(one for one in ADVICE if one.cause is cause)
-
-
-def names_peer(text: str) -> bool:
-    """Whether a complaint tells with whom there was trouble: an address or a rank."""
-    return bool(_PEER.search(text))
 
 
 def reports_trouble(text: str) -> bool:

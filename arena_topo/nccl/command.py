@@ -34,7 +34,7 @@ connect when they first need it, after "Init COMPLETE" (src/init.cc, runtimeConn
 
 _PATIENCE = 10.0
 """Seconds without a new line after which all is shown although one of several communicators has
-begun and not got done: if it hangs, somebody wants to see that."""
+begun and is not complete: a hang is shown, not waited for."""
 
 
 def of_files(names: Sequence[str], *, as_json: bool) -> None:
@@ -107,7 +107,7 @@ def of_job(
     reader, tests = Reader(), TableReader()
     batches: Any = iter(lines)
     progress = _Progress(reader) if asked.options.follow and not table else None
-    # Left before their end, the streams are closed here and not when somebody finds the time.
+    # Streams that are left before their end are closed here, not by the garbage collector.
     with closing(batches):
         for batch in batches:
             if not batch:
@@ -176,7 +176,7 @@ class _Progress:
         absent = () if main is None else (*main.missing, *main.incomplete)
         self.left = f"waits: NCCL connects {named(absent) if absent else 'the ranks'}"
         joined = report.unplaced or any(one.connections for one in report.communicators)
-        # One rank has nobody to connect to.
+        # A communicator of one rank makes no connection.
         if main is None or absent or not (joined or main.size == 1):
             self._wait = float("inf")
             return False
@@ -195,7 +195,7 @@ def _show_table(tests: Sequence[Table], found: Comparison, *, as_json: bool) -> 
     planned = found.observed.planned
     if planned is None:
         raise ArenaError(
-            "nobody knows which GPUs were measured",
+            "it is not known which GPUs were measured",
             why="the job was not placed by topology, or is gone",
             hint="measure it in a job that is submitted with --gputopology",
         )

@@ -19,6 +19,7 @@ from arena_topo.manifests import estimates
 from arena_topo.nccl import Cause, Communicator, Report, causes
 from arena_topo.nccl.comparison import Observed, Pair, Place, Planned
 from arena_topo.topology import UNKNOWN_NETWORK
+from arena_topo.words import shortened
 
 
 class Kind(StrEnum):
@@ -237,7 +238,7 @@ def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> Why:
         return _asked_for(seen, asked)
     hosts = [seen.hosts[name] for name in seen.hosts_of(pairs) if name in seen.hosts]
     if without := [one for one in hosts if one.no_ib]:
-        names = _some([one.name for one in without])
+        names = shortened([one.name for one in without], 1)
         hint = (
             "ask for one: --rdma, or --device NAME=COUNT with the resource that the nodes offer"
             " (kubectl describe node NODE)"
@@ -322,7 +323,7 @@ def _interfaces(seen: Observed) -> Iterator[Finding]:
             " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
             seen.set_by("NCCL_SOCKET_IFNAME") if asked else (lines[name],),
         )
-        yield Finding(kind=Kind.SETTINGS, got=f"interface {name} on {_some(hosts)}", why=why)
+        yield Finding(kind=Kind.SETTINGS, got=f"interface {name} on {shortened(hosts, 1)}", why=why)
 
 
 # ---------------------------------------------------------------- ranks
@@ -397,44 +398,22 @@ def _versions(report: Report) -> Iterator[Finding]:
 
 
 def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
-    """What NCCL itself says is wrong, but for some lines: warnings first, peers by name first.
+    """What NCCL itself says is wrong, warnings first, but for lines that another finding quotes.
 
-    That GPU Direct RDMA is off for a card is said of cards that nobody uses, too.
+    That a card has no GPU Direct RDMA is left out: NCCL says so of cards that no rank uses, too.
     """
-    told = [
-        (one, causes.advice_on(one.text))
-        for one in report.complaints
-        if one.cause is not Cause.GDR_OFF
-        and one.text not in used
-        and (one.warning or one.cause is not None)
-    ]
-    first: dict[object, int] = {}
-    for at, (one, advice) in enumerate(told):
-        first.setdefault(advice or one.text, at)
-    told.sort(
-        key=lambda row: (
-            not row[0].warning,
-            first[row[1] or row[0].text],
-            not causes.names_peer(row[0].text),
-        )
-    )
-    for one, advice in told:
-        yield Finding(
-            kind=Kind.WARNING,
-            got=one.text + (f" (x{one.count})" if one.count > 1 else ""),
-            hosts=tuple(name for name in one.hosts if name),
-            ranks=one.ranks,
-            why=Why(
-                cause=advice.why if advice else None,
-                hint=advice.hint if advice else None,
-                lines=(one.text,),
-            ),
-        )
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first of some names, and how many more."""
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+    for one in sorted(report.complaints, key=lambda one: not one.warning):
+        known = one.warning or one.cause is not None
+        if known and one.cause is not Cause.GDR_OFF and one.text not in used:
+            advice = causes.advice_on(one.text)
+            why = Why(advice.why, advice.hint) if advice else Why()
+            yield Finding(
+                kind=Kind.WARNING,
+                got=one.text + (f" (x{one.count})" if one.count > 1 else ""),
+                hosts=tuple(name for name in one.hosts if name),
+                ranks=one.ranks,
+                why=why._replace(lines=(one.text,)),
+            )
 
 
 def named(ranks: Sequence[int]) -> str:

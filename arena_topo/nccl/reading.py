@@ -569,8 +569,8 @@ def _order(one: Connection) -> tuple[int, int, int, int, str, str]:
 def _message(line: str, speaker: str, *, ends: bool) -> _Message | None:
     """The line of NCCL in a line of a log, if it is one.
 
-    _Torn where it is cut, or mixed up with another. A warning is told whoever wrote it: where that
-    cannot be told, it has no host.
+    _Torn where it is cut, or mixed up with another. A warning counts even if its writer is not
+    known; it has no host then.
     """
     if "\x1b" in line:
         line = _ESCAPES.sub("", line)

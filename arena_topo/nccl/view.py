@@ -16,6 +16,7 @@ from arena_topo.manifests import estimates
 from arena_topo.nccl import Communicator, Host
 from arena_topo.nccl.comparison import Observed, Pair, Place, WorkerSlot
 from arena_topo.nccl.findings import MOST, Comparison, Finding, Kind, named
+from arena_topo.words import counted, shortened
 
 MOST_COLUMNS = 16
 """Ranks up to which each has a row and a column; of more, pods do."""
@@ -27,7 +28,7 @@ MOST_PAIRS = 4
 """Pairs of ranks that are named before the rest is counted."""
 
 MOST_FINDINGS = 12
-"""Findings that are told in full; most logs have fewer kinds of trouble."""
+"""Findings that are shown in full; most logs have fewer kinds of trouble."""
 
 _SHORT = {"P2P/direct pointer": "PTR", "NET/Socket": "TCP"}
 """Letters for these transports of NCCL; others get the first three of their name."""
@@ -52,10 +53,6 @@ def text(found: Comparison, *, width: int = 100, unicode: bool = True, unplanned
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in blocks if lines)
 
 
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}{'s' if count != 1 else ''}"
-
-
 def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 3] + "..."
 
@@ -64,9 +61,9 @@ def _headline(seen: Observed) -> str:
     report, main = seen.report, seen.main
     words = [f"NCCL {' and '.join(map(one_line, report.versions)) or 'of unknown version'}"]
     if main.size is not None:
-        words.append(f"{len(main.ranks)} of {_many(main.size, 'rank')} spoke")
+        words.append(f"{len(main.ranks)} of {counted(main.size, 'rank')} spoke")
     if report.hosts:
-        words.append(_many(len(report.hosts), "host"))
+        words.append(counted(len(report.hosts), "host"))
     if len(report.communicators) > 1:
         words.append(f"{len(report.communicators)} communicators, this is the largest")
     return ", ".join(words)
@@ -95,7 +92,7 @@ def _hosts(seen: Observed) -> list[str]:
     ]
     lines = [line.rstrip() for line in align(table(header, rows)).splitlines()]
     more = len(seen.report.hosts) - MOST_ROWS
-    return [*lines, *([f"and {_many(more, 'more host')}"] if more > 0 else [])]
+    return [*lines, *([f"and {counted(more, 'more host')}"] if more > 0 else [])]
 
 
 def _devices(host: Host) -> str:
@@ -110,8 +107,7 @@ def _devices(host: Host) -> str:
 def _settings(seen: Observed) -> Iterator[str]:
     told = [f"{one.name}={brief(one.value, 60)}" for one in seen.report.settings]
     if told:
-        more = f" and {len(told) - MOST_ROWS} more" if len(told) > MOST_ROWS else ""
-        yield f"Set by the environment: {', '.join(told[:MOST_ROWS])}{more}"
+        yield f"Set by the environment: {shortened(told, MOST_ROWS)}"
 
 
 # ---------------------------------------------------------------- rings
@@ -122,14 +118,14 @@ def _rings(main: Communicator) -> Iterator[str]:
     for channel, ring in main.rings.items():
         alike.setdefault(_from_least(ring), []).append(channel)
     if alike:
-        yield f"Rings of {_many(main.channels or len(main.rings), 'channel')}:"
+        yield f"Rings of {counted(main.channels or len(main.rings), 'channel')}:"
     elif main.channels:
         yield f"Channels: {main.channels}"
     rows = list(alike.items())
     for ring, channels in rows[:MOST_ROWS]:
         yield f"  {spans(channels, MOST)}: {way(ring)}"
     if len(rows) > MOST_ROWS:
-        yield f"  and {_many(len(rows) - MOST_ROWS, 'more ring')}"
+        yield f"  and {counted(len(rows) - MOST_ROWS, 'more ring')}"
     for one in main.searches[:1]:
         yield f"  NCCL's search counted on {one.inside} inside, {one.between} between machines"
 
@@ -167,7 +163,7 @@ def _transports(seen: Observed, *, unicode: bool) -> Iterator[str]:
     unplaced = seen.report.unplaced
     if not seen.transports:
         if unplaced:
-            yield f"No line says of which communicator: {_many(unplaced, 'connection')}."
+            yield f"No line says of which communicator: {counted(unplaced, 'connection')}."
         elif seen.main.ranks:
             yield "No line says how ranks are joined (via ...)."
         return
@@ -190,7 +186,7 @@ def _transports(seen: Observed, *, unicode: bool) -> Iterator[str]:
     for (place, kind), joined in sorted(
         seen.joined.items(), key=lambda one: (places.index(one[0][0]), -one[1])
     ):
-        yield f"  {kind}: {_many(joined, 'pair')} {place}".rstrip()
+        yield f"  {kind}: {counted(joined, 'pair')} {place}".rstrip()
     if drawn:
         yield f"  {', '.join(f'{letters} {kind}' for kind, letters in short.items())}"
     if mixed := [pair for pair, kinds in seen.transports.items() if len(kinds) > 1]:
@@ -211,7 +207,7 @@ def _grid(
     short: Mapping[str, str],
     nothing: str,
 ) -> Iterator[str]:
-    """A row and a column for each; long names are told once, and numbered above."""
+    """A row and a column for each; long names stand in the rows, and columns have their numbers."""
     long = max(map(len, names)) > 3  # noqa: PLR2004 - the width of a cell
     heads = [str(index) for index in range(len(names))] if long else names
     wide = max(map(len, names)) + (4 if long else 0) + 2
@@ -234,7 +230,7 @@ def _verdict(found: Comparison, unplanned: str) -> Iterator[str]:
     if plan is None:
         yield f"Not compared with a plan: {unplanned or 'none is known'}"
     elif found.agrees:
-        said = _many(len(plan.workers), "worker")
+        said = counted(len(plan.workers), "worker")
         rate = plan.forecast
         if rate.usable is not None:
             said += f", {estimates.spoken(rate.usable, rate.low, rate.high)} forecast"
@@ -275,7 +271,7 @@ def _written_by(one: Finding) -> str:
     """The hosts and ranks that complain, where known: ` (node-1, rank 3)`."""
     said = list(map(one_line, one.hosts[:MOST_PAIRS]))
     more = len(one.hosts) - MOST_PAIRS
-    said += [_many(more, "more host")] if more > 0 else []
+    said += [counted(more, "more host")] if more > 0 else []
     said += [named(one.ranks)] if one.ranks else []
     return f" ({', '.join(said)})" if said else ""
 
@@ -283,10 +279,8 @@ def _written_by(one: Finding) -> str:
 def pairs_named(pairs: Sequence[Pair]) -> str:
     """Pairs in words, each once whatever its direction: `pairs 0<->31, 7<->8 and 4 more`."""
     both = sorted({(min(pair), max(pair)) for pair in pairs})
-    listed = ", ".join(f"{one}<->{other}" for one, other in both[:MOST_PAIRS])
-    more = len(both) - MOST_PAIRS
-    word = "pair" if len(both) == 1 else "pairs"
-    return f"{word} {listed}" + (f" and {more} more" if more > 0 else "")
+    listed = shortened([f"{one}<->{other}" for one, other in both], MOST_PAIRS)
+    return f"{'pair' if len(both) == 1 else 'pairs'} {listed}"
 
 
 def _notes(seen: Observed) -> Iterator[str]:
@@ -294,11 +288,11 @@ def _notes(seen: Observed) -> Iterator[str]:
     if not main.certain:
         yield "which ranks belong together is not certain: not all lines name their communicator"
     if report.unplaced and seen.transports:
-        yield f"{_many(report.unplaced, 'more connection')} of no communicator for certain"
+        yield f"{counted(report.unplaced, 'more connection')} of no communicator for certain"
     if report.torn:
-        yield f"{_many(report.torn, 'line')} cut or mixed up with others, and not used"
+        yield f"{counted(report.torn, 'line')} cut or mixed up with others, and not used"
     if report.dropped:
-        yield f"{_many(report.dropped, 'line')} given up, as there were too many"
+        yield f"{counted(report.dropped, 'line')} given up, as there were too many"
 
 
 # ---------------------------------------------------------------- values

@@ -1,17 +1,16 @@
 """The node agent: what this machine is, how its GPUs are and who holds them -> its ConfigMap.
 
     NVML, nvidia-smi   which GPUs there are, how they are linked, which are ill
-    the kubelet        which GPUs it has given to whom, which its device plugin can still give
-    ResourceSlices     which GPU a claimed device is, where the kubelet knows only its name
+    the kubelet        which GPUs each pod has from a device plugin, and which the plugin offers
 
-Indexes are those of the machine when it was first seen whole: a GPU that falls off the bus stays in
-its place and is unhealthy there, also after the agent has restarted. Once the driver counts anew
-(after a reboot without it), so does the agent.
+GPUs that pods have by a ResourceClaim are not reported: the claim itself names them. Indexes are
+those of the complete machine: a GPU that falls off the bus stays in its place and is unhealthy
+there, also after the agent has restarted. After a reboot without that GPU the driver numbers the
+others anew, and so does the agent.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import threading
 import time
@@ -19,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from arena_topo.clusters import records, slices
 from arena_topo.engines import machines
 from arena_topo.engines.heartbeat import beat
 from arena_topo.engines.kubernetes.publishing import Object, Report, Reports
@@ -35,7 +33,6 @@ from arena_topo.topology import (
     Machine,
     documents,
     gpu_set,
-    members,
 )
 
 INTERVAL = 15.0
@@ -51,15 +48,12 @@ _FIRST_DELAY, _LAST_DELAY = 1.0, 60.0
 _BLIND = 3
 """Looks in a row that may fail before all GPUs count as unhealthy."""
 
-_SLICES_EVERY = 300.0
-"""Seconds between two readings of ResourceSlices for a name that is not in them."""
-
 
 class Agent:
     """Looks at this machine and updates the ConfigMap of its node.
 
-    `say` hears one line for each change of the machine or its health, and one for each new trouble.
-    UsageError if no node can be called so.
+    `say` gets a line for each change of the machine or its health, and for each new failure of a
+    source. UsageError if `node` is not a valid name of a node.
     """
 
     def __init__(
@@ -84,14 +78,12 @@ class Agent:
         self._remembered = False
         self._blind = 0
         self._skew = 0.0
-        self._claimed: dict[records.Device, str] = {}
-        self._slices_read = -math.inf
         self._troubles: dict[str, str] = {}
         self._told: tuple[Machine, Mapping[int, str]] | None = None
         self._written: tuple[Report, float] | None = None
 
     def once(self) -> None:
-        """One look, and what has to be written after it; ArenaError for what failed."""
+        """Look once and write the report if it is due; ArenaError if a source fails."""
         if not self._begun:
             recorded = self._reports.read()
             self._machine = None if recorded is None else _remembered(recorded)
@@ -112,10 +104,9 @@ class Agent:
         self._write(report, at)
 
     def run(self, stop: threading.Event, *, interval: float = INTERVAL) -> None:
-        """Look every so many seconds, until `stop` is set.
+        """Look every `interval` seconds until `stop` is set.
 
-        What fails is said once, and tried again after a while; but ArenaError if this machine shows
-        no GPUs to begin with.
+        A failure is reported once and tried again later. ArenaError if no GPU was ever seen.
         """
         delay = 0.0
         try:
@@ -131,7 +122,7 @@ class Agent:
                 else:
                     self._note("report", None)
                     delay = 0.0
-                # All agents of a cluster start at one time and must not stay in step.
+                # Jitter: all agents of a cluster start at the same time.
                 stop.wait((delay or interval) * random.uniform(0.8, 1.0))  # noqa: S311  # no secret
         finally:
             self._watch.close()
@@ -143,7 +134,7 @@ class Agent:
     # ------------------------------------------------------------ the machine
 
     def _sight(self) -> Sight:
-        """The GPUs that answer; none once they could not be listed for several looks."""
+        """The GPUs that answer; none after several looks in which they could not be listed."""
         try:
             sight = self._watch.look()
         except ArenaError:
@@ -159,7 +150,7 @@ class Agent:
         known = self._machine
         complete = known is not None and len(sight.uuids) == len(known.gpus)
         if known is None or not _fits(known, sight) or (self._remembered and complete):
-            # What was remembered counts for no longer than it must: only NVML says all of it.
+            # The machine of the last report lacks what only NVML knows.
             known = self._machine = machines.publishing(self._node).machine
             self._remembered = False
         return known
@@ -167,7 +158,7 @@ class Agent:
     # ------------------------------------------------------------ what the kubelet says
 
     def _asked(self) -> tuple[tuple[Device, ...], tuple[Holder, ...] | None]:
-        """The devices that plugins can give, and the pods that hold some; None: nobody tells."""
+        """The devices that plugins offer, and the pods that have some (None: not known)."""
         try:
             answers = self._kubelet.allocatable(), self._kubelet.holders()
         except ArenaError as error:
@@ -179,47 +170,25 @@ class Agent:
     def _allocations(
         self, holders: Iterable[Holder], machine: Machine, sight: Sight
     ) -> dict[str, GPUSet]:
-        """The GPUs that each pod holds, its claims included."""
+        """The GPUs that each pod has from a device plugin."""
         found: dict[str, set[int]] = defaultdict(set)
         strange = []
         for pod in holders:
             name = f"{pod.namespace}/{pod.name}"
             for device in pod.devices:
                 at = _of_plugin(device, machine, sight)
-                if at is None and device.pool:
-                    at = _of_uuid(self._uuid(device), machine, sight)
-                drivers = {driver for driver, _pool, _name in self._claimed}
                 if at is not None:
                     found[name].add(at)
-                elif device.resource in {*GPU_RESOURCES, *drivers}:
+                elif device.resource in GPU_RESOURCES:
                     strange.append(f"{device.name} of {name}")
         unknown = f"no GPU of this machine is {', '.join(strange)}" if strange else None
         self._note("devices", unknown)
         return {name: gpu_set(found[name]) for name in sorted(found)}
 
-    def _uuid(self, device: Device) -> str | None:
-        """The UUID of the GPU that is, or contains, a claimed device; None for others."""
-        name, now = (device.resource, device.pool, device.name), time.monotonic()
-        if name not in self._claimed and now - self._slices_read > _SLICES_EVERY:
-            self._slices_read = now
-            try:
-                found = slices.devices(self._reports.slices(), {}, {}, [])
-            except ArenaError as error:
-                self._note("claims", _text(error))
-                return None
-            self._note("claims", None)
-            self._claimed = {
-                known: uuid
-                for known, (node, gpus) in found.places.items()
-                for at in members(gpus)
-                if (uuid := found.nodes[node].machine.gpus[at].uuid)
-            }
-        return self._claimed.get(name)
-
     # ------------------------------------------------------------ what is said and written
 
     def _note(self, source: str, trouble: str | None) -> None:
-        """Say what is wrong with a source now, once, and when it is over (None)."""
+        """Report the failure of a source once, and its recovery (None)."""
         before = self._troubles.pop(source, None)
         if trouble is not None:
             self._troubles[source] = trouble
@@ -258,7 +227,7 @@ def _ill(gpu: GPU, sight: Sight, offered: Collection[int | None]) -> str | None:
         return sight.ill[gpu.uuid]
     if gpu.uuid not in sight.uuids.values() if gpu.uuid else gpu.index not in sight.uuids:
         return "it does not answer"
-    # Without any there is no plugin, or it has just been started again.
+    # A plugin that offers no GPU is missing, or is starting.
     gone = offered and gpu.index not in offered
     return "its device plugin does not offer it" if gone else None
 
@@ -293,15 +262,7 @@ def _of_plugin(device: Device, machine: Machine, sight: Sight) -> int | None:
     NVIDIA's plugin knows a GPU by its UUID, a share of it as `UUID::3`, and a part by a UUID of its
     own; some plugins count.
     """
-    at = _of_uuid(device.name.partition("::")[0], machine, sight)
-    if at is None and device.resource in GPU_RESOURCES:
-        counted = whole(device.name)
-        return counted if counted is not None and counted < len(machine.gpus) else None
-    return at
-
-
-def _of_uuid(uuid: str | None, machine: Machine, sight: Sight) -> int | None:
-    if uuid is None:
-        return None
+    uuid = device.name.partition("::")[0]
     own = sight.parts.get(uuid, uuid)
-    return next((gpu.index for gpu in machine.gpus if gpu.uuid == own), None)
+    index = whole(device.name) if device.resource in GPU_RESOURCES else None
+    return next((gpu.index for gpu in machine.gpus if gpu.uuid == own or gpu.index == index), None)

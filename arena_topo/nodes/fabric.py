@@ -13,9 +13,9 @@ from arena_topo.topology import BEYOND, Cluster, GPUSet, Machine, Node, members,
 def value(cluster: Cluster) -> dict[str, Any]:
     """A cluster for JSON: its tiers from coarse to near, and its nodes with their domains.
 
-    Bandwidths are GB/s; `assumed` marks those that nobody gave. `domains` has one name for each
+    Bandwidths are GB/s; `assumed` marks those without a source. `domains` has one name for each
     tier; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods. `opaque`
-    counts the GPUs in use or unhealthy of which nobody says which they are. `networkGBps` is null
+    counts the GPUs in use or unhealthy whose indexes are not known. `networkGBps` is null
     for nodes that are no slower than what joins them.
     """
     return {
@@ -53,7 +53,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
     """A node for JSON: its machine, and what of it is free.
 
     `free`, `inUse` and `unhealthy` are indexes of GPUs; `free` is null where `opaque` GPUs are in
-    use or unhealthy and nobody says which they are. As in `value` a node that takes no pods has
+    use or unhealthy and their indexes are not known. As in `value` a node that takes no pods has
     none free. `busBandwidth` is there where sets of GPUs were measured: GB/s of each set.
     """
     machine = node.machine
@@ -78,7 +78,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
 
 
 def measured(machine: Machine) -> str:
-    """The bandwidths that somebody measured on a machine, a line for each set; "" if nobody did."""
+    """The measured bandwidths of a machine, a line for each set of GPUs; "" without any."""
     if not machine.measured:
         return ""
     shown = [*_measured(machine).items()][:MOST_MEASURED]

@@ -1,14 +1,14 @@
-"""What the free GPUs are good for: gangs that still fit at full speed, and what is in their way.
+"""`top node --frag`: gangs that still fit at full speed, and which GPUs are fragmented.
 
-Only GPUs and the links between them count here: taints, selectors, quotas, CPU and memory are left
-out, since they differ from job to job. Of a node of which it is not known which GPUs are in use
-only what is certain counts. On the screen nodes that are alike share a line.
+Only GPUs and the links between them count: taints, selectors, quotas, CPU and memory differ from
+job to job. If the GPUs in use on a node are not known, only sets that are certainly free count. On
+the screen, nodes in the same state share a line.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,9 +17,10 @@ from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.manifests import estimates
 from arena_topo.solver import UNLIMITED, Found, GPUSets, Request, Solver, distances, sets_of
 from arena_topo.topology import Cluster, GPUSet, Node, members, natural
+from arena_topo.words import counted
 
 PAIR = 2
-"""GPUs that have a bandwidth; a single one talks to nobody."""
+"""The fewest GPUs that have a bandwidth."""
 
 SIZES = (2, 4, 8, 16)
 """Sets of GPUs that are looked at in each machine, as far as it is so large."""
@@ -47,7 +48,7 @@ class Gang:
     """What becomes of gangs of `size` GPUs, in the shape that needs the fewest nodes.
 
     That is `workers` x `gpus`: one node as long as it is large enough, then as many nodes as it
-    takes, with the largest power of two of GPUs that a machine holds. `full` is GB/s that such a
+    takes, with the largest power of two of GPUs that a machine has. `full` is GB/s that this
     gang has on the empty cluster, None for a single GPU. So many of them fit at once at that speed:
     `whole` now and `whole_empty` on the empty cluster; `counted` fit now by numbers alone, at any
     speed. `best` is GB/s of all-reduce bus bandwidth that one gang of so many GPUs could have now
@@ -64,11 +65,6 @@ class Gang:
     best: float | None = None
     nodes: int | None = None
     tier: str | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether so many GPUs are free at all, wherever they are."""
-        return self.nodes is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -184,8 +180,8 @@ def _kind(cluster: Cluster) -> Kind:
     levels = (*(tier.name for tier in cluster.tiers), "beyond")
     wire = Wire.TCP if not rails and all(map(cluster.guessed, levels)) else Wire.RDMA
     now, empty = Solver(cluster), Solver(cluster.idle())
-    rooms = [node.free_count for node in nodes if node.unavailable is None]
-    total, free = sum(len(node.machine.gpus) for node in nodes), sum(rooms)
+    total = sum(len(node.machine.gpus) for node in nodes)
+    free = sum(node.free_count for node in nodes if node.unavailable is None)
     gangs = tuple(_gang(1 << power, now, empty, wire) for power in range(total.bit_length()))
     missing, release = None, None
     for one in gangs:
@@ -244,7 +240,7 @@ def _whole(solver: Solver, request: Request, like: Found) -> int:
             for node in solver.cluster.nodes
             if node.unavailable is None
         )
-    # No machine holds two such workers, and as near as the one found is near enough.
+    # No machine has room for two of these workers; gangs may be as far apart as the one found.
     depth = 0 if like.level is None else like.level + 1
     domains = Counter(node.domains[:depth] for node in solver.able(request, like))
     return sum(many // request.workers for many in domains.values())
@@ -272,10 +268,7 @@ def _described(sets: GPUSets, node: Node) -> Alike:
             break
         full = sets.best(every, size)
         most, whole = sets.disjoint(every, size, full), _disjoint(node, size, full)
-        if node.unattributed and sets.uniform:
-            used = (sets.size - node.free_count) // size
-        else:
-            used = sets.disjoint(GPUSet(every & ~node.free), size, full)
+        used = sets.disjoint(GPUSet(every & ~_free(sets, node)), size, full)
         found.append(Sets(size=size, whole=whole, broken=max(0, most - whole - used), most=most))
     return Alike(
         names=(),
@@ -288,29 +281,32 @@ def _described(sets: GPUSets, node: Node) -> Alike:
     )
 
 
+def _free(sets: GPUSets, node: Node) -> GPUSet:
+    """The free GPUs of a node; on a uniform machine with hidden GPUs any set of that size."""
+    certain = node.unattributed and sets.uniform
+    return GPUSet((1 << node.free_count) - 1) if certain else node.free
+
+
 def _disjoint(node: Node, size: int, speed: float) -> int:
     """How many disjoint sets of `size` free GPUs of a node certainly have so many GB/s."""
     sets = sets_of(node.machine)
-    if not node.unattributed:
-        return sets.disjoint(node.free, size, speed)
+    if size < PAIR:
+        return node.free_count
     # Where it matters which GPUs are free, no set is certain to be.
-    by_count = sets.uniform or size < PAIR
-    return sets.disjoint(GPUSet((1 << node.free_count) - 1), size, speed) if by_count else 0
+    hidden = node.unattributed and not sets.uniform
+    return 0 if hidden else sets.disjoint(_free(sets, node), size, speed)
 
 
 def _stranded(sets: GPUSets, node: Node) -> int:
     """Free GPUs without a free neighbour as fast as their best; 0 where it is not known."""
-    if sets.uniform:
-        return int(node.free_count == 1 < sets.size)
-    if node.unattributed:
+    if node.unattributed and not sets.uniform:
         return 0
-    inside = members(node.free)
+    inside, everything = members(_free(sets, node)), members(sets.everything)
 
     def fastest(gpu: int, others: Sequence[int]) -> float:
         speeds = (sets.value(GPUSet(1 << gpu | 1 << one)) for one in others if one != gpu)
         return max(speeds, default=0.0)
 
-    everything = members(sets.everything)
     return sum(fastest(gpu, inside) < fastest(gpu, everything) for gpu in inside)
 
 
@@ -320,22 +316,19 @@ def _stranded(sets: GPUSets, node: Node) -> int:
 def screen(found: Fragmentation) -> str:
     """Everything about a cluster, kind by kind."""
     blocks = [_block(one, alone=len(found.kinds) == 1) for one in found.kinds]
-    if not blocks:
-        blocks = ["No node has GPUs that a gang could get.\n"]
-    else:
-        blocks.append(_LEGEND)
+    blocks.append(_LEGEND if blocks else "No node has GPUs that a gang could get.\n")
     if found.shared_nodes:
         share, cut = ("shares", "cuts") if found.shared_nodes == 1 else ("share", "cut")
         blocks.append(
-            f"{_many(found.shared_nodes, 'more node')} {share} GPUs or {cut} them up: no gang gets"
-            " those.\n"
+            f"{counted(found.shared_nodes, 'more node')} {share} GPUs or {cut} them up: no gang"
+            " gets those.\n"
         )
     return "\n".join(blocks)
 
 
 def verdict(kind: Kind) -> str:
     """What the free GPUs of a kind are good for, in a sentence."""
-    free = f"{kind.free} of {_many(kind.total, 'GPU')} {'is' if kind.free == 1 else 'are'} free"
+    free = f"{kind.free} of {counted(kind.total, 'GPU')} {_are(kind.free)} free"
     missing = kind.missing
     if not kind.free:
         return f"no GPU is free, of {kind.total}"
@@ -352,70 +345,71 @@ def _block(kind: Kind, *, alone: bool) -> str:
     named = kind.model is not None or not alone
     model = f"{kind.model or f'unknown model, {kind.resource}'}: " if named else ""
     lines = [f"{model}{verdict(kind)}."]
-    if kind.stranded:
-        one = kind.stranded == 1
+    if stranded := kind.stranded:
         lines.append(
-            f"{_many(kind.stranded, 'GPU')} {'is' if one else 'are'} stranded: free, but the"
-            f" neighbours that {'it is' if one else 'they are'} joined to best are not."
+            f"{counted(stranded, 'GPU')} {_are(stranded)} stranded: free, but the neighbours that"
+            f" {'it is' if stranded == 1 else 'they are'} joined to best are not."
         )
     if kind.away:
-        lines.append(
-            f"{_many(kind.away, 'more GPU')} {'is' if kind.away == 1 else 'are'} idle on nodes"
-            " where no job can start."
-        )
+        idle = f"{counted(kind.away, 'more GPU')} {_are(kind.away)} idle on nodes"
+        lines.append(f"{idle} where no job can start.")
     if kind.assumed:
         lines.append("The speed of these NVLinks is assumed.")
-    return "\n".join([*lines, "", _gangs(kind), _table(kind)])
+    gangs = layout.align(layout.tabulated(_GANG, kind.gangs))
+    return "\n".join([*lines, "", gangs, _nodes(kind)])
 
 
-def _gangs(kind: Kind) -> str:
-    header = ("GANG", "SHAPE", "GB/s", "WHOLE", "EMPTY", "COUNTED", "BEST NOW")
-    rows = [
-        (
-            str(one.size),
-            f"{one.workers} x {one.gpus}",
-            "-" if one.full is None else estimates.amount(one.full),
-            str(one.whole),
-            str(one.whole_empty),
-            str(one.counted),
-            _best(one),
-        )
-        for one in kind.gangs
-    ]
-    return layout.align(layout.table(header, rows))
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _best(one: Gang) -> str:
-    if not one.fits:
+    if one.nodes is None:
         return "-"
-    where = "1 node" if one.nodes == 1 else f"{one.nodes} nodes"
+    where = counted(one.nodes, "node")
     return where if one.best is None else f"{estimates.amount(one.best)} GB/s on {where}"
 
 
-def _table(kind: Kind) -> str:
+_GANG: tuple[layout.Column[Gang], ...] = (
+    ("GANG", lambda one: str(one.size)),
+    ("SHAPE", lambda one: f"{one.workers} x {one.gpus}"),
+    ("GB/s", lambda one: "-" if one.full is None else estimates.amount(one.full)),
+    ("WHOLE", lambda one: str(one.whole)),
+    ("EMPTY", lambda one: str(one.whole_empty)),
+    ("COUNTED", lambda one: str(one.counted)),
+    ("BEST NOW", _best),
+)
+
+
+def _nodes(kind: Kind) -> str:
     sizes = sorted({some.size for one in kind.alike for some in one.sets})
+
+    def row(nodes: int, free: str, sets: Iterable[Sets], *rest: str) -> list[str]:
+        said = {some.size: f"{some.whole}/{some.broken}" for some in sets}
+        return [str(nodes), free, *(said.get(size, "-") for size in sizes), *rest]
+
     header = ["NODES", "FREE", *(_SET_NAMES[size] for size in sizes), "STRANDED", "WHICH"]
     ordered = sorted(kind.alike, key=_fault)
-    rows = []
-    for one in ordered[:LINES]:
-        sets = {some.size: f"{some.whole}/{some.broken}" for some in one.sets}
-        free = f"{one.free}/{one.gpus}{'?' if one.opaque else ''}"
-        row = [str(len(one.names)), free, *(sets.get(size, "-") for size in sizes)]
-        rows.append([*row, str(one.stranded), _which(one)])
-    sums = {some.size: f"{some.whole}/{some.broken}" for some in kind.sets}
-    total = sum(one.gpus * len(one.names) for one in kind.working)
-    rows.append(
-        [
-            *(str(sum(len(one.names) for one in kind.working)), f"{kind.free}/{total}"),
-            *(sums.get(size, "-") for size in sizes),
-            *(str(kind.stranded), "all" if kind.working == kind.alike else "all that take jobs"),
-        ]
-    )
+    rows = [
+        row(
+            len(one.names),
+            f"{one.free}/{one.gpus}{'?' if one.opaque else ''}",
+            one.sets,
+            str(one.stranded),
+            _which(one),
+        )
+        for one in ordered[:LINES]
+    ]
+    nodes, total = 0, 0
+    for one in kind.working:
+        nodes, total = nodes + len(one.names), total + one.gpus * len(one.names)
+    which = "all" if kind.working == kind.alike else "all that take jobs"
+    rows.append(row(nodes, f"{kind.free}/{total}", kind.sets, str(kind.stranded), which))
     lines = layout.table(header, rows)
     left = ordered[LINES:]
     if left:
         nodes = sum(len(one.names) for one in left)
-        lines.insert(-1, f"... {_many(nodes, 'more node')} of {_many(len(left), 'sort')}")
+        lines.insert(-1, f"... {counted(nodes, 'more node')} of {counted(len(left), 'sort')}")
     if any(one.opaque for one in ordered):
         lines.append("? which GPUs are free there is not reported; only what is certain counts")
     return layout.align(lines)
@@ -431,10 +425,6 @@ def _fault(one: Alike) -> tuple[object, ...]:
 def _which(one: Alike) -> str:
     names = ", ".join(one.names[:_NAMES]) + (", ..." if len(one.names) > _NAMES else "")
     return f"{names} ({one.unavailable})" if one.unavailable else names
-
-
-def _many(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 # ---------------------------------------------------------------- for programs

@@ -1,14 +1,12 @@
-"""Which GPUs of this machine answer, and what is wrong with the others: NVML, else nvidia-smi.
+"""Which GPUs of this machine answer NVML, and what is wrong with the others.
 
-`scheduler.look` says what the machine is; here is what may change while it runs: a GPU that falls
-off the bus, one that the driver reports critical errors of, MIG devices that come and go.
+`scheduler.look` says what the machine is. This module reads what changes while it runs: GPUs that
+fall off the bus, GPUs with a critical error, MIG devices that come and go.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -26,9 +24,6 @@ _LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
 _REOPEN = 20
 """Looks after which NVML is opened anew, which alone notices GPUs that have come or come back."""
 
-_TIMEOUT = 30.0
-"""Seconds for nvidia-smi, which initialises each GPU where no daemon keeps them so."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
@@ -43,11 +38,10 @@ class Sight:
 
 
 class Watch:
-    """Looks at the GPUs again and again. ArenaError if they cannot be listed at all.
+    """Looks at the GPUs again and again. ArenaError if NVML does not list them.
 
-    NVML is kept open in between, as it reports errors (Xids) only to those who listen; without it
-    nvidia-smi tells which GPUs there are. A GPU with a critical error stays ill until it has gone,
-    as a reset makes it, or until another watch begins.
+    NVML stays open between two looks, since it reports errors (Xids) only to open sessions. A GPU
+    with a critical error stays ill until it disappears, as in a reset, or until a new watch begins.
     """
 
     def __init__(self, nvml: Any | None = None) -> None:
@@ -60,10 +54,7 @@ class Watch:
     def look(self) -> Sight:
         """The GPUs now."""
         if self._nvml is None:
-            # The driver may come later than we.
             self._nvml = _pynvml()
-        if self._nvml is None:
-            return _smi()
         try:
             return self._look()
         except self._nvml.NVMLError as error:
@@ -71,7 +62,7 @@ class Watch:
             raise ArenaError(f"NVML does not list the GPUs: {error}") from error
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close NVML."""
         if self._open:
             with contextlib.suppress(self._nvml.NVMLError):
                 if self._events is not None:
@@ -92,7 +83,7 @@ class Watch:
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = self._handle(index)
             if handle is None:
-                # So that one that comes back is seen at once.
+                # NVML is opened anew at the next look, which sees a GPU that has come back.
                 self._looks = 0
                 continue
             uuids[index] = str(nvml.nvmlDeviceGetUUID(handle))
@@ -101,11 +92,11 @@ class Watch:
         return Sight(uuids=uuids, ill=dict(self._ill), parts=parts)
 
     def _listen(self) -> None:
-        """Note the critical errors that GPUs have reported since the last look; never waits."""
+        """Note the critical errors that GPUs reported since the last look, without waiting."""
         nvml = self._nvml
         if self._events is None:
             return
-        with contextlib.suppress(nvml.NVMLError):  # the time is over: there are no more
+        with contextlib.suppress(nvml.NVMLError):  # the timeout, 0: there are no more events
             while True:
                 event = nvml.nvmlEventSetWait(self._events, 0)
                 xid = int(event.eventData)
@@ -117,7 +108,7 @@ class Watch:
         nvml = self._nvml
         nvml.nvmlInit()
         self._open = True
-        # What is too old to report errors is watched without.
+        # Old drivers and GPUs report no errors.
         with contextlib.suppress(nvml.NVMLError, AttributeError):
             self._events = nvml.nvmlEventSetCreate()
             for index in range(nvml.nvmlDeviceGetCount()):
@@ -154,47 +145,11 @@ class Watch:
         return found
 
 
-def _pynvml() -> Any | None:
-    """NVML, where its package and the driver's library are there."""
+def _pynvml() -> Any:
     try:
-        nvml = import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return None
-    nvml.nvmlShutdown()
-    return nvml
-
-
-_LISTED = re.compile(r"\s*(?:GPU (\d+)|MIG .+):.*\(UUID: (\S+)\)")
-"""A line of `nvidia-smi -L`: `GPU 0: NVIDIA A100 (UUID: GPU-...)`, its parts indented below it."""
-
-
-def _smi() -> Sight:
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "-L"],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ArenaError(f"nvidia-smi does not list the GPUs: {error}") from error
-    uuids: dict[int, str] = {}
-    parts: dict[str, str] = {}
-    last = ""
-    for line in done.stdout.splitlines():
-        found = _LISTED.match(line)
-        if found and found[1]:
-            last = uuids[int(found[1])] = found[2]
-        elif found and last:
-            parts[found[2]] = last
-    # It fails because of one GPU that is lost, and lists the others all the same.
-    if not uuids:
-        said = (done.stderr + done.stdout).strip().partition("\n")[0]
-        raise ArenaError("nvidia-smi lists no GPUs", why=said or None)
-    return Sight(uuids=uuids, parts=parts)
+        return import_module("pynvml")
+    except ImportError as error:
+        raise ArenaError(
+            "the Python package nvidia-ml-py is not installed",
+            hint="pip install 'arena-topo[agent]'",
+        ) from error

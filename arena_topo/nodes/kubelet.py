@@ -1,23 +1,21 @@
 """The kubelet's PodResources -> which devices the containers of a node hold.
 
-The kubelet serves it over gRPC on a socket of the node, to whoever may open that. A handful of
-fields is read by hand, so that neither generated code nor protobuf is needed; the numbers are those
-of `k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (kubernetes 1.36, commit 95f08499):
+The kubelet serves it over gRPC on a socket of the node. A handful of fields is read by hand, so
+that neither generated code nor protobuf is needed; the numbers of the fields are from
+`k8s.io/kubelet/pkg/apis/podresources/v1/api.proto` (kubernetes 1.36, commit 95f08499):
 
     ListPodResourcesResponse       pod_resources = 1
     AllocatableResourcesResponse   devices = 1
     PodResources                   name = 1, namespace = 2, containers = 3
-    ContainerResources             name = 1, devices = 2, dynamic_resources = 5
+    ContainerResources             name = 1, devices = 2
     ContainerDevices               resource_name = 1, device_ids = 2
-    DynamicResource                claim_name = 2, claim_namespace = 3, claim_resources = 4
-    ClaimResource                  driver_name = 2, pool_name = 3, device_name = 4
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -43,20 +41,15 @@ _HINT = "the agent mounts the kubelet's pod-resources folder; --pod-resources na
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device as its owner calls it.
-
-    `resource` is what pods ask a device plugin for, or the driver of a claimed device; `pool` is
-    set for claimed devices only.
-    """
+    """A device of a device plugin: the resource that pods ask for, and the plugin's own name."""
 
     resource: str
     name: str
-    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A pod with the devices that its containers hold; one that is claimed may be there twice."""
+    """A pod and the devices of its containers."""
 
     namespace: str
     name: str
@@ -66,7 +59,7 @@ class Holder:
 class PodResources:
     """The kubelet of this node. Each question opens the socket anew, as kubelets restart.
 
-    ArenaError if there is nobody behind it or the answer makes no sense, TimedOut if none comes.
+    ArenaError if no kubelet listens or its answer makes no sense, TimedOut if no answer comes.
     """
 
     def __init__(self, socket: str = SOCKET) -> None:
@@ -126,18 +119,9 @@ class PodResources:
 
 def _holder(data: bytes) -> Holder:
     said = _fields(data)
-    devices = tuple(device for one in said[3] for device in _container(one))
+    given = (devices for container in said[3] for devices in _fields(container)[2])
+    devices = tuple(device for one in given for device in _plugin_devices(one))
     return Holder(name=_text(said[1]), namespace=_text(said[2]), devices=devices)
-
-
-def _container(data: bytes) -> Iterator[Device]:
-    said = _fields(data)
-    for one in said[2]:
-        yield from _plugin_devices(one)
-    for one in (device for claim in said[5] for device in _fields(claim)[4]):
-        device = _fields(one)
-        name, pool = _text(device[4]), _text(device[3])
-        yield Device(resource=_text(device[2]), name=name, pool=pool)
 
 
 def _plugin_devices(data: bytes) -> list[Device]:

@@ -1,4 +1,4 @@
-"""The nodes that somebody wants to look at, from an engine or from dumps."""
+"""The nodes that `top node` shows, from an engine or from dumps."""
 
 from __future__ import annotations
 

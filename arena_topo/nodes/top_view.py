@@ -113,18 +113,20 @@ def _offers(one: NodeStatus) -> dict[str, tuple[float, float]]:
     return {**shared, **one.slices}
 
 
+def _shares(one: NodeStatus) -> list[Share]:
+    return [pod.share for pod in one.pods or () if pod.share is not None]
+
+
 def _memory(one: NodeStatus) -> tuple[float, float]:
-    """GiB of GPU memory that are taken, and that there are."""
-    shares = [pod.share for pod in one.pods or () if pod.share is not None]
-    taken = sum(sum(share.memory_of.values()) for share in shares)
-    return float(taken), one.capacity.get(SHARE_MEMORY, 0.0)
+    """GiB of GPU memory: allocated, and in all."""
+    allocated = sum(sum(share.memory_of.values()) for share in _shares(one))
+    return float(allocated), one.capacity.get(SHARE_MEMORY, 0.0)
 
 
 def _core(one: NodeStatus) -> tuple[int, int]:
-    """Hundredths of GPUs that are taken, and that there are."""
-    shares = [pod.share for pod in one.pods or () if pod.share is not None]
-    taken = sum(sum(share.core_of.values()) for share in shares)
-    return taken, int(one.capacity.get(SHARE_CORE, 0.0))
+    """Hundredths of GPUs: allocated, and in all."""
+    allocated = sum(sum(share.core_of.values()) for share in _shares(one))
+    return allocated, int(one.capacity.get(SHARE_CORE, 0.0))
 
 
 # ---------------------------------------------------------------- nodes in detail
@@ -142,17 +144,14 @@ def details(
         measured = (samples or {}).get(one.name, {})
         status = layout.drawn(layout.state(one.status))
         lines += ["", f"Name:    {one_line(one.name)}", f"Status:  {status}"]
-        lines += (
-            []
-            if brief
-            else [
+        if not brief:
+            lines += [
                 f"Role:    {one_line(one.role or _NONE)}",
                 f"Type:    {one.mode.label}",
                 f"Address: {one_line(one.ip)}",
                 "Description:",
                 *(f"  {one_line(line)}" for line in _description(one)),
             ]
-        )
         if one.pods:
             lines += ["Instances:", *layout.tabulated(_pods(one, measured), one.pods, indent="  ")]
         if one.mode is Mode.TOPOLOGY and not brief:
@@ -192,17 +191,9 @@ def _pods(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[Column[Node
     if one.mode is Mode.TOPOLOGY:
         return [*columns, requested, ("GPU(Allocated)", _devices)]
     if one.mode is Mode.EXCLUSIVE:
-        columns += [status, requested]
-        return (
-            [*columns, ("GPU(Allocated)", lambda pod: _seen_on(pod, samples))]
-            if samples
-            else columns
-        )
+        seen: Column[NodePod] = ("GPU(Allocated)", lambda pod: _seen_on(pod, samples))
+        return [*columns, status, requested, *([seen] if samples else [])]
     return [*columns, status, ("REQUESTED", _asks)]
-
-
-def _share(pod: NodePod) -> Share:
-    return pod.share or Share()
 
 
 def _asks(pod: NodePod) -> str:
@@ -236,9 +227,7 @@ def _matrices(one: NodeStatus) -> list[str]:
 
 
 def _links(one: NodeStatus) -> list[list[str]]:
-    return [
-        [_SELF if link is None else str(link) for link in row] for row in one.node.machine.links
-    ]
+    return [[str(link or _SELF) for link in row] for row in one.node.machine.links]
 
 
 def _rates(one: NodeStatus) -> list[list[float]]:
@@ -287,7 +276,7 @@ def _summary(one: NodeStatus, *more: tuple[str, str]) -> list[str]:
 
 
 def _measured(one: NodeStatus, samples: Mapping[int, GpuSample]) -> list[str]:
-    """The GPUs with their memory, in GiB, and duty cycle; N/A for what nobody measures."""
+    """The GPUs with their memory, in GiB, and duty cycle; N/A without a measurement."""
     rows, totals = [], [0.0, 0.0, 0.0]
     for gpu in one.node.machine.gpus:
         sample = samples.get(gpu.index)
@@ -324,17 +313,16 @@ def nodes_value(
 
     Numbers of GPUs are whole but for shares, memory is in bytes, bandwidth in GB/s. Ours are the
     last keys of a node: `resource`, `knowledge` of its links (`measured`, `assumed`, `unknown`),
-    of its pods `planned` (GPUs that it was to get, where nobody knows which it has),
-    `bandwidthSource` (`published`, or `computed` from the links), `hiddenGPUs` (in use, nobody says
-    which) and `emulated`.
+    of its pods `planned` (GPUs of the plan, where the actual ones are not known),
+    `bandwidthSource` (`published`, or `computed` from the links), `hiddenGPUs` (in use, their
+    indexes not known) and `emulated`.
     """
     found: dict[str, list[dict[str, Any]]] = {key: [] for key in _KEYS.values()}
     for one in statuses:
         value = _node_value(one, (samples or {}).get(one.name, {}))
         if one.mode is not Mode.NORMAL:
             hidden = min(one.node.unattributed, count(one.node.free))
-            ours = {"resource": one.node.resource, "hiddenGPUs": hidden, "emulated": emulated}
-            value.update(ours)
+            value |= {"resource": one.node.resource, "hiddenGPUs": hidden, "emulated": emulated}
         found[_KEYS[one.mode]].append(value)
     return found
 
@@ -416,7 +404,7 @@ def _metric(one: NodeStatus, gpu: int, sample: GpuSample) -> dict[str, Any]:
 def _pod_value(one: NodeStatus, pod: NodePod) -> dict[str, Any]:
     named = {"name": pod.name, "namespace": pod.namespace, "status": pod.status}
     if one.mode is Mode.SHARE:
-        share = _share(pod)
+        share = pod.share or Share()
         return {
             **named,
             "requestGPUMemory": share.memory,
@@ -439,7 +427,7 @@ def _ids(devices: Iterable[int] | None) -> list[str]:
 
 def _share_devices(one: NodeStatus) -> list[dict[str, Any]]:
     """The shared GPUs, with bytes and hundredths that are taken of each."""
-    shares = [pod.share for pod in one.pods or () if pod.share is not None]
+    shares = _shares(one)
     total, (_, core) = int(one.total), _core(one)
     return [
         {

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,9 +22,10 @@ from arena_topo.cli.arguments import (
     Output,
     OutputFlag,
     document,
+    option,
     output,
 )
-from arena_topo.cli.opening import engine
+from arena_topo.cli.opening import cluster_of, engine, is_node, node_or_preset
 from arena_topo.cli.options import (
     BackendName,
     Globals,
@@ -40,7 +42,7 @@ from arena_topo.cli.terminal import columns, draws
 from arena_topo.drawing import network, tables
 from arena_topo.drawing.machine import State, assumed_nics, draw
 from arena_topo.errors import UsageError
-from arena_topo.flag import Flag, Word
+from arena_topo.flag import Flag, Word, flag
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import object_name, to_json, to_yaml
 from arena_topo.nodes import fabric
@@ -49,14 +51,9 @@ from arena_topo.topology import Cluster, Machine, Node, presets
 if TYPE_CHECKING:
     import networkx as nx
 
-from arena_topo.cli.opening import cluster_of, is_node, node_or_preset
-
 _AGENT = "Agent"
 _INTERVAL = Seconds(15)
 
-_PlainFlag = Annotated[
-    bool, Flag(help="Draw with ASCII characters only.", name="--ascii", panel=PANEL)
-]
 _NOT_AN_AGENTS = ("--from", "--preset", "--bus-bandwidth", "--dry-run", "--output")
 
 _SourceFlag = Annotated[
@@ -68,6 +65,25 @@ _SourceFlag = Annotated[
         panel=PANEL,
         excludes=("PRESET|NODE", "--state", "--fabric", "--preset"),
         metavar="FILE",
+        completes="files",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How machines and networks are shown."""
+
+    plain: bool = option(False, "Draw with ASCII characters only.", name="--ascii")
+    output_format: GraphOutputFlag = Output.WIDE
+
+
+_StateFlag = Annotated[
+    tuple[str, ...],
+    Flag(
+        "Look at this dump of kubectl get -o json; repeat for more.",
+        "FILE",
+        panel=PANEL,
         completes="files",
     ),
 ]
@@ -99,19 +115,10 @@ def topology_show(
     ],
     everywhere: Globals,
     source: _SourceFlag = "",
-    state: Annotated[
-        tuple[str, ...],
-        Flag(
-            help="Look at this dump of kubectl get -o json; repeat for more.",
-            panel=PANEL,
-            metavar="FILE",
-            completes="files",
-        ),
-    ] = (),
+    state: _StateFlag = (),
     fabric: FabricFlag = "",
     *,
-    plain: _PlainFlag = False,
-    output_format: GraphOutputFlag = Output.WIDE,
+    form: Form,
 ) -> None:
     """Show how the GPUs of a machine are linked; without one, how the nodes of the cluster are.
 
@@ -126,11 +133,11 @@ def topology_show(
 
         read = machines.read(source)
         tell(read.notes)
-        _show_machine(read.machine, plain=plain, output_format=output_format)
+        _show_machine(read.machine, form)
         return
     named = target in presets.names()
     if named and not state and not is_node(target, everywhere):
-        _show_machine(presets.machine(target, target), plain=plain, output_format=output_format)
+        _show_machine(presets.machine(target, target), form)
         return
     cluster = cluster_of(state, fabric, everywhere)
     tell(cluster.notes)
@@ -140,20 +147,15 @@ def topology_show(
             if named:
                 other = "without --state" if state else "with --backend local"
                 note(f"{target} is a node here; {other} the preset of that name is shown")
-            _show_node(found, cluster, plain=plain, output_format=output_format)
+            _show_node(found, cluster, form)
         else:
-            _show_machine(found, plain=plain, output_format=output_format)
+            _show_machine(found, form)
     else:
-        _show_fabric(cluster, plain=plain, output_format=output_format)
+        _show_fabric(cluster, form)
 
 
 @spread
-def topology_discover(
-    everywhere: Globals,
-    *,
-    plain: _PlainFlag = False,
-    output_format: GraphOutputFlag = Output.WIDE,
-) -> None:
+def topology_discover(everywhere: Globals, form: Form) -> None:
     """Show how the GPUs of this machine are linked, as NVML or nvidia-smi tells it.
 
     Examples:
@@ -163,70 +165,54 @@ def topology_discover(
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
 
     del everywhere
-    _show_machine(machines.discover(), plain=plain, output_format=output_format)
+    _show_machine(machines.discover(), form)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What is published of a node, and how."""
+
+    source: _SourceFlag = ""
+    preset: str = option(
+        "", "Preset of the node's machine; see topology presets.", "PRESET", completes="presets"
+    )
+    bus_bandwidth: str = option(
+        "",
+        "Publish the bandwidths in this file too, as logs --nccl --bus-bandwidth prints them, for"
+        " the links that the cluster knows or --from says; - is stdin.",
+        "FILE",
+        completes="files",
+    )
+    dry_run: DryRun | None = option(
+        None, "Print what would be written, and write nothing.", "[=client|server]"
+    )
+    output_format: Annotated[Output | None, output(*DOCUMENTS, help="How to print the object.")] = (
+        None
+    )
+    watch: bool = flag(
+        False,
+        "Go on: keep this node's links, health and allocations up to date in namespace"
+        " arena-topo-system, as the node agent does.",
+        panel=_AGENT,
+        excludes=_NOT_AN_AGENTS,
+    )
+    interval: Seconds = flag(_INTERVAL, "How often --watch looks.", "DURATION", panel=_AGENT)
+    pod_resources: str = flag(
+        "",
+        "The kubelet's socket that lists the GPUs of each pod (default"
+        " /var/lib/kubelet/pod-resources/kubelet.sock).",
+        "SOCKET",
+        panel=_AGENT,
+        needs=("--watch",),
+        completes="files",
+    )
 
 
 @spread
 def topology_publish(
     target: Annotated[str, typer.Argument(metavar="[NODE]", show_default=False), NODES],
     everywhere: Globals,
-    *,
-    source: _SourceFlag = "",
-    preset: Annotated[
-        str,
-        Flag(
-            help="Preset of the node's machine; see topology presets.",
-            panel=PANEL,
-            metavar="PRESET",
-            completes="presets",
-        ),
-    ] = "",
-    bus_bandwidth: Annotated[
-        str,
-        Flag(
-            help="Publish the bandwidths in this file too, as logs --nccl --bus-bandwidth prints"
-            " them, for the links that the cluster knows or --from says; - is stdin.",
-            panel=PANEL,
-            metavar="FILE",
-            completes="files",
-        ),
-    ] = "",
-    dry_run: Annotated[
-        DryRun | None,
-        Flag(
-            help="Print what would be written, and write nothing.",
-            panel=PANEL,
-            metavar="[=client|server]",
-        ),
-    ] = None,
-    output_format: Annotated[
-        Output | None,
-        output(*DOCUMENTS, help="How to print the object."),
-    ] = None,
-    watch: Annotated[
-        bool,
-        Flag(
-            help="Go on: keep this node's links, health and allocations up to date in namespace"
-            " arena-topo-system, as the node agent does.",
-            panel=_AGENT,
-            excludes=_NOT_AN_AGENTS,
-        ),
-    ] = False,
-    interval: Annotated[
-        Seconds,
-        Flag(help="How often --watch looks.", panel=_AGENT, metavar="DURATION"),
-    ] = _INTERVAL,
-    pod_resources: Annotated[
-        str,
-        Flag(
-            help="The kubelet's socket that lists the GPUs of each pod (default"
-            " /var/lib/kubelet/pod-resources/kubelet.sock).",
-            panel=_AGENT,
-            needs=("--watch",),
-            metavar="SOCKET",
-            completes="files",
-        ),
-    ] = "",
+    asked: Publication,
 ) -> None:
     """Publish in the cluster how the GPUs of a node are linked, for all to read.
 
@@ -237,33 +223,33 @@ def topology_publish(
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.topology import published  # noqa: PLC0415 - only here
 
-    if watch:
-        _keep(target, everywhere, interval, pod_resources)
+    if asked.watch:
+        _keep(target, everywhere, asked.interval, asked.pod_resources)
         return
-    if bus_bandwidth and target and not (source or preset):
+    if asked.bus_bandwidth and target and not (asked.source or asked.preset):
         found = machines.known(engine(everywhere), target)
     else:
-        found = machines.publishing(target, source=source, preset=preset)
-    if bus_bandwidth:
-        found = machines.with_measured(found, bus_bandwidth)
+        found = machines.publishing(target, source=asked.source, preset=asked.preset)
+    if asked.bus_bandwidth:
+        found = machines.with_measured(found, asked.bus_bandwidth)
     tell(found.notes)
-    if dry_run is DryRun.CLIENT:
+    if asked.dry_run is DryRun.CLIENT:
         manifest = published.config_map(found.machine, found.machine.everything)
-        show(_manifest(manifest, output_format or Output.YAML))
+        show(_manifest(manifest, asked.output_format or Output.YAML))
         say("Nothing was written.")
         return
-    done = engine(everywhere).publish(found.machine, dry_run=dry_run is DryRun.SERVER)
+    done = engine(everywhere).publish(found.machine, dry_run=asked.dry_run is DryRun.SERVER)
     said = f"configmap/{done.manifest['metadata']['name']} {done.outcome}"
-    if dry_run is None and output_format is None:
+    if asked.dry_run is None and asked.output_format is None:
         show(f"{said}\n")
         return
-    show(_manifest(done.manifest, output_format or Output.YAML))
-    say(said if dry_run is None else f"{said} (server dry run: nothing was written)")
+    show(_manifest(done.manifest, asked.output_format or Output.YAML))
+    say(said if asked.dry_run is None else f"{said} (server dry run: nothing was written)")
 
 
 def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
-    """Be the agent of a node, until SIGTERM."""
-    # The first process of a container dies of no signal that it does not ask for.
+    """Run the agent of a node until SIGTERM."""
+    # The first process of a container ignores each signal that it has no handler for.
     signal.signal(signal.SIGTERM, _end)
     from arena_topo.engines.kubernetes.publishing import open_reports  # noqa: PLC0415
     from arena_topo.nodes.agent import Agent  # noqa: PLC0415
@@ -279,7 +265,7 @@ def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
     if not name:
         raise UsageError(
             "no node is named",
-            why="an agent writes of its own node, which the host's name may not tell",
+            why="the agent reports its own node, and the host may have another name",
             hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
         )
     reports = open_reports(everywhere.options(), name)
@@ -288,42 +274,52 @@ def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
 
 
 def _end(*_signal: object) -> None:
-    """Stop at once; a write on its way is made whole by the next agent."""
+    """Stop at once: the next agent completes a write that was cut off."""
     raise SystemExit(0)
 
 
 # ---------------------------------------------------------------- what is shown
 
 
-def _show_machine(machine: Machine, *, plain: bool, output_format: Output) -> None:
-    if output_format is Output.WIDE:
-        display(_drawn(State(machine=machine), plain=plain))
-    elif output_format is Output.SVG:
-        show(_picture(State(machine=machine)))
-    elif output_format is Output.GRAPHML:
+def _show_machine(machine: Machine, form: Form) -> None:
+    state = State(machine=machine)
+    if form.output_format is Output.WIDE:
+        display(_drawn(state, plain=form.plain))
+    elif form.output_format is Output.SVG:
+        show(_picture(state))
+    elif form.output_format is Output.GRAPHML:
         show(_graphml(machine.graph()))
     else:
-        show(document(tables.machine_value(machine), output_format))
+        show(document(tables.machine_value(machine), form.output_format))
 
 
-def _show_node(node: Node, cluster: Cluster, *, plain: bool, output_format: Output) -> None:
-    if output_format is Output.GRAPHML:
+def _show_node(node: Node, cluster: Cluster, form: Form) -> None:
+    state, doubt = State.of(node), node.unavailable or node.shared
+    notes = [f"No job can start here now: {doubt}"] if doubt else []
+    if form.output_format is Output.GRAPHML:
         show(_graphml(node.machine.graph()))
-    elif output_format not in {Output.WIDE, Output.SVG}:
-        show(document(fabric.node_value(node, cluster), output_format))
-    elif not node.machine.gpus and output_format is Output.WIDE:
+    elif form.output_format is Output.SVG:
+        show(_picture(state, [*notes, *([tables.EMULATED] * cluster.emulated)]))
+    elif form.output_format is not Output.WIDE:
+        show(document(fabric.node_value(node, cluster), form.output_format))
+    elif not node.machine.gpus:
         display(f"node {node.name} has no GPUs\n{_emulated(cluster)}")
     else:
-        doubt = node.unavailable or node.shared
-        notes = [f"No job can start here now: {doubt}"] if doubt else []
-        state = State.of(node)
-        if output_format is Output.SVG:
-            notes += [tables.EMULATED] if cluster.emulated else []
-            show(_picture(state, notes))
-            return
         below = [f"  {note}\n" for note in notes]
-        parts = (_drawn(state, plain=plain), fabric.measured(node.machine), *below)
+        parts = (_drawn(state, plain=form.plain), fabric.measured(node.machine), *below)
         display("".join((*parts, _emulated(cluster))))
+
+
+def _show_fabric(cluster: Cluster, form: Form) -> None:
+    if form.output_format is Output.GRAPHML:
+        show(_graphml(cluster.graph()))
+    elif form.output_format is Output.SVG:
+        show(network.svg(cluster))
+    elif form.output_format is Output.WIDE:
+        drawn = network.text(cluster, unicode=draws(plain=form.plain), width=columns())
+        display(drawn + _emulated(cluster))
+    else:
+        show(document(fabric.value(cluster), form.output_format))
 
 
 def _picture(state: State, notes: Sequence[str] = ()) -> str:
@@ -336,26 +332,11 @@ def _drawn(state: State, *, plain: bool) -> str:
     """The matrix of a machine and its GPUs; a narrow terminal has NICs only below them."""
     width = columns()
     matrix = tables.matrix(state.machine)
-    if (
-        sys.stdout is not None
-        and sys.stdout.isatty()
-        and max(map(len, matrix.splitlines())) > width
-    ):
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    if terminal and max(map(len, matrix.splitlines())) > width:
         matrix = tables.matrix(state.machine, cards=False)
     drawn = draw(state, pairs=False, unicode=draws(plain=plain), width=width)
     return f"{matrix}\n{drawn}{assumed_nics(state.machine)}"
-
-
-def _show_fabric(cluster: Cluster, *, plain: bool, output_format: Output) -> None:
-    if output_format is Output.GRAPHML:
-        show(_graphml(cluster.graph()))
-    elif output_format is Output.SVG:
-        show(network.svg(cluster))
-    elif output_format is Output.WIDE:
-        drawn = network.text(cluster, unicode=draws(plain=plain), width=columns())
-        display(drawn + _emulated(cluster))
-    else:
-        show(document(fabric.value(cluster), output_format))
 
 
 def _graphml(graph: nx.Graph[str]) -> str:
@@ -368,8 +349,8 @@ def _emulated(cluster: Cluster) -> str:
     return f"{tables.emulated()}\n" if cluster.emulated else ""
 
 
-def _manifest(manifest: Manifest, document: Output) -> str:
-    if document is Output.NAME:
+def _manifest(manifest: Manifest, output_format: Output) -> str:
+    if output_format is Output.NAME:
         return f"{object_name(manifest)}\n"
-    write = to_json if document is Output.JSON else to_yaml
+    write = to_json if output_format is Output.JSON else to_yaml
     return write([manifest]).rstrip("\n") + "\n"

@@ -8,14 +8,12 @@ mirror    by the controller, what agents have reported into ACK's
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arena_topo.clusters import observed, slices
-from arena_topo.clusters.records import SliceRecord, pages
+from arena_topo.clusters import observed
 from arena_topo.engines import Options, Publication
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.writing import part, unless_overtaken
@@ -57,17 +55,6 @@ class Reports:
     def server_time(self) -> float | None:
         """What the server's clock said last (Unix seconds); None before any answer."""
         return self._api.server_time
-
-    def slices(self) -> list[SliceRecord]:
-        """What DRA drivers publish of the node; none where that is not served."""
-        for version in slices.VERSIONS:
-            path = f"/apis/{slices.GROUP}/{version}/resourceslices"
-            with contextlib.suppress(NotFound):
-                found = self._api.records(
-                    path, pages("ResourceSlice"), fieldSelector=f"spec.nodeName={self._node}"
-                )
-                return [one for one in found if isinstance(one, SliceRecord)]
-        return []
 
     def read(self) -> Object | None:
         """What is written there now; None if nothing is."""
