@@ -18,19 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arena_topo import solver
-from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.engines.local import processes
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Forecast, Guarantee
-from arena_topo.solver import (
-    UNLIMITED,
-    Assignment,
-    Placement,
-    Request,
-    Unplaceable,
-    Verdict,
-)
+from arena_topo.manifests.forecast import forecast_of
+from arena_topo.solver import NODE_TIER, Solver, Unplaceable, Verdict
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -38,7 +30,6 @@ from arena_topo.topology import (
     Node,
     NodeName,
     gpu_set,
-    members,
     nvidia,
 )
 from arena_topo.topology.models import model_of
@@ -299,68 +290,24 @@ def _head(job: Job, jobs: Iterable[Job], cluster: Cluster) -> tuple[Job, dict[st
 
 
 def choose(submission: Submission, cluster: Cluster) -> Forecast:
-    """The best place for a job on what is free; Unplaceable if there is none."""
-    if submission.request is None:
-        assignments = _counted(submission, cluster)
-        return _forecast(cluster, assignments, _worth(submission, cluster, assignments))
-    found = solver.Solver(cluster).place(submission.request)
-    return _forecast(cluster, found.assignments, found.bandwidth, found)
+    """The best placement of a job on what is free; Unplaceable if there is none.
 
-
-def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]:
-    """GPUs by count: each worker on the first node with enough of them, lowest indexes first."""
-    free = {node.name: list(members(node.free)) for node in cluster.nodes}
-    assignments = []
-    for worker in range(submission.workers):
-        node = next((name for name in free if len(free[name]) >= submission.gpus), None)
-        if node is None:
-            # Workers are all alike, so they fit by count exactly where the solver finds a place.
-            request = Request(workers=submission.workers, gpus=submission.gpus, mix_models=True)
-            raise solver.Solver(cluster).explain(request)
-        gpus, free[node] = free[node][: submission.gpus], free[node][submission.gpus :]
-        assignments.append(Assignment(worker=worker, node=node, gpus=tuple(gpus)))
-    return tuple(assignments)
-
-
-def _worth(
-    submission: Submission, cluster: Cluster, assignments: Iterable[Assignment]
-) -> Estimate | None:
-    """The bandwidth among the GPUs of a placement that was not chosen for it."""
-    seats = [(one.node, one.gpus) for one in assignments if one.gpus]
-    if not seats:
-        return None
-    asked = Request(workers=len(seats), gpus=submission.gpus, wire=Wire.RDMA)
-    return solver.Solver(cluster).value(asked, seats).bandwidth
-
-
-def _forecast(
-    cluster: Cluster,
-    assignments: Iterable[Assignment],
-    bandwidth: Estimate | None,
-    placement: Placement | None = None,
-) -> Forecast:
-    workers = tuple((one.worker, str(one.node), one.gpus) for one in assignments)
-    nodes = {node for _, node, _ in workers}
-    proof = placement.proof if placement else None
-    some = any(gpus for _, _, gpus in workers)
-    return Forecast(
-        state="placed",
-        workers=workers,
-        # The processes of one machine are one host for NCCL.
-        bus_bandwidth=bandwidth.point if bandwidth else None,
-        usable=bandwidth.point if bandwidth else None,
-        low=bandwidth.low if bandwidth else None,
-        high=bandwidth.high if bandwidth else None,
-        regime=str(bandwidth.regime) if bandwidth else None,
-        limited_by=str(bandwidth.limited_by) if bandwidth else None,
-        tier=placement.tier if placement else "node" if len(nodes) == 1 else "beyond",
-        binding=BINDING if some else None,
-        guarantee=Guarantee.GPUS.value if some else None,
-        optimal=proof.optimal if proof else None,
-        bound=proof.bound if proof and proof.bound != UNLIMITED else None,
-        emulated=cluster.emulated,
-        assumed=bandwidth is not None and bool(bandwidth.assumed),
-    )
+    GPUs that are only counted are taken node by node, lowest indexes first.
+    """
+    solver = Solver(cluster)
+    if submission.request is not None:
+        return forecast_of(solver.place(submission.request), cluster, HOLDS)
+    if not submission.gpus:
+        node = str(cluster.nodes[0].name)
+        workers = tuple((worker, node, ()) for worker in range(submission.workers))
+        return Forecast(
+            state="placed", workers=workers, tier=NODE_TIER, emulated=cluster.emulated
+        )
+    found = solver.first_fit(submission.counted)
+    if found is None:
+        raise solver.explain(submission.counted)
+    # Nothing was searched for, so nothing is proven.
+    return replace(forecast_of(found, cluster, HOLDS), optimal=None)
 
 
 def visible_devices(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:

@@ -47,6 +47,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from arena_topo.bandwidth import Wire
 from arena_topo.engines import Event, Phase
 from arena_topo.engines.local.processes import Process
 from arena_topo.engines.private import require_private
@@ -121,6 +122,13 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = "/"
     remarks: tuple[str, ...] = ()
     digest: str = ""
+
+    @property
+    def counted(self) -> Request:
+        """The request by numbers alone, of a job whose GPUs are only counted."""
+        return Request(
+            workers=max(1, self.workers), gpus=max(1, self.gpus), mix_models=True, wire=Wire.RDMA
+        )
 
 
 class PodState(msgspec.Struct, frozen=True, kw_only=True):
