@@ -679,7 +679,8 @@ def then_die(work):
         os.kill(os.getpid(), signal.SIGKILL)
     return done
 
-where, what = {"spawn": (engine, "_spawn"), "create": (store.JobStore, "create")}[sys.argv[2]]
+steps = {"spawn": (engine.LocalBackend, "_start"), "create": (store.JobStore, "create")}
+where, what = steps[sys.argv[2]]
 setattr(where, what, then_die(getattr(where, what)))
 here.submit(engine.open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "exit 3"))
 """

@@ -15,7 +15,7 @@ from html import escape
 from typing import Protocol, runtime_checkable
 
 from arena_topo.clusters.queues import suspended
-from arena_topo.engines import Backend, Event, JobStatus, Phase
+from arena_topo.engines import Backend, Event, JobStatus, Pausing, Phase
 from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
 from arena_topo.engines.kubernetes.mpijob import (
     job_of_pod,
@@ -123,13 +123,6 @@ class _Clusterly(Protocol):
     def facts(self, name: str, namespace: str) -> Facts: ...
 
 
-@runtime_checkable
-class _Locally(Protocol):
-    """An engine that stores what its jobs asked of the solver, and on which machines."""
-
-    def asked(self, name: str, namespace: str) -> tuple[Request | None, Cluster]: ...
-
-
 def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Explanation:
     """Say why a job is where it is; NotFound if there is none. `now` is Unix seconds.
 
@@ -141,7 +134,12 @@ def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Expla
         facts = Facts(status=backend.job(name, namespace), mpijob={}, now=now)
     status, denied, look = facts.status, list(facts.denied), _Look()
     if _waits(status):
-        look = _in_cluster(backend, facts, denied) if facts.mpijob else _here(backend, status)
+        paused = backend.pausing
+        look = (
+            _in_cluster(backend, facts, denied)
+            if paused is None
+            else _here(backend, paused, status)
+        )
 
     def watched() -> bool:
         return backend.starts_waiting if backend.queue is None else backend.queue.watched()
@@ -357,14 +355,14 @@ def _planned_or_running(mpijob: Object, now: float) -> Holder | None:
 # ---------------------------------------------------------------- an engine without objects
 
 
-def _here(backend: Backend, status: JobStatus) -> _Look:
+def _here(backend: Backend, engine: Pausing, status: JobStatus) -> _Look:
     """Ask the solver about a waiting job of an engine that starts jobs by their age."""
     everybody = backend.jobs(None)
     line = sorted(filter(_waits, everybody), key=lambda one: (one.created, one.name))
     at = next((at for at, one in enumerate(line) if one.uid == status.uid), len(line))
     ahead = tuple(map(_waiting, line[:at]))
     look = _Look(turn=Turn(place=at + 1, of=max(len(line), at + 1), ahead=ahead))
-    request, cluster = _request(backend, status)
+    request, cluster = engine.asked(status.name, status.namespace)
     try:
         place(request, cluster)
     except Unplaceable as refused:
@@ -377,18 +375,3 @@ def _here(backend: Backend, status: JobStatus) -> _Look:
         behind = f"{ahead[0].namespace}/{ahead[0].name}" if ahead else None
         look.fit = Fit(verdict=Fits.PLACEABLE, behind=behind)
     return look
-
-
-def _request(backend: Backend, status: JobStatus) -> tuple[Request, Cluster]:
-    """What a job asked of the solver; as many GPUs as it has, where that is not stored."""
-    asked, cluster = None, None
-    if isinstance(backend, _Locally):
-        asked, cluster = backend.asked(status.name, status.namespace)
-    if cluster is None:
-        cluster = backend.cluster()
-    if asked is not None:
-        return asked, cluster
-    workers = [one for one in status.instances if one.worker is not None]
-    gpus = max((one.gpus for one in workers), default=1)
-    counted = Request(workers=max(1, len(workers)), gpus=max(1, gpus), mix_models=True)
-    return counted, cluster

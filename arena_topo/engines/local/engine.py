@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +20,8 @@ from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.lines import LogOptions, Source, Wanted
+from arena_topo.engines.attaching import unknown
+from arena_topo.engines.lines import LogOptions, Wanted
 from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
 from arena_topo.engines.local.store import (
     CONTAINER,
@@ -50,11 +51,11 @@ from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import Request, Unplaceable, Verdict
-from arena_topo.topology import Cluster, GPUSet, Machine, Node, gpu_set
+from arena_topo.topology import Cluster, Machine, Node
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
-    from arena_topo.engines.occupancy import Occupancy
+    from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy
     from arena_topo.engines.volume import Volume
 
 ADDRESS = "127.0.0.1"
@@ -191,45 +192,29 @@ class LocalBackend:
         return replace(known, notes=(*known.notes, *notes))
 
     def nodes(self) -> Occupancy:
-        """The machines, and which pods have which of their GPUs; of those to start, planned."""
+        """The machines, and which workers have which of their GPUs."""
         from arena_topo.engines.occupancy import NodePod, viewed  # noqa: PLC0415  only to look here
 
         pods: dict[str, list[NodePod]] = defaultdict(list)
-        planned: dict[str, int] = defaultdict(int)
         for job in self.jobs(None):
-            # What runs on another machine of the same home holds nothing here.
+            # A job that runs on another machine of the same home has no GPUs of this one.
             if job.phase.over or job.phase is Phase.UNKNOWN or job.forecast is None:
                 continue
-            running = {one.worker: one for one in job.instances if one.holds_gpus}
+            workers = {one.worker: one for one in job.instances}
             for worker, node, gpus in job.forecast.workers:
-                if worker not in running:
-                    planned[node] |= gpu_set(gpus)
-                    continue
+                one, devices = workers[worker], tuple(sorted(gpus))
                 pods[node].append(
                     NodePod(
-                        name=running[worker].name,
+                        name=one.name,
                         namespace=job.namespace,
-                        status=running[worker].status,
+                        status=one.status,
                         gpus=len(gpus),
-                        devices=tuple(sorted(gpus)),
-                        visible=tuple(sorted(gpus)),
+                        devices=devices,
+                        visible=devices,
                     )
                 )
-        plain = viewed(self.cluster(), pods=True)
-        return replace(
-            plain,
-            nodes=tuple(
-                replace(
-                    one,
-                    ip=ADDRESS,
-                    pods=tuple(sorted(pods[one.name], key=lambda pod: (pod.namespace, pod.name))),
-                    planned=GPUSet(planned[one.name]),
-                    capacity={one.node.resource: float(len(one.node.machine.gpus))},
-                    allocatable={one.node.resource: float(len(one.node.machine.gpus))},
-                )
-                for one in plain.nodes
-            ),
-        )
+        known = viewed(self.cluster(), pods=True)
+        return replace(known, nodes=tuple(_with_pods(one, pods[one.name]) for one in known.nodes))
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """Nothing: the engine itself makes placements hold."""
@@ -343,8 +328,43 @@ class LocalBackend:
         return job.changed(forecast=forecast, reason=reason)
 
     def _start(self, submission: Submission, diary: Path) -> processes.Process:
+        """Start a supervisor that outlives this process and its terminal.
+
+        Its errors go into a file in the folder `diary`.
+        """
+        _reap()
         folder = self._store.folder(submission.name, submission.namespace)
-        return _spawn(folder, diary, submission.uid, self._environment)
+        package = Path(__file__).resolve().parents[3]
+        path = os.pathsep.join(filter(None, [str(package), self._environment.get("PYTHONPATH")]))
+        # The supervisor of a job that another job submits is no process of the other job.
+        marks = {
+            processes.JOB_MARK: "",
+            processes.POD_MARK: "",
+            processes.KEEPER_MARK: submission.uid,
+        }
+        command = [sys.executable, "-P", "-m", "arena_topo.engines.local.supervisor", str(folder)]
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            with os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log:
+                started = subprocess.Popen(
+                    command,
+                    env={**self._environment, **marks, "PYTHONPATH": path},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ArenaError(
+                "cannot start the process that runs the job", why=error.strerror or str(error)
+            ) from error
+        # `_reap` collects it, and not the object, which would complain at the end of this process.
+        started.returncode = 0
+        _supervisors.add(started.pid)
+        found = processes.process(started.pid)
+        if found is None:
+            raise ArenaError("the process that runs the job ended at once")
+        return found
 
     @property
     def pausing(self) -> LocalBackend:
@@ -463,13 +483,10 @@ class LocalBackend:
             return _broken(error)
         return self._status(found)
 
-    def asked(self, name: str, namespace: str) -> tuple[Request | None, Cluster]:
-        """What a job asked of the solver, None where its GPUs are only counted, and of whom.
-
-        It waits for the machines that it was submitted for, whatever is emulated by now.
-        """
+    def asked(self, name: str, namespace: str) -> tuple[Request, Cluster]:
+        """What a job asks of the solver, and the machines that it was submitted for."""
         submission = self._store.job(name, namespace).submission
-        return submission.request, self._cluster(submission.emulate)
+        return submission.request or submission.counted, self._cluster(submission.emulate)
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""
@@ -498,23 +515,14 @@ class LocalBackend:
         _check_container(options.container, instance)
         found = self._store.job(job.name, job.namespace)
         if instance not in {one.name for one in (*job.instances, *job.stopped)}:
-            raise NotFound(
-                f"invalid instance name {instance} in job {job.name},please use"
-                f" 'arena-topo get {job.name}' to make sure instance name"
-            )
+            raise unknown(instance, job)
         yield from logs.content(str(found.folder / "pods" / instance), options)
 
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> logs.LocalFollowing:
         """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
-        if options.container not in {None, CONTAINER}:
-            sources = (
-                Source(pod=one.name, uid=one.uid, chief=one.chief, worker=one.worker)
-                for one in (*job.instances, *job.stopped)
-            )
-            first = next((one.pod for one in sources if wanted(one)), launcher_name(job.name))
-            _check_container(options.container, first)
+        _check_container(options.container, launcher_name(job.name))
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
             raise not_found(job.name, job.namespace)
@@ -614,6 +622,12 @@ class LocalBackend:
         )
 
 
+def _with_pods(known: NodeStatus, pods: Iterable[NodePod]) -> NodeStatus:
+    gpus = {known.node.resource: float(len(known.node.machine.gpus))}
+    by_name = sorted(pods, key=lambda pod: (pod.namespace, pod.name))
+    return replace(known, ip=ADDRESS, pods=tuple(by_name), capacity=gpus, allocatable=gpus)
+
+
 def _check_size(job: MPIJob) -> None:
     if job.workers > MOST_WORKERS:
         raise InvalidJob(
@@ -703,43 +717,6 @@ def _stop(job: Job) -> AbstractSet[int]:
         # It ends its pods itself, then itself.
         processes.end(lambda: {process.pid} if processes.alive(process) else set(), grace=_PATIENCE)
     return processes.end(lambda: processes.of_job(job.submission.uid))
-
-
-def _spawn(
-    folder: Path, diary: Path, uid: str, environment: Mapping[str, str]
-) -> processes.Process:
-    """Start a supervisor that outlives this process and its terminal.
-
-    `folder` is where its job will be; what it has to complain of goes into the folder `diary`.
-    """
-    _reap()
-    package = Path(__file__).resolve().parents[3]
-    path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
-    # A supervisor is no part of the job that it was perhaps submitted from.
-    marks = {processes.JOB_MARK: "", processes.POD_MARK: "", processes.KEEPER_MARK: uid}
-    command = [sys.executable, "-P", "-m", "arena_topo.engines.local.supervisor", str(folder)]
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log:
-            started = subprocess.Popen(
-                command,
-                env={**environment, **marks, "PYTHONPATH": path},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise ArenaError(
-            "cannot start the process that runs the job", why=error.strerror or str(error)
-        ) from error
-    # Collected by `_reap`, not by the object, which would complain at the end of this process.
-    started.returncode = 0
-    _supervisors.add(started.pid)
-    found = processes.process(started.pid)
-    if found is None:
-        raise ArenaError("the process that runs the job ended at once")
-    return found
 
 
 def _reap() -> None:

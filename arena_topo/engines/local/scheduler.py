@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.engines.local import processes
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Forecast, Guarantee
-from arena_topo.manifests.forecast import forecast_of
-from arena_topo.solver import NODE_TIER, Solver, Unplaceable, Verdict
+from arena_topo.solver import NODE_TIER, Unplaceable, Verdict
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -294,6 +293,9 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
 
     GPUs that are only counted are taken node by node, lowest indexes first.
     """
+    from arena_topo.manifests.forecast import forecast_of  # noqa: PLC0415  loads the solver
+    from arena_topo.solver import Solver  # noqa: PLC0415
+
     solver = Solver(cluster)
     if submission.request is not None:
         return forecast_of(solver.place(submission.request), cluster, HOLDS)
