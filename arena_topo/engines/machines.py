@@ -82,27 +82,19 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number")
 
 
-def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
-    """The text of a file, what a machine in it is called, and what to call the file."""
+def _text(source: str) -> tuple[str, str, str]:
+    """The text of a file, the name of a machine in it, and the name of the file in errors."""
     name, shown = ("stdin", "standard input") if source == STDIN else (Path(source).stem, source)
     try:
         with opened(source) as file:
             data = file.read(MOST_BYTES + 1)
         text = data.decode(encoding(data))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {shown}",
-            why=error.strerror,
-            hint=f"{flag} takes the path of a file, or -",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read {shown}", why="it is not UTF-8 text", hint=_HINT) from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read {shown}", why=why, hint=_HINT) from error
     if len(data) > MOST_BYTES:
-        raise UsageError(
-            f"cannot read {shown}",
-            why=f"more than {MOST_BYTES // 1_000_000} MB are no machine",
-            hint="dumps of kubectl are read with --state FILE",
-        )
+        why = f"more than {MOST_BYTES // 1_000_000} MB are no machine"
+        raise UsageError(f"cannot read {shown}", why=why, hint=_HINT)
     return text, name, shown
 
 
@@ -168,7 +160,7 @@ def with_measured(found: Reading, source: str) -> Reading:
     UsageError if it makes no sense for this machine, or says that it is of another node.
     """
     machine = found.machine
-    text, _name, shown = _text(source, "--bus-bandwidth")
+    text, _name, shown = _text(source)
     try:
         table = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from arena_topo.engines import slots_of
-from arena_topo.engines.lines import LogOptions
+from arena_topo.engines.lines import LogOptions, moment
 from arena_topo.errors import AccessDenied, ArenaError
 
 if TYPE_CHECKING:
@@ -80,22 +80,14 @@ def read(backend: Backend, status: JobStatus) -> LauncherLog | None:
         # A container that never started has no log.
         return None
     lines, written = [], None
-    for line in data.decode("utf-8", "replace").split("\n"):
-        stamp, blank, text = line.partition(" ")
-        at = _seconds(stamp) if blank else None
-        written = written if at is None else at
+    for row in data.split(b"\n"):
+        stamp, _blank, text = row.partition(b" ")
+        at = moment(stamp)
+        written = written if at is None else at / 1e9
         # Of a progress bar only what is shown last.
-        lines.append((line if at is None else text).rstrip("\r").rpartition("\r")[2])
+        shown = (row if at is None else text).rstrip(b"\r").rpartition(b"\r")[2]
+        lines.append(shown.decode("utf-8", "replace"))
     return LauncherLog(pod=chief.name, text="\n".join(lines), written=written)
-
-
-def _seconds(stamp: str) -> float | None:
-    from datetime import datetime  # noqa: PLC0415 - only where a log is read
-
-    with suppress(ValueError):
-        moment = datetime.fromisoformat(stamp)
-        return moment.timestamp() if moment.tzinfo is not None else None
-    return None
 
 
 _ABORTS = (
