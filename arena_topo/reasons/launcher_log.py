@@ -80,7 +80,7 @@ def read(backend: Backend, status: JobStatus) -> LauncherLog | None:
         # A container that never started has no log.
         return None
     lines, written = [], None
-    for row in data.split(b"\n"):
+    for row in bytes(data).split(b"\n"):
         stamp, _blank, text = row.partition(b" ")
         at = moment(stamp)
         written = written if at is None else at / 1e9
