@@ -309,26 +309,22 @@ def _event_value(one: Event, now: float) -> dict[str, Any]:
     }
 
 
+def _aged(one: Holder | Waiting, now: float) -> dict[str, Any]:
+    """The fields of a job, its age in seconds in place of `since`."""
+    fields = asdict(one) | {"since": max(0, int(now - one.since))}
+    return {"age" if name == "since" else name: field for name, field in fields.items()}
+
+
 def _holder_value(one: Holder, now: float) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "namespace": one.namespace,
-        "gpus": one.gpus,
-        "nodes": list(one.nodes),
-        "age": max(0, int(now - one.since)),
-        "left": None if one.left is None else int(one.left),
-        "started": one.started,
-        "terminating": one.terminating,
-    }
+    left = None if one.left is None else int(one.left)
+    return {**_aged(one, now), "nodes": list(one.nodes), "left": left}
 
 
 def _turn_value(found: Explanation) -> dict[str, Any] | None:
     turn = found.turn
     if turn is None:
         return None
-    ahead = [asdict(one) for one in turn.ahead]
-    for one in ahead:
-        one["age"] = int(found.now - one.pop("since"))
+    ahead = [_aged(one, found.now) for one in turn.ahead]
     return {"place": turn.place, "of": turn.of, "allNamespaces": turn.whole, "ahead": ahead}
 
 

@@ -392,6 +392,7 @@ class LocalBackend:
 
     def resume(self, name: str, namespace: str) -> bool:
         """Let a job that is held wait for its turn again, or start; False if it was not held."""
+        logs.limit(self._environment)
         with self._store.lock():
             job = self._current(name, namespace)
             again = f"{_deletion(job)}, and submit it again"

@@ -40,7 +40,7 @@ from arena_topo.engines.local.store import (
     launcher_name,
     worker_name,
 )
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.errors import ArenaError, NotFound
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest
 from arena_topo.manifests.cause import in_words
@@ -390,12 +390,8 @@ class Supervisor:
             place = self._job.folder / "pods" / self._launcher
             # Not `parents`: the folder of a job that was removed must not come back.
             place.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                limit = logs.limit(os.environ)
-            except UsageError:
-                # Who submitted the job was told; who resumed it had perhaps another environment.
-                limit = logs.LIMIT
-            self._log = logs.LogWriter(place, limit)
+            # The command that started this process has checked the variable.
+            self._log = logs.LogWriter(place, logs.limit(os.environ))
         return self._log
 
     def _log_message(self, message: str) -> None:
