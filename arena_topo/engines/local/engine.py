@@ -1,4 +1,4 @@
-"""The backend of this machine: what is asked of local jobs, and answered."""
+"""The local engine: jobs as processes of this machine."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ _ONLY_ON_CLUSTERS = (
     "mpi_implementation",
     "ttl_after_finished",
 )
-"""What a job may ask of its containers and their operator, which there are none of here."""
+"""The flags about containers and their operator, which do not exist on this machine."""
 
 _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
-"""Seconds a supervisor gets to end its job before `delete` does it itself: it may have to end a
-launcher first and then the rest."""
+"""Seconds that a supervisor gets to end its job before `delete` ends the processes itself: the
+supervisor may have to end a launcher first and then the rest."""
 
 
 _supervisors: set[int] = set()
-"""The supervisors that this process has started and not collected, by their process IDs."""
+"""The process IDs of supervisors that this process has started and not yet collected."""
 
 
 def open_backend(options: Options) -> LocalBackend:
@@ -104,7 +104,7 @@ def open_backend(options: Options) -> LocalBackend:
 
 def _broken(error: Broken) -> JobStatus:
     created = 0.0
-    with suppress(OSError):  # somebody deletes it at this moment
+    with suppress(OSError):  # another process deletes it at this moment
         created = error.folder.stat().st_mtime
     return JobStatus(
         uid=error.uid or "",
@@ -151,7 +151,7 @@ class LocalBackend:
         return frozenset()
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
-        """What of a job is not used on this machine."""
+        """The flags of a job that have no effect on this machine."""
         unused = [
             f"--{name.replace('_', '-')}"
             for name in _ONLY_ON_CLUSTERS
@@ -233,8 +233,8 @@ class LocalBackend:
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Start the job, or queue it; AlreadyExists if its name is taken.
 
-        When this returns, the job no longer needs the process that submitted it. InvalidJob if
-        somebody else shall decide when it starts.
+        When this returns, the job no longer needs the process that submitted it. InvalidJob for a
+        job of kube-queue.
         """
         self.validate(plan)
         submission = self._submission(plan)
@@ -242,7 +242,7 @@ class LocalBackend:
             self._require_free(plan)
             state = self._first_state(submission)
             job = self._store.create(submission, state, plan.objects, self._start)
-            # Before the lock is let go, and with it the supervisor, which goes on with the story.
+            # Under the lock, for which the supervisor waits: its events come after this.
             placed = job.state.forecast.state == "placed"
             said = supervisor.placement_text(job.state.forecast) if placed else job.state.reason
             self._store.add_event(job, "Placed" if placed else "Queued", said or "")
@@ -274,11 +274,11 @@ class LocalBackend:
             )
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """What was submitted under the names of a plan's objects, in their order; None: nothing."""
+        """What was submitted under the names of the objects of a plan; None: nothing."""
         job = self._store.read(self._store.folder(plan.job.name, plan.namespace))
         found: tuple[Manifest, ...] = ()
         if job is not None:
-            with suppress(FileNotFoundError):  # somebody deletes it at this moment
+            with suppress(FileNotFoundError):  # another process deletes it at this moment
                 found = self._store.objects(job)
         there = {(one["kind"], one["metadata"]["name"]): one for one in found}
         return tuple(there.get((one["kind"], one["metadata"]["name"])) for one in plan.objects)
@@ -372,7 +372,7 @@ class LocalBackend:
         return self
 
     def suspend(self, name: str, namespace: str) -> None:
-        """End a job's processes, and hold it; nothing happens to one that is held already."""
+        """End a job's processes and suspend it; nothing happens to a suspended job."""
         with self._store.lock():
             job = self._current(name, namespace)
             _check_pausable(job, f"{name} cannot be suspended", f"{_deletion(job)} removes it")
@@ -383,7 +383,7 @@ class LocalBackend:
         after = self._settled(self._store.job(name, namespace))
         if after is None or not job.same(after):
             raise not_found(name, namespace)
-        # It may have come to its end by itself at this very moment.
+        # The job may have ended by itself in the meantime.
         _check_pausable(after, f"{name} cannot be suspended", f"{_deletion(after)} removes it")
         done = "its processes were ended, and its GPUs are free"
         self._store.add_event(after, "Suspended", done)
@@ -391,7 +391,7 @@ class LocalBackend:
             raise _unending(f"the job {name} is suspended", left)
 
     def resume(self, name: str, namespace: str) -> bool:
-        """Let a job that is held wait for its turn again, or start; False if it was not held."""
+        """Queue or start a suspended job again; False if the job was not suspended."""
         logs.limit(self._environment)
         with self._store.lock():
             job = self._current(name, namespace)
@@ -400,7 +400,7 @@ class LocalBackend:
             if job.state.phase is not Phase.SUSPENDED:
                 return False
             state = self._first_state(job.submission)
-            # As on a cluster, its pods are new ones; what the last ones wrote is their last run.
+            # As on a cluster the pods are new: the log so far becomes the log of the run before.
             for pod in logs.pods(job.folder):
                 logs.begin_run(pod)
             self._store.mark(job, HELD, on=False)
@@ -410,7 +410,7 @@ class LocalBackend:
         return True
 
     def _current(self, name: str, namespace: str) -> Job:
-        """The job as it is; the caller holds the lock."""
+        """The job, failed if it is an orphan; the caller holds the lock."""
         found = supervisor.settled(self._store, self._store.job(name, namespace))
         if found is None:
             raise not_found(name, namespace)
@@ -437,7 +437,7 @@ class LocalBackend:
         ours = scheduler.is_here(job)
         before = self._status(self._settled(job) or job)
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
-            # This very process ends with the job, so the supervisor has to remove it.
+            # This process ends with the job, so the supervisor has to remove the folder.
             self._archive(job, before)
             self._store.mark(job, UNWANTED)
             return
@@ -446,7 +446,7 @@ class LocalBackend:
             self._archive(job, before)
             with self._store.lock():
                 found = self._store.read(job.folder)
-                # Somebody else may have removed it meanwhile, and even made another.
+                # Another process may have removed the job, and even submitted a new one.
                 if found is not None and job.same(found):
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
@@ -456,7 +456,7 @@ class LocalBackend:
             raise _unending(f"the job {name} is deleted", left)
 
     def _archive(self, job: Job, before: JobStatus) -> None:
-        """Keep what a job said for after its end; it is deleted all the same where that fails."""
+        """Archive the logs of a job; the job is deleted even if the archive cannot be written."""
         parts = [part for pod in logs.pods(job.folder) for part in logs.parts(str(pod))]
         if not parts:
             return
@@ -502,7 +502,7 @@ class LocalBackend:
         return self._mpijob(job).get("metadata", {}).get("labels") or {}
 
     def _mpijob(self, job: Job) -> Manifest:
-        """The MPIJob as it was submitted; empty where somebody deletes it at this moment."""
+        """The MPIJob as it was submitted; empty if another process deletes it at this moment."""
         with suppress(OSError, Broken):
             return self._store.objects(job)[0]
         return {}
@@ -512,7 +512,7 @@ class LocalBackend:
         return self._store.events(self._store.job(job.name, job.namespace))
 
     def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of one pod as it is now, in pieces: of its last run, or of the one before."""
+        """The log of a pod's last run, or of the run before, in pieces as it is now."""
         _check_container(options.container, instance)
         found = self._store.job(job.name, job.namespace)
         if instance not in {one.name for one in (*job.instances, *job.stopped)}:
@@ -522,7 +522,7 @@ class LocalBackend:
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> logs.LocalFollowing:
-        """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
+        """The logs of the wanted pods of a job as one stream; see `Backend.follow`."""
         _check_container(options.container, launcher_name(job.name))
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
@@ -565,7 +565,7 @@ class LocalBackend:
         return ()
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
-        """Refuse: this machine is asked anew each time, so there is nothing to write down."""
+        """Refuse: this machine is read anew each time, so nothing is published."""
         del dry_run
         raise UsageError(
             f"there is no cluster to publish {machine.name} in",
@@ -579,9 +579,9 @@ class LocalBackend:
         return tuple(filter(None, map(self._settled, jobs))), broken
 
     def _settled(self, job: Job) -> Job | None:
-        """The job, its end written down if its supervisor was killed; None if it is gone now.
+        """The job, failed if its supervisor was killed; None if it was removed.
 
-        One that is over because somebody deletes it is gone.
+        A job that is over because it is being deleted counts as removed.
         """
         found: Job | None = job
         if supervisor.is_orphaned(job):
@@ -646,7 +646,7 @@ def _check_size(job: MPIJob) -> None:
 
 
 def _check_pausable(job: Job, cannot: str, over: str) -> None:
-    """NotPossible for a job that is over, and what to do then, or for another machine's."""
+    """NotPossible for a job that is over, with the hint `over`, or of another machine."""
     host, phase = job.submission.host, job.state.phase
     if phase.over:
         raise NotPossible(cannot, why=f"it has {phase}", hint=over)
@@ -667,10 +667,10 @@ def _check_container(container: str | None, instance: str) -> None:
 
 
 def _instances(found: Job) -> Iterator[Instance]:
-    """The pods of a job, or those that it had; they stay listed after its end, with their GPUs."""
+    """The pods of a job; they stay listed after its end, with their GPUs."""
     job, state = found.submission, found.state
     nodes = {index: node for index, node, _ in state.forecast.workers}
-    # Its processes were ended from outside, and came to no end of their own.
+    # Its processes were killed from outside.
     cut = state.phase is Phase.FAILED and state.exit_code is None
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)
@@ -712,18 +712,18 @@ def _unending(done: str, left: AbstractSet[int]) -> ArenaError:
 
 
 def _stop(job: Job) -> AbstractSet[int]:
-    """End a job's supervisor and processes, gently if possible; what cannot be ended."""
+    """End a job's supervisor and processes; the processes that cannot be ended."""
     process = job.state.supervisor
     if process is not None:
-        # It ends its pods itself, then itself.
+        # On SIGTERM the supervisor ends its pods, then itself.
         processes.end(lambda: {process.pid} if processes.alive(process) else set(), grace=_PATIENCE)
     return processes.end(lambda: processes.of_job(job.submission.uid))
 
 
 def _reap() -> None:
-    """Let go of the supervisors that have ended; of other children of this process, none."""
+    """Collect the supervisors that have ended, and no other child of this process."""
     for pid in tuple(_supervisors):
-        # The program around may wait for its children itself, or be a fork of it.
+        # The calling program may collect its children itself, or this process is a fork.
         with suppress(ChildProcessError):
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
@@ -733,14 +733,14 @@ def _reap() -> None:
 def search_path(environment: Mapping[str, str]) -> str:
     """The PATH of jobs: the user's, and the folder of the Python that runs arena-topo.
 
-    That folder comes first where it was meant to be used (a virtual environment called by its
-    path), else last: an arena-topo of its own (pipx) must not hide the user's python.
+    That folder comes first if arena-topo was called by its path there (a virtual environment), else
+    last: the environment of an installation by pipx must not hide the user's python.
     """
     own = Path(sys.executable).parent
     started = Path(sys.argv[0] or ".").absolute()
     meant = started.name == "__main__.py" or started.parent == own
     path = os.pathsep.join(
-        # A job that submits another one has an mpirun that knows its own workers only.
+        # The stand-ins of a job that submits another job know only its own workers.
         folder
         for folder in (environment.get("PATH") or os.defpath).split(os.pathsep)
         if Path(folder).name != supervisor.SHIMS

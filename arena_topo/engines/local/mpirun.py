@@ -1,10 +1,10 @@
-"""`mpirun` and `ssh` in a local job: what stands in for them, and what command lines say.
+"""The stand-ins for `mpirun` and `ssh` in a local job, and a parser of mpirun command lines.
 
     run FOLDER PROGRAM ARGUMENT...     what `mpirun` and `mpiexec` of a launcher start
     agent FOLDER [OPTION...] HOST ...  what the real mpirun starts instead of ssh
 
 The documentation of arena, Horovod and the MPI operator is written for Open MPI 4. Its command
-lines reach mpirun as they are, except for what holds on other machines only, such as `eth0`.
+lines reach mpirun unchanged, except for settings of other machines, such as `eth0`.
 
 FOLDER is the job's, where its supervisor has written what is known of the pods. The file runs as a
 script of an isolated Python, so it imports the standard library alone.
@@ -157,7 +157,7 @@ def find(program: str, path: str, shims: Path | None = None) -> Path | None:
     return None
 
 
-# ---------------------------------------------------------------- what holds elsewhere only
+# ---------------------------------------------------------------- settings of other machines
 
 _INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"})
 
@@ -278,8 +278,8 @@ trap '' TERM INT HUP
 exec 3<&0
 { grep -a -v -F --line-buffered "$0" 2>/dev/null || exec cat; } <&3 >&2 &
 """
-"""In the background of a shell that ends: so it is no child of the mpirun that starts it. Whoever
-ends the job ends mpirun, and its last words are wanted."""
+"""A filter in the background of a shell that ends, so that mpirun is not its parent: a process that
+ends mpirun and its children must not lose the last messages."""
 
 
 def _filtered() -> int:
@@ -323,7 +323,7 @@ def agent(folder: Path, words: Sequence[str]) -> int:
 
 
 def _hear_again() -> None:
-    """Let go of the signals that Python ignores, which a command would go on ignoring."""
+    """Reset the signals that Python ignores, since a command would inherit that."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 

@@ -1,8 +1,7 @@
-"""Which GPUs there are for local jobs, who has them, and whose turn it is.
+"""The scheduler of local jobs: their machines, free GPUs, and a FIFO queue with a reservation.
 
-The same few rules for everyone who starts a job (design, section 5, "Fairness"): a job gets all its
-GPUs at once and has them alone; the job that has waited longest reserves the GPUs of its best
-placement on the machines as if they were empty, and younger ones may only use others.
+A job gets all its GPUs at once and exclusively. The job that has waited longest reserves the GPUs
+of its best placement on the empty machines; younger jobs may only use other GPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.local.store import Job, Submission
 
 DEFAULT_EMULATION = "dgx-1-v100:2"
-"""What is pretended where there are no GPUs: the cluster of the published example."""
+"""The machines that are emulated where there are no GPUs: those of the published example."""
 
 BINDING = "local"
 
@@ -51,10 +50,10 @@ def host() -> str:
 
 
 def is_here(job: Job) -> bool:
-    """Whether a job is one of this machine, which may have another name by now.
+    """Whether a job runs on this machine, which may have been renamed since.
 
-    Machines that share a home folder have names of their own. Containers of one machine do too,
-    and see each other's jobs by the lock of the supervisor.
+    The state folder may be shared: by machines with a common home folder, and by containers of one
+    machine, which see each other's supervisors by their locks.
     """
     supervisor = job.state.supervisor
     booted = supervisor is not None and supervisor.boot == processes.boot()
@@ -62,7 +61,7 @@ def is_here(job: Job) -> bool:
 
 
 def emulation(asked: str | None, environment: Mapping[str, str]) -> str | None:
-    """What to emulate: what was asked for, else the default where this machine has no GPUs."""
+    """The machines to emulate, as asked for; else the default where this machine has no GPUs."""
     chosen = asked or environment.get("ARENA_TOPO_EMULATE")
     if chosen:
         return chosen
@@ -92,7 +91,7 @@ def _cluster(found: Iterable[Machine], *, emulated: bool, source: str) -> Cluste
                 machine=machine,
                 free=machine.everything,
                 allocatable=machine.everything,
-                # Only jobs of this engine run here as far as it knows, so it gives out devices.
+                # No other scheduler is known to give out these GPUs.
                 dedicated=True,
             )
             for machine in found
@@ -110,7 +109,7 @@ def this_machine() -> Machine | None:
 
 
 def look() -> Machine | tuple[str, ...]:
-    """This machine as NVML tells it, else nvidia-smi; or why each of them does not."""
+    """This machine as NVML describes it, else nvidia-smi; or why neither does."""
     reasons = []
     for ask in (_nvml, _nvidia_smi):
         try:
@@ -125,9 +124,9 @@ INFINIBAND = Path("/sys/class/infiniband")
 
 
 def with_nics(machine: Machine) -> Machine:
-    """This machine with its NICs, as far as nvidia-smi lists them, and what their ports reach.
+    """This machine with the NICs that nvidia-smi lists, and the speed of their active ports.
 
-    NVML knows of no NIC. A NIC with no active port keeps an unknown speed.
+    NVML lists no NICs. The speed of a NIC without an active port is unknown.
     """
     if not machine.nics:
         try:
@@ -144,7 +143,7 @@ def with_nics(machine: Machine) -> Machine:
 
 
 def _speed(device: Path) -> float | None:
-    """GB/s that the active ports of a device reach together; None where none is active."""
+    """The GB/s of all active ports of a device together; None without an active port."""
     total = 0.0
     for port in device.glob("ports/*"):
         try:
@@ -193,7 +192,7 @@ def _nvidia_smi() -> Machine:
 
 
 class _Silent(ArenaError):
-    """NVML or nvidia-smi is missing, or has nothing to say."""
+    """NVML or nvidia-smi is missing or fails."""
 
 
 def _asked(*words: str) -> str:
@@ -228,12 +227,12 @@ def minus(cluster: Cluster, taken: Mapping[str, int]) -> Cluster:
 
 
 def taken(jobs: Iterable[Job]) -> dict[str, int]:
-    """The GPUs that jobs have on this machine and the emulated ones, as bits by node."""
+    """The GPUs that jobs have on this machine and the emulated machines: bitmaps by node."""
     return _bits(present(job) for job in jobs if job.holding and is_here(job))
 
 
 def present(job: Job) -> Forecast:
-    """The placement of a job; on this machine by the name that the machine has now."""
+    """The placement of a job; a renamed machine has its new name in it."""
     asked, forecast = job.submission, job.state.forecast
     if asked.emulate is not None or asked.host == host() or not is_here(job):
         return forecast
@@ -251,9 +250,9 @@ def _bits(forecasts: Iterable[Forecast]) -> dict[str, int]:
 
 
 def schedule(job: Job, jobs: Iterable[Job]) -> Forecast:
-    """The placement that a job gets now; Unplaceable says in a sentence why it must wait.
+    """The placement that a job gets now; Unplaceable gives the reason if it must wait.
 
-    `jobs` are all jobs as they are, oldest first; the caller holds the lock.
+    `jobs` are all jobs, oldest first; the caller holds the lock.
     """
     here = [one for one in jobs if is_here(one)]
     cluster = machines(job.submission.emulate)
@@ -277,12 +276,12 @@ def schedule(job: Job, jobs: Iterable[Job]) -> Forecast:
 
 
 def _head(job: Job, jobs: Iterable[Job], cluster: Cluster) -> tuple[Job, dict[str, int]] | None:
-    """The job that has waited longest, if it is an older one, and what it reserves."""
+    """The head of the queue, if it is older than a job, and the GPUs that it reserves."""
     for other in jobs:
         if other.submission.uid == job.submission.uid:
             return None
         if other.waiting and other.submission.emulate == job.submission.emulate:
-            # One that will never fit holds up nobody.
+            # A job that never fits reserves nothing.
             with suppress(Unplaceable):
                 return other, _bits([choose(other.submission, cluster)])
     return None
@@ -311,7 +310,7 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
 
 
 def visible_devices(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:
-    """What CUDA_VISIBLE_DEVICES says for these GPUs: UUIDs where they are known, else indexes."""
+    """The value of CUDA_VISIBLE_DEVICES for these GPUs: UUIDs where known, else indexes."""
     known: dict[int, Any] = {
         gpu.index: gpu.uuid or gpu.index
         for one in cluster.nodes
