@@ -457,6 +457,15 @@ def test_a_limit_that_is_none_is_said_when_a_job_is_submitted(engine, text):
     assert engine.jobs(None) == ()
 
 
+def test_a_limit_that_is_none_is_said_when_a_job_is_resumed(engine):
+    submit(engine, job("demo", "sleep 600"))
+    engine.pausing.suspend("demo", "default")
+    engine._environment = {**os.environ, logs.LIMIT_VARIABLE: "lots"}
+    with pytest.raises(UsageError, match="ARENA_TOPO_LOCAL_LOG_LIMIT"):
+        engine.pausing.resume("demo", "default")
+    assert engine.job("demo", "default").phase is Phase.SUSPENDED
+
+
 def test_the_limit_is_a_quantity_and_nought_keeps_everything():
     assert logs.limit({}) == 64 << 20
     assert logs.limit({logs.LIMIT_VARIABLE: "1Gi"}) == 1 << 30

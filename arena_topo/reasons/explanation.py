@@ -134,12 +134,10 @@ def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Expla
         facts = Facts(status=backend.job(name, namespace), mpijob={}, now=now)
     status, denied, look = facts.status, list(facts.denied), _Look()
     if _waits(status):
-        paused = backend.pausing
-        look = (
-            _in_cluster(backend, facts, denied)
-            if paused is None
-            else _here(backend, paused, status)
-        )
+        if backend.pausing is None:
+            look = _in_cluster(backend, facts, denied)
+        else:
+            look = _here(backend, backend.pausing, status)
 
     def watched() -> bool:
         return backend.starts_waiting if backend.queue is None else backend.queue.watched()
