@@ -252,6 +252,12 @@ def test_an_ordinary_job_counts_its_gpus_and_has_them_alone(engine):
     assert gpus(first) == [("dgx-1-v100-0", (0, 1, 2)), ("dgx-1-v100-0", (3, 4, 5))]
     assert gpus(second) == [("dgx-1-v100-1", (0, 1, 2))]
     assert first.forecast.bus_bandwidth is not None
+    # Nothing was searched for, so nothing is said to be proven or not.
+    assert (first.forecast.optimal, first.forecast.bound) == (None, None)
+    placed = {node.name: node for node in engine.nodes().nodes}
+    shown = [(pod.name, pod.devices) for pod in placed["dgx-1-v100-0"].pods]
+    assert shown == [("first-worker-0", (0, 1, 2)), ("first-worker-1", (3, 4, 5))]
+    assert placed["dgx-1-v100-0"].node.free_count == 2
 
 
 def test_a_job_without_gpus_or_mpirun_just_runs(engine, tmp_path):
@@ -259,6 +265,7 @@ def test_a_job_without_gpus_or_mpirun_just_runs(engine, tmp_path):
         engine, job("demo", "pwd; echo $0 $K_MPI_JOB_ROLE", gpus=0, gputopology=False, shell="bash")
     )
     assert ended(engine, "demo").exit_code == 0
+    assert gpus(engine.job("demo", "default")) == [("dgx-1-v100-0", ())] * 4
     assert log(engine, "demo") == f"{tmp_path / 'work'}\nbash launcher\n"
 
 
@@ -679,7 +686,8 @@ def then_die(work):
         os.kill(os.getpid(), signal.SIGKILL)
     return done
 
-where, what = {"spawn": (engine, "_spawn"), "create": (store.JobStore, "create")}[sys.argv[2]]
+steps = {"spawn": (engine.LocalBackend, "_start"), "create": (store.JobStore, "create")}
+where, what = steps[sys.argv[2]]
 setattr(where, what, then_die(getattr(where, what)))
 here.submit(engine.open_backend(Options(emulate="dgx-1-v100:2")), here.job("demo", "exit 3"))
 """
@@ -1262,3 +1270,5 @@ def test_why_asks_the_machines_that_a_job_was_submitted_for(engine):
     found = explain(other, "whole", "default", now=time.time())
     assert found.verdict.code == Code.WAITING_FOR_GPUS
     assert "dgx-1-v100" in (found.verdict.why or "")
+    assert found.turn is not None
+    assert (found.turn.place, found.turn.of) == (1, 1)

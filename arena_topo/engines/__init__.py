@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.occupancy import Occupancy
     from arena_topo.engines.volume import Volume
     from arena_topo.job import MPIJob
+    from arena_topo.solver import Request
     from arena_topo.topology import Cluster, Machine, Node
     from arena_topo.topology.fabric import FabricFile
 
@@ -164,10 +165,13 @@ def unheard(_text: str) -> None:
 
 
 class Pausing(Protocol):
-    """Suspending and resuming jobs, by an engine that has no queue.
+    """What an engine that has no `queue` does with its jobs itself.
 
-    NotFound if there is no such job, NotPossible for one that is over.
+    NotFound if there is no such job, NotPossible to suspend or resume a job that is over.
     """
+
+    def asked(self, name: str, namespace: str) -> tuple[Request, Cluster]:
+        """What a job asks of the solver, and the machines that it was submitted for."""
 
     def suspend(self, name: str, namespace: str) -> bool:
         """End a job's pods until it is resumed; False if it was suspended already."""

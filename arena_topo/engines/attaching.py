@@ -1,4 +1,4 @@
-"""attach: which pod of a job is meant, and a command in it."""
+"""attach: the choice of a pod, and a command in it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def attach(
 ) -> int:
     """Run a command in a pod of a job, the launcher's unless another is named; its exit code.
 
-    Without words it is a shell. NotFound if there is no such pod, NotPossible if it does not run;
-    what else may happen is the engine's to say (`Backend.attach`).
+    An empty command is a shell. NotFound if the pod does not exist, NotPossible if it does not run,
+    and the errors of `Backend.attach`.
     """
     chosen = _instance(job, instance)
     return backend.attach(job, chosen, command, container=container, terminal=terminal, tell=tell)
 
 
 def unknown(named: str, job: JobStatus) -> NotFound:
-    """What to say, in arena's words, of an instance that a job has not, with the one most like it.
+    """The error, in arena's words, for an instance that a job lacks, with the most similar name.
 
-    Who leaves out the name of the job means what is left.
+    An instance may be named without the name of its job.
     """
     names = [one.name for one in job.instances]
     near = [one for one in names if one.endswith(f"-{named}")]

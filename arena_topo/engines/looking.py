@@ -1,4 +1,4 @@
-"""Looking at something again and again, for as long as somebody wants to see it."""
+"""Polling, with patience for a server that does not answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 from arena_topo.errors import ClusterError, TimedOut
 
 PATIENCE = 60.0
-"""Seconds that something may be out of sight, its server not answering, before looking ends."""
+"""Seconds without an answer of the server after which polling ends."""
 
 SERVER_ERROR = 500
 """HTTP codes from here on are the server's fault, not the caller's (RFC 9110, 15.6)."""
@@ -28,19 +28,19 @@ def looks(
     end: float | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[Found]:
-    """What is seen at each look, `every` so many seconds; it ends with whoever asks.
+    """Poll: yield the result of each look, `every` so many seconds, without an end.
 
-    A server that does not answer for a while does not end the looking: `blind` hears why nothing
-    is seen, and None once something is again. ClusterError or TimedOut if that takes too long, or
-    if there is no time for any other request.
-    No pause goes on beyond `end`, which is a time of the clock; `pause` waits so many seconds.
+    A server that does not answer for a while does not end the polling: `blind` is called with the
+    reason, and with None once it answers again. ClusterError or TimedOut after `PATIENCE` seconds,
+    or if the deadline of the command leaves no time for another request. No pause ends after `end`,
+    a time of the clock; `pause` waits so many seconds.
     """
     seen, sees = clock(), True
     while True:
         try:
             found = look()
         except (ClusterError, TimedOut) as error:
-            # Who has an end of its own says better what it waited for.
+            # A caller with an end of its own raises a better error.
             over = end is None and isinstance(error, TimedOut) and error.final
             if over or not _passing(error) or clock() - seen > PATIENCE:
                 raise
@@ -55,5 +55,5 @@ def looks(
 
 
 def _passing(error: ClusterError | TimedOut) -> bool:
-    """Whether asking again may help: no answer, or a server in trouble."""
+    """Whether an error may be temporary: no answer, or an error of the server."""
     return isinstance(error, TimedOut) or error.status is None or error.status >= SERVER_ERROR

@@ -1,4 +1,4 @@
-"""Machines from files and from this machine, and as what a node is published."""
+"""Machines: read from files or from this machine, and checked before they are published."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from arena_topo.topology import (
 from arena_topo.topology.nvidia import Reading
 
 MOST_BYTES = 4_000_000
-"""The largest file of a machine; what its readers take is smaller still."""
+"""Bytes of a file of a machine, at most; its readers accept less still."""
 
 
 _HINT = "make one on the machine: nvidia-smi topo -m > FILE"
@@ -36,9 +36,9 @@ _HINT = "make one on the machine: nvidia-smi topo -m > FILE"
 def read(source: str) -> Reading:
     """The machine that a file describes, `-` being standard input; notes on what is not used.
 
-    Known are the output of `nvidia-smi topo -m`, XML of NCCL, JSON of `topology show`,
-    and a published ConfigMap as JSON. UsageError if the file cannot be read or makes no sense, with
-    its name and the line.
+    Formats: the output of `nvidia-smi topo -m`, NCCL's XML, JSON of `topology show`, and a
+    published ConfigMap as JSON. UsageError with the name of the file, and the line, if it cannot be
+    read.
     """
     text, name, shown = _text(source)
     try:
@@ -82,32 +82,24 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number")
 
 
-def _text(source: str, flag: str = "--from") -> tuple[str, str, str]:
-    """The text of a file, what a machine in it is called, and what to call the file."""
+def _text(source: str) -> tuple[str, str, str]:
+    """The text of a file, the name of a machine in it, and the name of the file in errors."""
     name, shown = ("stdin", "standard input") if source == STDIN else (Path(source).stem, source)
     try:
         with opened(source) as file:
             data = file.read(MOST_BYTES + 1)
         text = data.decode(encoding(data))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {shown}",
-            why=error.strerror,
-            hint=f"{flag} takes the path of a file, or -",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read {shown}", why="it is not UTF-8 text", hint=_HINT) from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read {shown}", why=why, hint=_HINT) from error
     if len(data) > MOST_BYTES:
-        raise UsageError(
-            f"cannot read {shown}",
-            why=f"more than {MOST_BYTES // 1_000_000} MB are no machine",
-            hint="dumps of kubectl are read with --state FILE",
-        )
+        why = f"more than {MOST_BYTES // 1_000_000} MB are no machine"
+        raise UsageError(f"cannot read {shown}", why=why, hint=_HINT)
     return text, name, shown
 
 
 def discover() -> Machine:
-    """This machine with its GPUs and NICs; ArenaError says what was asked and what to install."""
+    """This machine with its GPUs and NICs; ArenaError with what to install if it has none."""
     from arena_topo.engines.local import scheduler  # noqa: PLC0415 - loads the solver
 
     found = scheduler.look()
@@ -126,9 +118,9 @@ def publishing(
 ) -> Reading:
     """The machine to publish for a node, under its name, and notes on what is not used.
 
-    It is read from a file, or a preset, or is this machine; without `node` its name is NODE_NAME's,
-    or the host's for this machine. UsageError if it is not clear which node is meant, or if nobody
-    knows its links.
+    The source is a file, a preset, or this machine. Without `node` the name is that of NODE_NAME,
+    or of the host for this machine. UsageError without a name, and for a machine whose links are
+    not known.
     """
     name = node or environment.get("NODE_NAME", "")
     if not name and (source or preset):
@@ -150,7 +142,7 @@ def publishing(
 
 
 def known(backend: Backend, node: str) -> Reading:
-    """The machine of a node as the cluster knows it; UsageError if nobody knows its links."""
+    """The machine of a node as the cluster has it; UsageError if its links are not known."""
     for one in backend.cluster().nodes:
         if one.name == node:
             machine = replace(one.machine, name=node)
@@ -164,11 +156,11 @@ def known(backend: Backend, node: str) -> Reading:
 def with_measured(found: Reading, source: str) -> Reading:
     """The same machine, with the bandwidths of a file, `-` being standard input.
 
-    It is a JSON object of GPUs and GB/s, `{"0,1,2,3": 82.1}`, or one whose `busBandwidth` is that.
-    UsageError if it makes no sense for this machine, or says that it is of another node.
+    The file is a JSON object of GPUs and GB/s, `{"0,1,2,3": 82.1}`, or has this object as its
+    `busBandwidth`. UsageError if it does not fit this machine, or names another node.
     """
     machine = found.machine
-    text, _name, shown = _text(source, "--bus-bandwidth")
+    text, _name, shown = _text(source)
     try:
         table = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Waiting for jobs: what one can wait for, and when that is reached, or out of reach for good."""
+"""Waiting for jobs: the goals, and when a job has reached a goal or can no longer reach it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from arena_topo.errors import (
 from arena_topo.manifests.cause import CauseCode
 
 _FEW = 3
-"""So many jobs are asked for one by one; more are read with one list of their namespace."""
+"""Jobs that are read one by one, at most; more are read with one list of their namespace."""
 
 
 class Goal(StrEnum):
-    """What can be waited for."""
+    """What `wait` waits for."""
 
     FINISHED = "finished"
-    """The job is over, well or badly."""
+    """The job is over, whether it succeeded or failed."""
     SUCCEEDED = "succeeded"
     RUNNING = "running"
     """The job runs with all its workers, or has succeeded already."""
@@ -45,23 +45,23 @@ class Standing(StrEnum):
     REACHED = "reached"
     OPEN = "open"
     LOST = "lost"
-    """It can never be reached any more."""
+    """The job can no longer reach the goal."""
 
 
 class Start(StrEnum):
-    """Who starts a job that waits and holds nothing."""
+    """Who starts a job that waits without GPUs."""
 
     QUEUE = "its queue decides when it starts"
     ITSELF = "it starts by itself once it can"
     CONTROLLER = "the controller starts it once it fits"
-    RESUME = "resume starts it once it fits"
-    """Nobody does before a person says so."""
+    RESUME = "resume starts it when it fits"
+    """No program starts the job before a person does."""
     ANEW = "it cannot start before it is submitted anew"
-    """It was taken back for its image, and nobody tries again by himself."""
+    """It was rolled back because of its image, and no program tries again."""
 
 
 def start_of(status: JobStatus, backend: Backend) -> Start | None:
-    """Who starts a job that holds nothing; None for one that is on its way or over."""
+    """Who starts a job that waits without GPUs; None for a job that starts, runs or is over."""
     if status.phase is Phase.SUSPENDED:
         return Start.RESUME
     forecast = status.forecast if status.phase in {Phase.PENDING, Phase.QUEUING} else None
@@ -78,7 +78,7 @@ def start_of(status: JobStatus, backend: Backend) -> Start | None:
 
 
 def starting(start: Start, name: str, namespace: str) -> str:
-    """Who starts a job, in a phrase with the command for it, if there is one."""
+    """A phrase that says who starts a job, with the command if a person does."""
     if start is Start.ANEW:
         delete = command("delete", name, namespace=namespace)
         return (
@@ -91,15 +91,15 @@ def starting(start: Start, name: str, namespace: str) -> str:
 
 
 def command(verb: str, *names: str, namespace: str) -> str:
-    """What a person types about some jobs."""
+    """The command line of a verb about some jobs."""
     return " ".join(["arena-topo", verb, *names, "-n", namespace])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How waiting for one job ended; `status` is None for a job that is not there any more.
+    """How waiting for a job ended; `status` is None for a job that no longer exists.
 
-    One that was still on its way when waiting ended is OPEN, with its status at the last look.
+    A job that had neither reached nor lost the goal is OPEN, with its status at the last look.
     """
 
     name: str
@@ -108,9 +108,9 @@ class Ending:
 
 
 def failure(one: Ending, goal: Goal) -> ArenaError | None:
-    """What is wrong with how waiting for a job ended; None if nothing is.
+    """The error with which waiting for a job ends; None if there is none.
 
-    JobFailed carries the launcher's exit code where the job was waited for until it is over.
+    JobFailed has the exit code of the launcher if the goal was the end of the job.
     """
     status = one.status
     if one.standing is Standing.OPEN:
@@ -138,10 +138,10 @@ def job_failed(status: JobStatus, *, own: bool = True) -> JobFailed:
 
 
 def standing(goal: Goal, status: JobStatus | None) -> Standing:
-    """How far a job is from a goal; `status` is None for one that is not there any more.
+    """How far a job is from a goal; `status` is None for a job that no longer exists.
 
-    A suspended job can be resumed, so it loses no goal. One that failed may have run before that,
-    but that is not what anybody waits for: it will never run again.
+    A suspended job can be resumed, so it loses no goal. A failed job has lost the goal `running`,
+    even if it ran before.
     """
     if status is None:
         return Standing.REACHED if goal is Goal.DELETED else Standing.LOST
@@ -174,17 +174,17 @@ def _placed(status: JobStatus) -> bool:
 
 
 def _nothing(*_said: object) -> None:
-    """Hear of it, and do nothing."""
+    """Ignore a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """What hears of the jobs that are waited for.
+    """Callbacks for the jobs that are waited for.
 
-    `tell` of every change of phase or reason, `seen` of each look at a job, `ended` of each job
-    that is done with, `waits` of who starts a job that holds nothing, or that it does no more, and
-    `blind` of why nothing is seen, or None once something is again. `each` is done at every look;
-    an error of it ends nothing.
+    `tell`: phase or reason of a job have changed. `seen`: a look at a job. `ended`: waiting for a
+    job has ended. `waits`: a job waits without GPUs, and who starts it; None once it no longer
+    does. `blind`: why the server does not answer; None once it answers again. `each` is called at
+    every look; its errors are ignored.
     """
 
     tell: Callable[[JobStatus], None] = _nothing
@@ -228,13 +228,12 @@ def wait_all(
     hears: Listener = DEAF,
     stop: threading.Event | None = None,
 ) -> tuple[Ending, ...]:
-    """Wait until jobs of a namespace have reached a goal, or one has lost it; how each ended.
+    """Wait until all jobs have reached a goal, or a job has lost it; how waiting ended for each.
 
-    Those are OPEN that were still on their way when another lost the goal for them all, or when
-    somebody said `stop`; there is one look at least. A name given twice counts once. JobNotFound if
-    one is not there to begin with, unless it is to be deleted. TimedOut after `timeout` seconds
-    names those that are left, where they stand, and what to do about them. A server that does not
-    answer for a while does not end the waiting.
+    Other jobs are OPEN if a job loses the goal, or if `stop` is set; one look is made at least.
+    A name given twice counts once. JobNotFound if a job does not exist at the first look, unless the
+    goal is its deletion. TimedOut after `timeout` seconds names the jobs that are left, their
+    phases, and what to do. A server that does not answer for a while does not end the waiting.
     """
     watch = _Watch(
         names=tuple(dict.fromkeys(names)),
@@ -247,7 +246,7 @@ def wait_all(
 
     def unseen(why: str | None) -> None:
         in_time()
-        # The time of all requests together ends just before this does; that is no news.
+        # The deadline of all requests together ends just before this deadline: no message.
         if end is None or end - time.monotonic() > backend.look_every:
             hears.blind(why)
 
@@ -272,12 +271,12 @@ def wait_all(
 
 
 class _Stopped(Exception):
-    """Somebody said that it is enough."""
+    """The event `stop` was set."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """What is known by now of the jobs that are waited for."""
+    """The state of waiting for some jobs."""
 
     names: tuple[str, ...]
     goal: Goal
@@ -288,7 +287,7 @@ class _Watch:
     starts: dict[str, Start] = field(default_factory=dict)
     ends: dict[str, Ending] = field(default_factory=dict)
     lists: bool = True
-    """Whether the jobs of the namespace may be listed."""
+    """Whether the caller may list the jobs of the namespace."""
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -297,11 +296,11 @@ class _Watch:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Whether waiting is over."""
         return not self.left or any(one.standing is Standing.LOST for one in self.ends.values())
 
     def ending(self, name: str) -> Ending:
-        """How waiting for a job ended, or where it stood."""
+        """How waiting for a job ended, or its last status."""
         still = Ending(name=name, standing=Standing.OPEN, status=self.known.get(name))
         return self.ends.get(name, still)
 
@@ -313,7 +312,7 @@ class _Watch:
             try:
                 listed = {one.name: one for one in self.backend.jobs(self.namespace)}
             except AccessDenied:
-                # Who may not list may still look at each of them.
+                # Without the right to list, each job can still be read.
                 self.lists = False
         for name in left:
             found = None if listed is None else listed.get(name)
@@ -326,7 +325,7 @@ class _Watch:
         if before is None and found is None and self.goal is not Goal.DELETED:
             raise JobNotFound(name, self.namespace)
         if before is not None and found is not None and before.uid != found.uid:
-            # Another job has the name by now; the one that was waited for is gone.
+            # The job was deleted, and another job has its name.
             found = None
         if found is not None:
             self.known[name] = found
@@ -341,7 +340,7 @@ class _Watch:
             self.hears.ended(self.ends[name])
 
     def _learn(self, found: JobStatus) -> None:
-        """Find out who starts a job, while there is time to ask."""
+        """Find out who starts a job, for the callback and the error of a timeout."""
         start = None
         with suppress(ArenaError):
             start = start_of(found, self.backend) if self.goal is not Goal.DELETED else None
@@ -352,7 +351,7 @@ class _Watch:
             self.hears.waits(found, None)
 
     def late(self, timeout: float) -> TimedOut:
-        """That there is no more time, where the jobs stand that are left, and what to do."""
+        """The error of a timeout: the jobs that are left, their phases, and what to do."""
         left, spent, hint = self.left, f"{round(timeout, 1):g}", self._next()
         if len(self.names) == 1:
             last = self.known.get(left[0])
@@ -372,7 +371,7 @@ class _Watch:
         )
 
     def _next(self) -> str:
-        """What becomes of jobs that nobody waits for any more, and what to do about them."""
+        """A hint: what happens to the jobs that are left, and what to do about them."""
         name, *others = self.left
         if others:
             return f"see {command('list', namespace=self.namespace)}"
@@ -388,5 +387,5 @@ _UNSEEN = "out of sight"
 
 
 def _held_by(status: JobStatus) -> tuple[Phase, str | None]:
-    """What decides who starts a job."""
+    """The fields that decide who starts a job."""
     return status.phase, None if status.forecast is None else status.forecast.state

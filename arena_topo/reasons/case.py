@@ -1,7 +1,4 @@
-"""What is known of a job, and the verdict that is made from it.
-
-Pure values. `Case` holds all that is known of a job, in the words of whichever engine has it.
-"""
+"""Values: `Case`, all that is known of a job, and `Diagnosis`, the verdict on it. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ PROGRAM = "arena-topo"
 
 
 class Code(StrEnum):
-    """What is the matter with a job, for programs."""
+    """The codes of verdicts, for programs."""
 
     SUCCEEDED = "Succeeded"
     OUT_OF_MEMORY = "OutOfMemory"
@@ -74,7 +71,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What is the matter in one sentence, why, and what to try; the last two where known."""
+    """The verdict in one sentence, its cause, and what to try; the last two where known."""
 
     code: Code
     what: str
@@ -84,11 +81,11 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Whether a waiting gang fits; `verdict` is None where that cannot be said.
+    """Whether a waiting gang fits; `verdict` is None where that is not known.
 
-    `message` is the answer in a sentence, `why` the nodes counted by what refuses the gang,
-    `nearest` the nearest change that would fit. `behind` names the older gang that the GPUs it
-    could take are reserved for.
+    `message` is the answer in a sentence, `why` the refusals with their number of nodes, `nearest`
+    the nearest change with which the gang would fit. `behind` names the older gang that has
+    reserved the GPUs.
     """
 
     verdict: Fits | None = None
@@ -99,15 +96,14 @@ class Fit:
 
 
 class Case:
-    """What a verdict is made from, worked out once.
+    """All that is known of a job, computed once.
 
-    An engine without objects gives `facts` of a status alone, with an empty MPIJob. `fit` is empty
-    for a job that does not wait for GPUs. `watched` is asked once, where it matters, whether
-    somebody starts waiting jobs by itself; None: that is not known. `log` is the end of the
-    launcher's log, None where it was not read. `state` is `waiting`, `placed`, `held`, or nothing
-    for a job that is not ours; `cause` is why it waits or is held, as recorded; `owner` the queue
-    that alone starts and stops it, and `queue` the one that blocks it now. `events` are those that
-    still hold.
+    The `facts` of a local job are its status alone, with an empty MPIJob. `fit` is empty for a job
+    that does not wait for GPUs. `watched` is called once, if needed: whether a program starts
+    waiting jobs; None if that is not known. `log` is the end of the launcher's log, None if it was
+    not read. `state` is `waiting`, `placed`, `held`, or empty for a job of another program; `cause`
+    is the recorded reason for which it waits or is suspended; `owner` the queue that alone starts
+    and stops it, and `queue` the queue that blocks it now. `events` are the current events.
     """
 
     def __init__(
@@ -139,11 +135,11 @@ class Case:
         )
         waits = self.state == "waiting" and self.pending
         self.waits = waits and (self.suspended or not self.mpijob)
-        """Whether it waits for GPUs, and nothing of it runs."""
+        """Whether it waits for GPUs, without any pod that runs."""
         self.at_gates = waits and self.owner is not None and not self.suspended
-        """Whether a queue has started it, and its workers are to be placed only now."""
+        """Whether a queue has started it, and its workers wait at their gates to be placed."""
         self.rolled_back = self.suspended and not self.over
-        """Whether the whole gang was rolled back, so that what broke its pods is over."""
+        """Whether the whole gang was rolled back, so that the errors of its pods are past."""
         self.events: tuple[Event, ...] = ()
         if phase is not Phase.SUCCEEDED:
             told, wanted = facts.events, self._wanted()
@@ -151,23 +147,23 @@ class Case:
 
     @cached_property
     def starts(self) -> bool | None:
-        """Whether somebody starts waiting jobs by itself."""
+        """Whether a program starts waiting jobs; None if that is not known."""
         return self._watched()
 
     def _wanted(self) -> int:
-        """How many workers it is to have."""
+        """The number of workers in the manifest."""
         spec = self.mpijob.get("spec") or {}
         worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec
         replicas = worker.get("replicas")
         return replicas if isinstance(replicas, int) else 0
 
     def is_because(self, code: CauseCode) -> bool:
-        """Whether that is the recorded cause."""
+        """Whether the recorded cause has this code."""
         return self.cause is not None and self.cause.code == code
 
     @cached_property
     def words(self) -> Mapping[str, str]:
-        """What texts about the job may name: it, and the command lines about it."""
+        """The fields of texts: name and namespace of the job, and command lines about it."""
         name, namespace = self.status.name, self.status.namespace
         verbs = ("logs", "resume", "replan", "delete", "attach")
         words = {verb: f"{PROGRAM} {verb} {name} -n {namespace}" for verb in verbs}
@@ -183,7 +179,7 @@ class Case:
         }
 
     def unusable(self, node: str) -> str | None:
-        """Why nothing can run on a node at all; None if it can, or nobody has looked at it."""
+        """Why no pod can run on a node; None if pods can, or the node was not read."""
         if self.nodes.get(node, {}) is None:
             return f"node {node} does not exist any more"
         ready = condition_of(self.nodes.get(node) or {}, "Ready")
@@ -193,11 +189,11 @@ class Case:
         return f"node {node} is not ready" + (f": {said}" if said else "")
 
     def cordoned(self, node: str) -> bool:
-        """Whether a node takes no new pods, while those on it run on."""
+        """Whether a node is cordoned: it takes no new pods."""
         return bool(((self.nodes.get(node) or {}).get("spec") or {}).get("unschedulable"))
 
     def told(self, reasons: str) -> dict[str, str]:
-        """What pods, their nodes and events tell with such a reason (a pattern): words by pod."""
+        """The messages of pods, their nodes and events with a reason (a pattern), by pod."""
         found: dict[str, str] = {}
         for pod, reason, message in self._signs:
             if re.fullmatch(reasons, reason):
@@ -206,7 +202,7 @@ class Case:
 
     @cached_property
     def _signs(self) -> list[tuple[str, str, str]]:
-        """(pod, reason, message) of whatever is the matter with a pod; of events, their object."""
+        """(pod, reason, message) of all conditions, states and events of pods."""
         return [*self._signs_of_pods(), *self._signs_of_events()]
 
     def _signs_of_pods(self) -> Iterator[tuple[str, str, str]]:
@@ -226,21 +222,21 @@ class Case:
             yield event.source.partition("/")[2], event.reason, event.message
 
 
-# ---------------------------------------------------------------- what a pod shows
+# ---------------------------------------------------------------- fields of pods
 
 
 def name_of(pod: Object) -> str:
-    """Its name."""
+    """The name of a pod or another object."""
     return str(pod["metadata"]["name"])
 
 
 def node_of(pod: Object) -> str:
-    """The node that it is on; empty for none."""
+    """The node of a pod; empty without a node."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def phase_of(pod: Object) -> str:
-    """Its phase in Kubernetes' words."""
+    """The phase of a pod in the words of Kubernetes."""
     return str((pod.get("status") or {}).get("phase") or "Unknown")
 
 
@@ -253,10 +249,10 @@ def _states(pod: Object, how: str) -> Iterator[Object]:
 
 
 def waits(pod: Object) -> Iterator[Object]:
-    """Why containers of a pod wait, by `reason` and `message`."""
+    """The states of containers of a pod that wait, with `reason` and `message`."""
     return _states(pod, "waiting")
 
 
 def ends(pod: Object) -> Iterator[Object]:
-    """How containers of a pod ended, those that were started again included."""
+    """The states of containers of a pod that ended, restarted containers included."""
     return _states(pod, "terminated")

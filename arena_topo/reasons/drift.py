@@ -1,10 +1,10 @@
-"""Where what runs differs from what was planned.
+"""Drift: the differences between the pods of a job and its recorded placement.
 
-`compare` is pure: the placement recorded on a job against its pods, its claims, and what kubelets
-have given to others. `inspect` looks into the workers themselves, with `nvidia-smi -L`.
+`compare` is pure: it compares the placement with pods, claims, and the devices that kubelets gave
+to other pods. `inspect` runs `nvidia-smi -L` in the workers.
 
-The kubelet decides which devices an ordinary pod gets, whatever its annotations say, so what
-kubelets say counts for pods of others on our GPUs only; of our own pods, claims do.
+The kubelet picks the devices of an ordinary pod, whatever its annotations say. So devices from
+kubelets are compared for other pods on our GPUs only, and claims for our own pods.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that is not as planned; `worker` is its index, `planned` and `seen` are words."""
+    """A difference of the worker with index `worker`; `planned` and `seen` are words."""
 
     kind: Kind
     worker: int
@@ -62,7 +62,7 @@ class Difference:
 
 
 def compare(status: JobStatus, sightings: Sightings | None = None) -> tuple[Difference, ...]:
-    """What of a job is not as planned, by worker; nothing for one without a placement that runs."""
+    """The differences of a job by worker; none for a job that is over or not placed."""
     forecast = status.forecast
     if forecast is None or forecast.state != "placed":
         return ()
@@ -75,7 +75,7 @@ def compare(status: JobStatus, sightings: Sightings | None = None) -> tuple[Diff
     for index, node, gpus in forecast.workers:
         one, place = workers.get(index), _place(node, gpus)
         kinds: list[_Differs] = []
-        # Without any worker the job is about to end: they are cleaned up together.
+        # A job without workers is about to end: all pods are cleaned up together.
         if one is None and status.phase is Phase.RUNNING and begun:
             kinds = [(Kind.MISSING, place, "nothing")]
         elif one is not None:
@@ -102,13 +102,13 @@ def _list(gpus: Sequence[int]) -> str:
 
 
 _Differs = tuple[Kind, str, str]
-"""A kind, what was planned, and what is seen."""
+"""A kind, the plan, and what is seen, in words."""
 
 
 def _of_pod(
     one: Instance, node: str, gpus: Sequence[int], *, begun: bool, alone: bool
 ) -> Iterator[_Differs]:
-    """Where a pod is, and what its own annotation says; `alone`: that is only of its own GPUs."""
+    """Differences of node, gate and annotation; `alone`: it names only the GPUs of this pod."""
     if one.node and one.node != node:
         yield Kind.NODE, node, one.node
     if one.status == GATED and begun:
@@ -122,7 +122,7 @@ def _of_pod(
 def _of_sightings(
     status: JobStatus, one: Instance, node: str, gpus: Sequence[int], sightings: Sightings
 ) -> Iterator[tuple[Kind, str]]:
-    """Other GPUs in the claim of a worker, and pods of others to which kubelets gave its GPUs."""
+    """Other GPUs in the claim of a worker, and other pods that have its GPUs by a kubelet."""
     for given in sightings.claims:
         other = given.node != node or (gpus and set(given.gpus) != set(gpus))
         if given.who == f"{status.namespace}/{one.name}" and other:
@@ -140,7 +140,7 @@ def _of_sightings(
 
 @runtime_checkable
 class _Seeing(Protocol):
-    """An engine that can say what claims and kubelets hold."""
+    """An engine that knows the devices of claims and kubelets."""
 
     def sightings(self, status: JobStatus) -> Sightings: ...
 
@@ -153,7 +153,7 @@ class _Executing(Protocol):
 
 
 def of(backend: Backend, status: JobStatus) -> tuple[Difference, ...]:
-    """What of a job that runs is not as planned."""
+    """The differences of a job from its placement."""
     placed = status.forecast is not None and status.forecast.state == "placed"
     looked = placed and status.phase is Phase.RUNNING and status.instances
     if looked and isinstance(backend, _Seeing):
@@ -171,7 +171,7 @@ _MIG = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-\S+)\)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A GPU as a container sees it, or a slice of one: then `uuid` is the slice's."""
+    """A GPU as a container sees it, or a MIG slice of a GPU, with the UUID of the slice."""
 
     index: int
     name: str
@@ -179,7 +179,7 @@ class Device:
 
 
 def listed(text: str) -> tuple[Device, ...]:
-    """Read `nvidia-smi -L`. A GPU that is cut up counts as its slices; other lines do not count.
+    """Read `nvidia-smi -L`. A GPU with MIG slices counts as its slices; other lines are ignored.
 
     The format is NVIDIA's: `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and below it
     `  MIG 1g.10gb     Device  0: (UUID: MIG-...)`.
@@ -199,13 +199,13 @@ def listed(text: str) -> tuple[Device, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What one worker sees of the GPUs of its node, and what it should.
+    """The GPUs that a worker sees, and those that were planned for it.
 
-    `planned` are GPU indexes of the node and `uuids` theirs, empty where nobody published them.
-    `instead` are the groups that it may have in their place: those planned for its neighbours,
-    where the scheduler decides which of them gets which. Inside a container indexes start at 0
-    again, so only UUIDs can be compared; without them the count is. `agrees` is None where nothing
-    could be looked at; `trouble` says why.
+    `planned` are GPU indexes of the node and `uuids` their UUIDs, empty if these are not published.
+    `instead` are the groups that it may have in their place: those planned for other workers of its
+    node, where the scheduler assigns the groups. Inside a container indexes start at 0, so UUIDs
+    are compared, or the number of GPUs without UUIDs. `agrees` is None if the worker could not be
+    asked; `trouble` is the reason.
     """
 
     worker: int
@@ -219,7 +219,7 @@ class Sight:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether it sees the GPUs that were planned, and no other."""
+        """Whether it sees exactly the GPUs that were planned."""
         if self.trouble is not None:
             return None
         if not self.uuids:
@@ -230,7 +230,7 @@ class Sight:
 def inspect(backend: Backend, status: JobStatus) -> tuple[Sight, ...]:
     """Ask every worker of a placed job which GPUs it sees, in order.
 
-    What cannot be asked is told in `trouble`; nothing is raised for a single worker.
+    `trouble` has the reason if a worker cannot be asked; no error is raised for a single worker.
     """
     forecast = status.forecast
     if forecast is None or not isinstance(backend, _Executing):
@@ -260,7 +260,7 @@ def inspect(backend: Backend, status: JobStatus) -> tuple[Sight, ...]:
                 node=node,
                 planned=gpus,
                 uuids=named(node, gpus),
-                # Claims give out any of the groups that are planned on a node.
+                # A claim may get any of the groups that are planned on its node.
                 instead=tuple(filter(None, (named(node, plan) for plan in others))),
                 seen=devices,
                 trouble=trouble,
@@ -272,7 +272,7 @@ def inspect(backend: Backend, status: JobStatus) -> tuple[Sight, ...]:
 def _look(
     backend: _Executing, status: JobStatus, one: Instance | None
 ) -> tuple[tuple[Device, ...], str | None]:
-    """The GPUs that a pod lists, and what went wrong."""
+    """The GPUs that a pod lists, and the reason if it lists none."""
     if one is None or one.started is None or one.finished is not None:
         return (), "it does not run"
     try:

@@ -1,10 +1,10 @@
-"""Why a job is where it is: the verdict, who holds what it waits for, its place in the queue.
+"""The explanation of a job: the verdict, the jobs that use its GPUs, its place in the queue.
 
-facts        what may be read of the world around a job (engines.kubernetes)
-case         all that is known of it, and what its pods and events tell
-live_events  which events still hold
+facts        the objects that explain a job, as far as they may be read (engines.kubernetes)
+case         all that is known of the job, and the conditions of its pods and events
+live_events  the events that are current
 rules        the decision table
-explanation  all of it put together, with the solver's answer for a job that waits for GPUs
+explanation  all of it, with the solver's answer for a job that waits for GPUs
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from html import escape
 from typing import Protocol, runtime_checkable
 
 from arena_topo.clusters.queues import suspended
-from arena_topo.engines import Backend, Event, JobStatus, Phase
+from arena_topo.engines import Backend, Event, JobStatus, Pausing, Phase
 from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
 from arena_topo.engines.kubernetes.mpijob import (
     job_of_pod,
@@ -41,11 +41,11 @@ from arena_topo.topology import Cluster, count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A job that holds GPUs of nodes that the waiting one could use, or a pod that still does.
+    """A job with GPUs of nodes that the waiting job could use, or a terminating pod with them.
 
-    `nodes` is empty where nobody recorded them. `since` is Unix seconds; `left` how many seconds
-    its running timeout leaves it, None where it has none. `started`: it runs, and does not only
-    have its placement recorded. `terminating`: it is a pod, which was to end at `since`.
+    `nodes` is empty if no placement is recorded. `since` is Unix seconds; `left` the seconds until
+    its running timeout, None without one. `started`: it runs, and not only its placement is
+    recorded. `terminating`: it is a pod, which had to end at `since`.
     """
 
     name: str
@@ -84,13 +84,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """All that can be said of why a job is where it is, as of `now` (Unix seconds).
+    """The explanation of a job at `now` (Unix seconds).
 
-    `refusals` count the nodes by what refuses the job, `holders` are the jobs that hold what it
-    waits for, the largest first, `unnamed` how many more of those GPUs others hold. All are empty
-    for a job that does not wait for GPUs. `log` is the end of the launcher's log, of a job that
-    has not succeeded. `starts_by` is when a waiting job starts at the latest (Unix seconds), None
-    where no limit of others says so.
+    `refusals` are the reasons of nodes with their number, `holders` the jobs that use the GPUs it
+    waits for, the largest first, `unnamed` the number of further GPUs in use. All are empty for a
+    job that does not wait for GPUs. `log` is the end of the launcher's log, of a job that has not
+    succeeded. `starts_by` is when a waiting job starts at the latest (Unix seconds), None where no
+    running timeout of other jobs bounds it.
     """
 
     status: JobStatus
@@ -118,22 +118,15 @@ class Explanation:
 
 @runtime_checkable
 class _Clusterly(Protocol):
-    """An engine whose jobs are objects that can be looked at."""
+    """An engine whose jobs are objects of a cluster."""
 
     def facts(self, name: str, namespace: str) -> Facts: ...
-
-
-@runtime_checkable
-class _Locally(Protocol):
-    """An engine that stores what its jobs asked of the solver, and on which machines."""
-
-    def asked(self, name: str, namespace: str) -> tuple[Request | None, Cluster]: ...
 
 
 def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Explanation:
     """Say why a job is where it is; NotFound if there is none. `now` is Unix seconds.
 
-    Whatever may not be read is left out, and named in `denied`.
+    Objects that may not be read are left out, and named in `denied`.
     """
     if isinstance(backend, _Clusterly):
         facts = backend.facts(name, namespace)
@@ -141,7 +134,10 @@ def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Expla
         facts = Facts(status=backend.job(name, namespace), mpijob={}, now=now)
     status, denied, look = facts.status, list(facts.denied), _Look()
     if _waits(status):
-        look = _in_cluster(backend, facts, denied) if facts.mpijob else _here(backend, status)
+        if backend.pausing is None:
+            look = _in_cluster(backend, facts, denied)
+        else:
+            look = _here(backend, backend.pausing, status)
 
     def watched() -> bool:
         return backend.starts_waiting if backend.queue is None else backend.queue.watched()
@@ -166,7 +162,7 @@ def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Expla
 
 @dataclass(slots=True, kw_only=True)
 class _Look:
-    """What the solver and the queue say of a waiting job."""
+    """The answers of the solver and the queue about a waiting job."""
 
     fit: Fit = Fit()
     refusals: tuple[Refusal, ...] = ()
@@ -183,7 +179,7 @@ def _waits(status: JobStatus) -> bool:
 
 
 def _log(backend: Backend, status: JobStatus, denied: list[Denied]) -> LauncherLog | None:
-    """The end of the launcher's log, where it may say more than the pods do."""
+    """The end of the launcher's log, except of a job that succeeded."""
     if status.phase is Phase.SUCCEEDED:
         return None
     try:
@@ -213,7 +209,7 @@ def _waiting(status: JobStatus, priority: int = 0) -> Waiting:
 
 
 def _holder(status: JobStatus, gpus: int) -> Holder:
-    """A job that holds GPUs; as many as were placed, else so many."""
+    """A job with the GPUs of its placement, or so many if no placement is recorded."""
     forecast = status.forecast
     workers = forecast.workers if forecast is not None and forecast.state == "placed" else ()
     return Holder(
@@ -228,7 +224,7 @@ def _holder(status: JobStatus, gpus: int) -> Holder:
 def _relevant(
     holders: Iterable[Holder], request: Request, cluster: Cluster
 ) -> tuple[tuple[Holder, ...], int]:
-    """Who holds GPUs of nodes that the job could use, and how many more are in use there."""
+    """The holders on nodes that the job could use, and the number of further GPUs in use there."""
     usable = {str(node.name): node for node in Solver(cluster).usable(request)}
     mine = [one for one in holders if not one.nodes or usable.keys() & set(one.nodes)]
     busy = 0
@@ -243,7 +239,7 @@ def _relevant(
 
 
 def _in_cluster(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
-    """Ask the solver and the queue about a waiting job, as far as they may be read."""
+    """The answers about a waiting job of a cluster, as far as the cluster may be read."""
     snapshot, cluster = _view(backend, denied)
     mine = queued(facts.mpijob, facts.priorities)
     if mine is not None and snapshot is not None:
@@ -274,7 +270,7 @@ def _in_cluster(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
     behind = None
     if mine is not None and snapshot is not None:
         left, head = fairness.left_for(mine, cluster, snapshot, planning.fit)
-        # The older gang for which the GPUs are reserved that this job could take.
+        # The older gang that has reserved the GPUs which this job could take.
         if head is not None and planning.fit(job, left) is None:
             behind = f"{head.namespace}/{head.name}"
     look.fit = Fit(verdict=Fits.PLACEABLE, behind=behind)
@@ -282,13 +278,13 @@ def _in_cluster(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
 
 
 def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Cluster | None]:
-    """The cluster with all that waits; else the cluster alone, as anybody may see it."""
+    """The cluster with its queue; else the cluster alone, as the controller publishes it."""
     try:
         if backend.queue is not None:
             snapshot = backend.queue.read()
             return snapshot, snapshot.cluster()
     except ArenaError:
-        # Whoever may not list nodes may still read what the controller publishes.
+        # Without the right to list nodes, the view that the controller publishes remains.
         pass
     try:
         return None, backend.cluster()
@@ -300,7 +296,7 @@ def _view(backend: Backend, denied: list[Denied]) -> tuple[Snapshot | None, Clus
 
 
 def _turn(facts: Facts, snapshot: Snapshot | None, mine: QueuedJob | None) -> Turn | None:
-    """Where the job stands among those that wait."""
+    """The place of the job in the queue."""
     if mine is None or not fairness.waits(mine):
         return None
     listed = facts.jobs or ()
@@ -315,13 +311,13 @@ def _turn(facts: Facts, snapshot: Snapshot | None, mine: QueuedJob | None) -> Tu
         place=len(ahead) + 1,
         of=len(line),
         ahead=tuple(_waiting(job_status(one.manifest, ()), one.priority) for one in ahead),
-        # Of another namespace: then more than one could be listed.
+        # A job of another namespace shows that all namespaces could be listed.
         whole=whole or any(one["metadata"].get("namespace") != mine.namespace for one in listed),
     )
 
 
 def _holders(facts: Facts, snapshot: Snapshot | None) -> Iterator[Holder]:
-    """The other jobs that hold GPUs, and the pods that do until they have ended."""
+    """The other jobs with GPUs, and the terminating pods with GPUs."""
     me, named = facts.mpijob["metadata"].get("uid"), set()
     for one in facts.jobs or ():
         if one["metadata"].get("uid") != me and (holder := _planned_or_running(one, facts.now)):
@@ -343,7 +339,7 @@ def _holders(facts: Facts, snapshot: Snapshot | None) -> Iterator[Holder]:
 
 
 def _planned_or_running(mpijob: Object, now: float) -> Holder | None:
-    """A job as somebody who holds GPUs; None if it holds none."""
+    """A job as a holder of GPUs; None if it has none."""
     status, stopped = job_status(mpijob, ()), suspended(mpijob)
     found = _holder(status, status.request_gpus)
     holds = found.nodes or (not stopped and runs(mpijob))
@@ -354,17 +350,17 @@ def _planned_or_running(mpijob: Object, now: float) -> Holder | None:
     return replace(found, since=since, left=left, started=not stopped) if found.gpus else None
 
 
-# ---------------------------------------------------------------- an engine without objects
+# ---------------------------------------------------------------- the local engine
 
 
-def _here(backend: Backend, status: JobStatus) -> _Look:
-    """Ask the solver about a waiting job of an engine that starts jobs by their age."""
+def _here(backend: Backend, engine: Pausing, status: JobStatus) -> _Look:
+    """The answers about a waiting job of an engine that starts jobs by their age."""
     everybody = backend.jobs(None)
     line = sorted(filter(_waits, everybody), key=lambda one: (one.created, one.name))
     at = next((at for at, one in enumerate(line) if one.uid == status.uid), len(line))
     ahead = tuple(map(_waiting, line[:at]))
     look = _Look(turn=Turn(place=at + 1, of=max(len(line), at + 1), ahead=ahead))
-    request, cluster = _request(backend, status)
+    request, cluster = engine.asked(status.name, status.namespace)
     try:
         place(request, cluster)
     except Unplaceable as refused:
@@ -377,18 +373,3 @@ def _here(backend: Backend, status: JobStatus) -> _Look:
         behind = f"{ahead[0].namespace}/{ahead[0].name}" if ahead else None
         look.fit = Fit(verdict=Fits.PLACEABLE, behind=behind)
     return look
-
-
-def _request(backend: Backend, status: JobStatus) -> tuple[Request, Cluster]:
-    """What a job asked of the solver; as many GPUs as it has, where that is not stored."""
-    asked, cluster = None, None
-    if isinstance(backend, _Locally):
-        asked, cluster = backend.asked(status.name, status.namespace)
-    if cluster is None:
-        cluster = backend.cluster()
-    if asked is not None:
-        return asked, cluster
-    workers = [one for one in status.instances if one.worker is not None]
-    gpus = max((one.gpus for one in workers), default=1)
-    counted = Request(workers=max(1, len(workers)), gpus=max(1, gpus), mix_models=True)
-    return counted, cluster

@@ -15,14 +15,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from arena_topo.engines import slots_of
-from arena_topo.engines.lines import LogOptions
+from arena_topo.engines.lines import LogOptions, moment
 from arena_topo.errors import AccessDenied, ArenaError
 
 if TYPE_CHECKING:
     from arena_topo.engines import Backend, JobStatus
 
 LINES = 40
-"""Lines that are read: the report of an MPI takes up to 15, a short traceback as many."""
+"""Lines that are read: the report of an MPI has up to 15, a short traceback as many."""
 
 SHOWN = 10
 """Lines of the program that are shown."""
@@ -33,10 +33,10 @@ MOST_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRank:
-    """The first rank that ended badly, as far as its MPI says.
+    """The first rank that failed, as its MPI reports it.
 
-    `host` is the name by which the launcher knew its worker. At most one of `signal` (the number)
-    and `exit_code` is known; `aborted`: the rank called MPI_Abort with that code.
+    `host` is the name of its worker for the launcher. At most one of `signal` (the number) and
+    `exit_code` is known; `aborted`: the rank called MPI_Abort with that code.
     """
 
     rank: int | None = None
@@ -56,16 +56,16 @@ class LauncherLog:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The last lines of the program, without blank lines and what its MPI reports."""
+        """The last lines of the program, without blank lines and the report of its MPI."""
         lines = list(_of_program(self.text))
-        # A rule at the end begins a report of the MPI that was cut off, and says nothing.
+        # A rule at the end is the beginning of a truncated report.
         while lines and _RULE.fullmatch(lines[-1]):
             lines.pop()
         return tuple(lines[-SHOWN:])
 
 
 def read(backend: Backend, status: JobStatus) -> LauncherLog | None:
-    """The end of the launcher's log; None where there is none. AccessDenied if it is forbidden."""
+    """The end of the launcher's log; None without a log. AccessDenied if it may not be read."""
     chief = status.chief
     if chief is None or chief.pending:
         return None
@@ -80,22 +80,14 @@ def read(backend: Backend, status: JobStatus) -> LauncherLog | None:
         # A container that never started has no log.
         return None
     lines, written = [], None
-    for line in data.decode("utf-8", "replace").split("\n"):
-        stamp, blank, text = line.partition(" ")
-        at = _seconds(stamp) if blank else None
-        written = written if at is None else at
-        # Of a progress bar only what is shown last.
-        lines.append((line if at is None else text).rstrip("\r").rpartition("\r")[2])
+    for row in bytes(data).split(b"\n"):
+        stamp, _blank, text = row.partition(b" ")
+        at = moment(stamp)
+        written = written if at is None else at / 1e9
+        # Of a progress bar only its last state.
+        shown = (row if at is None else text).rstrip(b"\r").rpartition(b"\r")[2]
+        lines.append(shown.decode("utf-8", "replace"))
     return LauncherLog(pod=chief.name, text="\n".join(lines), written=written)
-
-
-def _seconds(stamp: str) -> float | None:
-    from datetime import datetime  # noqa: PLC0415 - only where a log is read
-
-    with suppress(ValueError):
-        moment = datetime.fromisoformat(stamp)
-        return moment.timestamp() if moment.tzinfo is not None else None
-    return None
 
 
 _ABORTS = (
@@ -114,7 +106,7 @@ _ENDS = (
         r"RANK (?P<rank>\d{1,10}) PID \d+ RUNNING AT (?P<host>\S{1,253})\s+=\s+"
         r"KILLED BY SIGNAL: (?P<signal>\d{1,10})\b"
     ),
-    # torchrun runs below mpirun, and knows more of its rank.
+    # torchrun runs below mpirun, and its report has more about the rank.
     re.compile(
         r"host\s+: (?P<host>\S{1,253})\s+rank\s+: (?P<rank>\d{1,10}) \(local_rank: \d+\)"
         r"\s+exitcode\s+: (?P<code>-?\d{1,10})\b"
@@ -127,11 +119,11 @@ _ENDS = (
 )
 
 _SHELL_SIGNAL = 128
-"""What a shell adds to the number of the signal that ended its child (POSIX, 2.8.2)."""
+"""What a shell adds to the number of the signal that killed its child (POSIX, 2.8.2)."""
 
 
 def failed_rank(text: str) -> FailedRank | None:
-    """The rank that ended the job first, as the end of a log reports it; None if none does."""
+    """The first rank that failed, from the end of a log; None without a report."""
     for pattern in (*_ABORTS, *_ENDS):
         if found := pattern.search(text):
             parts = found.groupdict()
@@ -162,7 +154,7 @@ def sentence(found: FailedRank, status: JobStatus) -> str:
         slots = slots_of(status.forecast, status)
     worker = None if found.rank is None else found.rank // slots
     if found.host is not None:
-        # A rank file or a mapping may have put the rank on another worker than its number says.
+        # A rank file or mapping may place a rank on another worker than its number suggests.
         named = [one.worker for one in status.instances if one.name == found.host.split(".")[0]]
         worker = named[0] if named else None
     rank = worker if found.rank is None and slots == 1 else found.rank
@@ -187,7 +179,7 @@ _RULE = re.compile(r"[-=*]{20,}\s*")
 _REPORT = re.compile(
     r"BAD TERMINATION|MPI_ABORT|exited|terminated|ORTE|PRTE|Open MPI|PID .* RUNNING AT"
 )
-"""What reports of an MPI say that stand between two rules."""
+"""Words of an MPI's report between two rules."""
 
 _NOISE = re.compile(
     r"\[proxy:|\[mpiexec@|= |Abort\(|YOUR APPLICATION TERMINATED|Please see the FAQ page"
@@ -195,14 +187,14 @@ _NOISE = re.compile(
     r"|a non-zero exit code\. Per user-direction"
     r"|\[[^\]\s]+\](?:\[\[\d+,\d+\],\d+\]\[| \d+ more process| PMIX ERROR: )"
 )
-"""How lines of an MPI about the end of its ranks begin, outside of its rules."""
+"""The beginnings of an MPI's lines about the end of ranks, outside of its rules."""
 
 
 def _of_program(text: str) -> Iterator[str]:
     lines = text.splitlines()
     rules = [at for at, line in enumerate(lines) if _RULE.fullmatch(line)]
     inside: set[int] = set()
-    # Not every other rule begins a report: the rule of one may be cut off, or begin in mid-line.
+    # Not every other rule begins a report: a rule may be truncated, or begin in mid-line.
     for first, last in pairwise(rules):
         if first not in inside and _REPORT.search("\n".join(lines[first + 1 : last])):
             inside |= set(range(first, last + 1))

@@ -1,10 +1,10 @@
-"""The events that still hold: what they complain of is still so. Pure.
+"""The current events: those whose problem still exists. Pure.
 
-A cluster stores events for an hour, long after what they tell has passed: a pod that could not be
-scheduled runs now, a quota that was exceeded has room. A complaint about a pod holds until the pod
-is ready or has come further than the complaint; one about a pod that could not be created, until
-the pod is there; any other for five minutes. Of the same complaint about the same object the newest
-one counts.
+A cluster stores events for an hour, long after the problem is solved: a pod that could not be
+scheduled runs now, a quota that was exceeded has room. An event about a pod is current until the
+pod is ready or has passed the step of the event; an event about a pod that could not be created,
+until the pod exists; all others for five minutes. Of the events of an object with the same reason
+the newest counts.
 
 The reasons are Kubernetes' own (pkg/kubelet/events, pkg/scheduler, pkg/controller) and those of
 the MPI operators (`MPIJobFailed`: "worker pod created failed").
@@ -29,25 +29,24 @@ from arena_topo.engines.kubernetes.mpijob import (
 _CREATION = re.compile(
     r"forbidden|denied request|denied the request|created? (pod )?fail|Error creat"
 )
-"""What events say when a pod was not created."""
+"""The messages of events about pods that were not created."""
 
 _RECENT = 300.0
-"""Seconds that a complaint counts for which no state can be looked at."""
+"""Seconds that an event stays current if no state can confirm it."""
 
 _DISRUPTED = frozenset({"Preempted", "TaintManagerEviction"})
 _BEFORE_START = frozenset(
     {"FailedAttachVolume", "FailedCreatePodSandBox", "FailedMount", "NetworkNotReady", "Pulling"}
 )
-"""What kubelets tell of a pod on their node that has not started yet."""
+"""Reasons of kubelets about a pod that has not started yet."""
 
 
 def current(
     events: Iterable[Object], pods: Iterable[Object], *, wanted: int, now: float, over: bool
 ) -> tuple[Event, ...]:
-    """The events that still hold, oldest first, the newest of each complaint.
+    """The current events, oldest first; the newest of each object and reason.
 
-    `wanted` is how many workers the job is to have; `over` that it has ended. `now` is Unix
-    seconds.
+    `wanted` is the number of workers of the job, `over` whether it has ended, `now` Unix seconds.
     """
     there = {str(pod["metadata"]["name"]): pod for pod in pods}
     newest: dict[tuple[str, str, str], Object] = {}
@@ -65,7 +64,7 @@ def current(
             if _CREATION.search(str(event.get("message"))):
                 return not over and _lacks_pods(event, there, wanted)
             if over:
-                # What the operator says of the job's end holds as long as the job does.
+                # The operator's events about the end of the job stay current.
                 return True
         return not over and now - when(event) <= _RECENT
 
@@ -73,7 +72,7 @@ def current(
 
 
 def _lacks_pods(event: Object, pods: Mapping[str, Object], wanted: int) -> bool:
-    """Whether the pods that an event says could not be created are still not there."""
+    """Whether the pods that could not be created, according to an event, are still missing."""
     about, message = subject(event), str(event.get("message"))
     named = re.search(r'pods? "([^"]+)"', message)
     if named and named[1] in pods:
@@ -91,7 +90,7 @@ def _holds_of_pod(event: Object, pods: Mapping[str, Object], *, over: bool) -> b
     phase = ((pod or {}).get("status") or {}).get("phase")
     well = pod is not None and (phase == "Succeeded" or condition(pod, "Ready") == "True")
     if reason in _DISRUPTED:
-        # It is told of the pod that was taken away; the one made in its place has another uid.
+        # The event is about the pod that was removed; its replacement has another uid.
         return not over and not well
     if pod is None or not is_about_pod(event, pod):
         return False
@@ -104,7 +103,7 @@ def _holds_of_pod(event: Object, pods: Mapping[str, Object], *, over: bool) -> b
 
 
 def _begun(pod: Object) -> bool:
-    """Whether a container of a pod, one of its init containers too, has started."""
+    """Whether a container of a pod, or an init container, has started."""
     status = pod.get("status") or {}
     containers = (
         *(status.get("initContainerStatuses") or ()),

@@ -1,13 +1,13 @@
-"""The rules by which one verdict on a job is found: what it does or waits for, why, what to try.
+"""The decision table of verdicts on a job: what it does or waits for, why, and what to try.
 
-`RULES` is a decision table: its rows are asked from the most specific cause to the least, and the
-first that applies is the verdict. A row sees its cause, mostly by what pods, nodes and events tell
-(`Case.told`), and says it by texts with fields. Its sections:
+The rows of `RULES` are tried from the most specific cause to the least; the first that applies is
+the verdict. A row detects its cause, mostly from the reasons of pods, nodes and events
+(`Case.told`), and has texts with fields. Its sections:
 
-    ended      how it ended, or what broke it
-    suspended  who suspends it on purpose: Kueue, kube-queue, another manager, its user
+    ended      how the job ended, or what broke it
+    suspended  who suspends it: Kueue, kube-queue, another manager, its user
     waiting    why it waits for GPUs
-    pods       why its pods are not made, or do not run; who does not answer
+    pods       why its pods are not created or do not run; which component does not answer
     running    it runs, or starts
 
 Reasons and texts of other systems are those of Kubernetes 1.36 (kubelet, pkg/kubelet/eviction,
@@ -62,24 +62,24 @@ from arena_topo.solver import Verdict as Fits
 from arena_topo.topology import natural
 
 LOST_AFTER = 60.0
-"""Seconds after which the controller moves a gang off a node that it should not use."""
+"""Seconds after which the controller moves a gang off a node that is lost or cordoned."""
 
 QUIET = 600.0
-"""Seconds without a line of its log after which `why` says so of a job that runs."""
+"""Seconds without output after which `why` mentions the silence of a running job."""
 
 MOST_NAMES = 4
 """Pods or nodes that are named before the rest is counted."""
 
 Words = Mapping[str, str]
-"""What a row has seen, by the fields of its texts; `why` is the cause."""
+"""The fields of a row's texts; `why` is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A row: the verdict, what it sees of a job (None: it does not apply), and what it says then.
+    """A row: the code, the detection (None: the row does not apply), and the texts.
 
-    The fields of the texts are what was seen, and `Case.words`. What was seen may hold a `what`, a
-    `hint` or a `code` for several causes in one row.
+    The fields of the texts are those that the detection returns, and `Case.words`. A detection with
+    several causes returns its own `what`, `hint` or `code`.
     """
 
     code: Code
@@ -98,7 +98,7 @@ def verdict(case: Case) -> Diagnosis:
             return Diagnosis(
                 code=Code(words["code"]),
                 what=what,
-                # Engines give as a reason what some rows say themselves.
+                # The reason of an engine may repeat the text of the row.
                 why=why if why and why != what else None,
                 hint=rule.hint.format_map(words) or None,
             )
@@ -110,10 +110,10 @@ def _if(applies: object, **words: str | None) -> Words | None:
 
 
 def _of(found: Mapping[str, str]) -> Words | None:
-    """The fields of a text about pods, by the words on each; None without any.
+    """The fields of a text about pods, from a message for each; None without pods.
 
-    Those are `pods` with a verb in the right number (`demo-worker-0 and 2 more were`), and the
-    first `pod`.
+    They are `pods` with a verb in the right number (`demo-worker-0 and 2 more were`), and `pod`,
+    the first.
     """
     if not found:
         return None
@@ -130,17 +130,17 @@ def _of(found: Mapping[str, str]) -> Words | None:
 def _told(
     reasons: str, *, unless: Callable[[Case], object] = lambda _: False
 ) -> Callable[[Case], Words | None]:
-    """A row that sees what pods, nodes or events tell with such a reason (a pattern)."""
+    """A detection of pods, nodes or events with a reason (a pattern)."""
     return lambda case: None if unless(case) else _of(case.told(reasons))
 
 
 def _pods(says: Callable[[Case, Object], str | None]) -> Callable[[Case], Words | None]:
-    """A row that sees what is the matter with single pods."""
+    """A detection of single pods."""
     return lambda case: _of({name_of(pod): why for pod in case.pods if (why := says(case, pod))})
 
 
 def _refused(pattern: str) -> Callable[[Case], Words | None]:
-    """A row that sees the newest refusal of a pod by an API server, in such words."""
+    """A detection of the newest event in which an API server refuses a pod, by its message."""
 
     def sees(case: Case) -> Words | None:
         for event in reversed(case.events):
@@ -185,9 +185,9 @@ def _node_lost(case: Case) -> Words | None:
 
 
 def _moved(case: Case, why: str, left: str) -> Words:
-    """Why a gang is where it should not stay, and who moves it; `left` is what else becomes of it.
+    """Why a gang has to move, and who moves it; `left` says what happens if it stays.
 
-    Only the gangs that arena-topo has placed and started are moved by its controller.
+    The controller moves only gangs that arena-topo has placed and started.
     """
     chosen = asked(case.mpijob).get("onNodeLoss")
     if case.state != "placed" or case.owner is not None:
@@ -218,16 +218,16 @@ _NO_SSHD = re.compile(r"/sshd\b.*(no such file|not found|permission denied)", re
 
 
 def _no_login(case: Case) -> Words | None:
-    """The launcher could not log in to a worker: in its log, or in its last words."""
+    """The launcher could not log in to a worker, as its log or its last message says."""
     line = None if case.runs else next(_refused_logins(case), None)
     return _if(line is not None, why=line)
 
 
 def _refused_logins(case: Case) -> Iterator[str]:
-    """The words by which the launcher, or a worker without sshd, says that nobody can log in."""
+    """The messages of the launcher, or of a worker without sshd, about a failed login."""
     for pod in case.pods:
         for text in (str(one.get("message") or "") for one in (*ends(pod), *waits(pod))):
-            # The launcher says in its init container which workers never answered.
+            # The init container of the launcher names the workers that never answered.
             if is_launcher(pod) and (found := _LOGIN.search(text)):
                 yield found[0].strip()
             elif not is_launcher(pod) and _NO_SSHD.search(text):
@@ -237,7 +237,7 @@ def _refused_logins(case: Case) -> Iterator[str]:
 
 
 def _worker_failed(case: Case, pod: Object) -> str | None:
-    """How a worker ended badly before the launcher did."""
+    """The failure of a worker that ended before the launcher."""
     if is_launcher(pod) or phase_of(pod) != "Failed" or "deletionTimestamp" in pod["metadata"]:
         return None
     chiefs = [_finish(end) for one in case.pods if is_launcher(one) for end in ends(one)]
@@ -269,7 +269,7 @@ def _launcher_failed(case: Case) -> Words | None:
 
 
 def _kueue(case: Case) -> Words | None:
-    """What Kueue's Workload says: preempted, no quota, or not decided."""
+    """The state of Kueue's Workload: preempted, without quota, or undecided."""
     if case.queue != KUEUE and not (case.suspended and case.workload):
         return None
     labels, workload = case.meta.get("labels") or {}, case.workload
@@ -287,7 +287,7 @@ def _kueue(case: Case) -> Words | None:
         return {"code": Code.PREEMPTED, "what": what, "why": str(why or ""), "hint": hint}
     last = admitted if reserved.get("status") == "True" else reserved
     said = [str(last.get(key) or "") for key in ("reason", "message")]
-    # Older versions say Pending whatever the cause is.
+    # Older versions have the reason Pending for every cause.
     why = ": ".join(one for one in said if one not in {"", "Pending"})
     if reserved.get("status") == "False" and re.search(r"(?i)quota|flavor|topology", why):
         what = f"the Kueue queue {queue} has no quota for it"
@@ -309,7 +309,7 @@ def _other_manager(case: Case) -> Words | None:
 
 
 _HELD_FOR = {CauseCode.NODE_LOST: Code.NODE_LOST, CauseCode.EVICTED: Code.EVICTED}
-"""Why the controller suspends a gang until somebody resumes it."""
+"""The causes for which the controller suspends a gang until a person resumes it."""
 
 
 def _suspended(case: Case) -> Words | None:
@@ -329,7 +329,7 @@ def _suspended(case: Case) -> Words | None:
 
 
 def _by_itself(case: Case, then: str) -> str:
-    """Who starts a job once what it waits for is there; `then` are the words for `resume`."""
+    """A hint: who starts a job once it can start; `then` is the phrase for that time."""
     alone = f"the job starts by itself {then}"
     return alone if case.starts is True else f"{then}: {case.words['resume']}"
 
@@ -343,7 +343,7 @@ def _young(case: Case) -> bool:
 
 
 def _incomplete(case: Case) -> Words | None:
-    """Its files are not there, so that resuming it would not help."""
+    """Its ConfigMaps are missing, so `resume` would not help."""
     lacks = " and ".join(f"configmap {one}" for one in case.facts.missing)
     what = "its files are not there yet" if _young(case) else "it was not created completely"
     return _if(lacks and case.pending, what=what, why=f"there is no {lacks}")
@@ -355,13 +355,13 @@ def _never(case: Case) -> Words | None:
 
 
 def _unmarked(case: Case) -> Words | None:
-    """All that it needs is there, and the mark that stops others from starting it still stands."""
+    """The job is complete, but still marked as incomplete, so no other program starts it."""
     why = "whoever submitted it was stopped before it could be left to others"
     return _if(case.waits and INCOMPLETE in case.notes and not _young(case), why=why)
 
 
 def _no_image(case: Case) -> Words | None:
-    """A gang that was rolled back for its image, and that nobody starts again by itself."""
+    """A gang that was rolled back because of its image, and is not started again."""
     given_up = case.waits and case.is_because(CauseCode.IMAGE)
     given_up = given_up and (_tries(case) >= MOST_TRIES or case.starts is not True)
     return _if(given_up, why=str(case.cause))
@@ -373,7 +373,7 @@ def _gave_up(case: Case) -> Words | None:
 
 
 def _old_pods(case: Case) -> Words | None:
-    """Nobody starts a gang whose old pods are still there."""
+    """Pods of the last run still exist, so the gang is not started."""
     left = {name_of(pod): pod for pod in case.pods if not pod_over(pod)}
     if not case.waits or not left:
         return None
@@ -390,14 +390,14 @@ def _old_pods(case: Case) -> Words | None:
 
 
 def _short_of_quota(case: Case) -> Words | None:
-    """GPUs are free for it, or nobody can say; the quota of its namespace is not."""
+    """GPUs are free or unknown, and the quota of the namespace has no room."""
     free = case.fit.verdict in {Fits.PLACEABLE, None} and case.fit.behind is None
     if not (case.waits and case.mpijob and free):
         return None
     quotas = case.facts.quotas
     recorded = case.cause if case.is_because(CauseCode.QUOTA) else None
     short = shortfall(dict(case.mpijob), quotas or ())
-    # What claims count for is only in the record.
+    # The count of claims is only in the record.
     if short is None and (quotas is None or (recorded and ".k8s.io" in str(recorded))):
         short = recorded
     hint = f"end other jobs of the namespace, or ask for more quota; {_by_itself(case, 'then')}"
@@ -409,7 +409,7 @@ def _no_room(case: Case) -> Words | None:
     if not (case.waits or case.at_gates):
         return None
     if case.fit.verdict is None and case.status.reason:
-        # Nobody could look. What was found when it was submitted is better than nothing.
+        # The cluster cannot be read: the recorded reason is the last known.
         what = "it waits for GPUs, as was found when somebody last tried to place it"
         return {"what": what, "why": case.status.reason}
     if case.fit.verdict is not Fits.NOT_NOW:
@@ -426,7 +426,7 @@ def _turn(case: Case) -> Words | None:
     behind = case.fit.behind
     hint = "a shorter --running-timeout may let a job pass those that wait for longer"
     if not case.mpijob:
-        # An engine without objects goes by age alone.
+        # The local engine goes by age alone.
         hint = f"it starts by itself after {behind}"
     why = f"the GPUs it would take are kept for {behind}"
     return _if(_fits(case) and behind, behind=behind, why=why, hint=hint)
@@ -449,14 +449,14 @@ def _not_resumed(case: Case) -> Words | None:
 
 
 def _mapped(_case: Case, pod: Object) -> str | None:
-    """A worker at our gate whose map no policy took."""
+    """A worker at our gate whose map was not taken by the policy."""
     why = "the worker still carries the map that the policy arena-topo-placement would have taken"
     noted = MAP in (pod["metadata"].get("annotations") or {})
     return why if noted and GATE in _gates(pod) else None
 
 
 def _gated(case: Case, pod: Object) -> str | None:
-    """A worker at our gate, and nobody there to lift it."""
+    """A worker at our gate, without a program that lifts it."""
     if GATE not in _gates(pod) or case.starts is True:
         return None
     gone = f"{case.owner} has started it" if case.owner else "whoever submitted the job is gone"
@@ -474,12 +474,12 @@ def _gated_by_others(case: Case) -> Words | None:
 
 
 def _unbound(pod: Object) -> bool:
-    """Whether a scheduler is to find a node for a pod."""
+    """Whether a pod waits for a scheduler."""
     return phase_of(pod) == "Pending" and not node_of(pod) and not _gates(pod)
 
 
 def _pinned(case: Case) -> Words | None:
-    """A worker waits for the node that it is pinned to, which takes no pods."""
+    """A worker is pinned to a node that takes no pods."""
     for pod in filter(_unbound, case.pods):
         for name in pinned_nodes(pod):
             cordoned = f"node {name} is cordoned" if case.cordoned(name) else None
@@ -501,7 +501,7 @@ def _no_scheduler(case: Case) -> Words | None:
 
 
 def _no_sshd(case: Case, pod: Object) -> str | None:
-    """A worker has run for a while without its sshd answering the probe."""
+    """A worker runs, but its sshd has not answered the probe for a minute."""
     if is_launcher(pod) or phase_of(pod) != "Running" or condition(pod, "Ready") != "False":
         return None
     starts = [
@@ -535,7 +535,7 @@ def _pods_hidden(case: Case) -> bool:
 
 
 def _hidden(case: Case) -> Words | None:
-    """What would decide may not be read."""
+    """The objects that would give the reason may not be read."""
     blind = (case.waits and case.fit.verdict is None) or _pods_hidden(case)
     denied = case.facts.denied
     if not denied or not case.pending or not blind:
@@ -577,7 +577,7 @@ def _running(case: Case) -> Words | None:
 
 
 def _silence(case: Case) -> float | None:
-    """Seconds since the launcher of a running job wrote a line; None where it is not long ago."""
+    """Seconds since the last line of a running launcher; None if fewer than `QUIET`."""
     chief = case.status.chief
     if case.log is None or chief is None:
         return None
@@ -586,7 +586,7 @@ def _silence(case: Case) -> float | None:
 
 
 def _where(status: JobStatus) -> str:
-    """The nodes of the workers, with their GPUs where those are sure to be the recorded ones."""
+    """The nodes of the workers, with their GPUs if the guarantee is `gpus`."""
     found = status.forecast
     sure = found is not None and found.guarantee == Guarantee.GPUS
     nodes: dict[str, list[str]] = {}
@@ -604,7 +604,7 @@ def _where(status: JobStatus) -> str:
 
 
 def _worth(status: JobStatus) -> Iterator[str]:
-    """What the solver expected of the place of a job, and how firmly it holds."""
+    """The recorded bandwidth of a job's placement, and its guarantee."""
     found = status.forecast
     if found is None or not found.workers:
         return

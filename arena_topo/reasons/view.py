@@ -1,7 +1,4 @@
-"""One job as it is now: its state, what its GPUs do, what is not as planned, and why it is there.
-
-As values, as text, and for JSON and YAML.
-"""
+"""A look at a job: its state, GPU load, drift, and the explanation; as text and JSON."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ MOST_ROWS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenJob:
-    """A job as it was at one look: `drift` is what is not as planned, `samples` what GPUs do.
+    """A job at one look: `drift` are differences from the plan, `samples` the load of its GPUs.
 
-    `events` and `explanation` are None where nobody asked for them.
+    `events` and `explanation` are None if they were not requested.
     """
 
     status: JobStatus
@@ -60,9 +57,9 @@ def look(
     explain: bool = False,
     tell: Callable[[str], None] = unheard,
 ) -> SeenJob:
-    """Look at a job, and at what else of it is asked for.
+    """Read a job, with the parts that are requested.
 
-    `tell` hears why nothing is known of what its GPUs do. JobNotFound if it is not there;
+    `tell` gets the reason if the load of its GPUs is not known. JobNotFound if it does not exist;
     AccessDenied has arena's words.
     """
     may = f"get the training job in namespace {namespace}"
@@ -72,7 +69,7 @@ def look(
         with privileged(may):
             status = backend.job(name, namespace)
     except AccessDenied:
-        # The pods may not be listed: what can be said without them was asked for.
+        # Without the right to list pods, the explanation has the status that could be read.
         if found is None:
             raise
         status = found.status
@@ -86,7 +83,7 @@ def look(
 
 
 def explained(backend: Backend, name: str, namespace: str) -> Explanation:
-    """Why a job is where it is; JobNotFound if it is not there."""
+    """The explanation of a job; JobNotFound if it does not exist."""
     from arena_topo.reasons import explanation  # noqa: PLC0415 - reads the solver
 
     return explanation.explain(backend, name, namespace, now=time.time())
@@ -103,9 +100,9 @@ def _differences(backend: Backend, status: JobStatus) -> Sequence[Difference]:
 def measured(
     backend: Backend, status: JobStatus, *, tell: Callable[[str], None] = unheard
 ) -> tuple[GpuSample, ...]:
-    """What the GPUs of a job's pods do; none where it holds none. `tell` hears why none is known.
+    """The load of the GPUs of a job's pods; `tell` gets the reason if it is not known.
 
-    Nothing is asked for a job that has no pod with a GPU.
+    No request is made for a job without GPUs.
     """
     pods = {one.name for one in status.instances if one.node and not one.finished}
     if not pods or not status.request_gpus or status.phase.over:
@@ -119,9 +116,9 @@ def measured(
 
 
 def text(found: Explanation, *, width: int | None = None) -> str:
-    """The verdict, then what it rests on; sentences are wrapped at `width` columns."""
+    """The verdict and its evidence; sentences are wrapped at `width` columns."""
     said, status = found.verdict, found.status
-    # Where the code is the status again, once is enough.
+    # A code that repeats the status is left out.
     same = said.code.value.upper() == status.phase.value
     code = "" if same else f", {said.code.value}"
     head = [f"{status.name}: {state(status.phase.value)}{code}", f"  {one_line(said.what)}"]
@@ -141,7 +138,7 @@ def text(found: Explanation, *, width: int | None = None) -> str:
 
 
 def below(seen: SeenJob, *, width: int | None) -> Iterator[str]:
-    """What is not as planned, and the explanation asked for, to go below the screen of a job."""
+    """Drift, and the explanation if it was requested, for the end of the screen of a job."""
     if seen.drift:
         line = one_line(f"Drift: {'; '.join(map(str, seen.drift))}")
         yield fold(line, width) + "\n"
@@ -155,7 +152,7 @@ def _folded(lines: Iterable[str], width: int | None, indent: int) -> str:
 
 
 def _log(found: Explanation) -> Iterator[str]:
-    """The last lines of a launcher that failed, as they were indented."""
+    """The last lines of a launcher that failed, with their indentation."""
     if found.log is None or not found.log.lines or not found.status.phase.over:
         return
     shown = [f"Last lines of {found.log.pod}:"]
@@ -166,7 +163,7 @@ def _log(found: Explanation) -> Iterator[str]:
 
 
 def _nodes(found: Explanation) -> Iterator[str]:
-    # Up to two reasons are in the first sentence as well.
+    # The first sentence has up to two reasons already.
     if not found.refusals or (len(found.refusals) <= _FEW_REASONS and found.verdict.why):
         return
     rows = [
@@ -247,7 +244,7 @@ def _denied(found: Explanation) -> Iterator[str]:
 
 
 def value(found: Explanation) -> dict[str, Any]:
-    """The same for JSON and YAML; null where nothing is known.
+    """The explanation for JSON and YAML; null for what is not known.
 
     Times are seconds; `startsBy` counts from now.
     """
@@ -285,7 +282,7 @@ def value(found: Explanation) -> dict[str, Any]:
 
 
 def _log_value(found: Explanation) -> dict[str, Any] | None:
-    """The end of the launcher's log; `age` is how long ago its last line was written."""
+    """The end of the launcher's log; `age` is that of its last line."""
     log = found.log
     if log is None:
         return None
@@ -308,26 +305,22 @@ def _event_value(one: Event, now: float) -> dict[str, Any]:
     }
 
 
+def _aged(one: Holder | Waiting, now: float) -> dict[str, Any]:
+    """The fields of a job, its age in seconds in place of `since`."""
+    fields = asdict(one) | {"since": max(0, int(now - one.since))}
+    return {"age" if name == "since" else name: field for name, field in fields.items()}
+
+
 def _holder_value(one: Holder, now: float) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "namespace": one.namespace,
-        "gpus": one.gpus,
-        "nodes": list(one.nodes),
-        "age": max(0, int(now - one.since)),
-        "left": None if one.left is None else int(one.left),
-        "started": one.started,
-        "terminating": one.terminating,
-    }
+    left = None if one.left is None else int(one.left)
+    return {**_aged(one, now), "nodes": list(one.nodes), "left": left}
 
 
 def _turn_value(found: Explanation) -> dict[str, Any] | None:
     turn = found.turn
     if turn is None:
         return None
-    ahead = [asdict(one) for one in turn.ahead]
-    for one in ahead:
-        one["age"] = int(found.now - one.pop("since"))
+    ahead = [_aged(one, found.now) for one in turn.ahead]
     return {"place": turn.place, "of": turn.of, "allNamespaces": turn.whole, "ahead": ahead}
 
 

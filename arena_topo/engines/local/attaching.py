@@ -17,7 +17,7 @@ from arena_topo.errors import ArenaError, NotPossible
 
 
 class _Pods(msgspec.Struct):
-    """What is read here of `pods.json`: where processes start, and with which variables."""
+    """The fields of `pods.json` for a command: its folder and variables."""
 
     folder: str
     common: dict[str, str]
@@ -34,8 +34,8 @@ def attach(
 ) -> int:
     """Run a command on the streams of this process as if in a pod; its exit code.
 
-    The job's end is the end of what runs in it. NotPossible if the pod does not run, ArenaError if
-    the command cannot be started.
+    The command ends with the job. NotPossible if the pod does not run, ArenaError if the command
+    cannot be started.
     """
     _check(job, instance)
     try:
@@ -71,10 +71,10 @@ def _check(found: Job, instance: str) -> None:
 
 
 def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed: bool) -> int:
-    """Run a command to its end; what is typed is its own affair, also Ctrl-C."""
+    """Run a command to its end; it gets all input of a terminal, Ctrl-C included."""
     before: dict[int, Any] = {}
     early: list[int] = []
-    # Who is told to end while the command starts has no child yet that could be told.
+    # A signal that arrives before the command has started is handled once it has.
     held = {
         key: signal.signal(key, lambda number, _frame: early.append(number))
         for key in (signal.SIGTERM, signal.SIGHUP)
@@ -89,12 +89,12 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
     except (OSError, ValueError) as error:
         for key, handler in held.items():
             signal.signal(key, handler)
-        # A ValueError is of words or variables that no process can have.
+        # A ValueError is about words or variables with a zero byte.
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ArenaError(f"`{words[0]}` cannot be run in {folder}", why=why) from error
 
     def typed(number: int, _frame: object) -> None:
-        # What a terminal sends, it sends to the command as well.
+        # A terminal sends its signals to the command as well.
         if not os.isatty(console.STDIN):
             child.send_signal(number)
 
@@ -107,7 +107,7 @@ def _run(words: Sequence[str], environment: dict[str, str], folder: str, *, fed:
             signal.raise_signal(number)
         code = child.wait()
     except BaseException:
-        # A shell that is talked to heeds nothing else.
+        # An interactive shell ignores SIGTERM.
         child.send_signal(signal.SIGHUP)
         raise
     finally:

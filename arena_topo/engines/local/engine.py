@@ -1,4 +1,4 @@
-"""The backend of this machine: what is asked of local jobs, and answered."""
+"""The local engine: jobs as processes of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +20,8 @@ from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.lines import LogOptions, Source, Wanted
+from arena_topo.engines.attaching import unknown
+from arena_topo.engines.lines import LogOptions, Wanted
 from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
 from arena_topo.engines.local.store import (
     CONTAINER,
@@ -50,11 +51,11 @@ from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.versions import BEST, ApiVersion
 from arena_topo.solver import Request, Unplaceable, Verdict
-from arena_topo.topology import Cluster, GPUSet, Machine, Node, gpu_set
+from arena_topo.topology import Cluster, Machine, Node
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
-    from arena_topo.engines.occupancy import Occupancy
+    from arena_topo.engines.occupancy import NodePod, NodeStatus, Occupancy
     from arena_topo.engines.volume import Volume
 
 ADDRESS = "127.0.0.1"
@@ -79,15 +80,15 @@ _ONLY_ON_CLUSTERS = (
     "mpi_implementation",
     "ttl_after_finished",
 )
-"""What a job may ask of its containers and their operator, which there are none of here."""
+"""The flags about containers and their operator, which do not exist on this machine."""
 
 _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
-"""Seconds a supervisor gets to end its job before `delete` does it itself: it may have to end a
-launcher first and then the rest."""
+"""Seconds that a supervisor gets to end its job before `delete` ends the processes itself: the
+supervisor may have to end a launcher first and then the rest."""
 
 
 _supervisors: set[int] = set()
-"""The supervisors that this process has started and not collected, by their process IDs."""
+"""The process IDs of supervisors that this process has started and not yet collected."""
 
 
 def open_backend(options: Options) -> LocalBackend:
@@ -103,7 +104,7 @@ def open_backend(options: Options) -> LocalBackend:
 
 def _broken(error: Broken) -> JobStatus:
     created = 0.0
-    with suppress(OSError):  # somebody deletes it at this moment
+    with suppress(OSError):  # another process deletes it at this moment
         created = error.folder.stat().st_mtime
     return JobStatus(
         uid=error.uid or "",
@@ -144,7 +145,7 @@ class LocalBackend:
         return frozenset()
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
-        """What of a job is not used on this machine."""
+        """The flags of a job that have no effect on this machine."""
         unused = [
             f"--{name.replace('_', '-')}"
             for name in _ONLY_ON_CLUSTERS
@@ -185,45 +186,29 @@ class LocalBackend:
         return replace(known, notes=(*known.notes, *notes))
 
     def nodes(self) -> Occupancy:
-        """The machines, and which pods have which of their GPUs; of those to start, planned."""
+        """The machines, and which workers have which of their GPUs."""
         from arena_topo.engines.occupancy import NodePod, viewed  # noqa: PLC0415  only to look here
 
         pods: dict[str, list[NodePod]] = defaultdict(list)
-        planned: dict[str, int] = defaultdict(int)
         for job in self.jobs(None):
-            # What runs on another machine of the same home holds nothing here.
+            # A job that runs on another machine of the same home has no GPUs of this one.
             if job.phase.over or job.phase is Phase.UNKNOWN or job.forecast is None:
                 continue
-            running = {one.worker: one for one in job.instances if one.holds_gpus}
+            workers = {one.worker: one for one in job.instances}
             for worker, node, gpus in job.forecast.workers:
-                if worker not in running:
-                    planned[node] |= gpu_set(gpus)
-                    continue
+                one, devices = workers[worker], tuple(sorted(gpus))
                 pods[node].append(
                     NodePod(
-                        name=running[worker].name,
+                        name=one.name,
                         namespace=job.namespace,
-                        status=running[worker].status,
+                        status=one.status,
                         gpus=len(gpus),
-                        devices=tuple(sorted(gpus)),
-                        visible=tuple(sorted(gpus)),
+                        devices=devices,
+                        visible=devices,
                     )
                 )
-        plain = viewed(self.cluster(), pods=True)
-        return replace(
-            plain,
-            nodes=tuple(
-                replace(
-                    one,
-                    ip=ADDRESS,
-                    pods=tuple(sorted(pods[one.name], key=lambda pod: (pod.namespace, pod.name))),
-                    planned=GPUSet(planned[one.name]),
-                    capacity={one.node.resource: float(len(one.node.machine.gpus))},
-                    allocatable={one.node.resource: float(len(one.node.machine.gpus))},
-                )
-                for one in plain.nodes
-            ),
-        )
+        known = viewed(self.cluster(), pods=True)
+        return replace(known, nodes=tuple(_with_pods(one, pods[one.name]) for one in known.nodes))
 
     def mechanisms(self, namespace: str) -> Mechanisms:
         """Nothing: the engine itself makes placements hold."""
@@ -242,8 +227,8 @@ class LocalBackend:
     def apply(self, plan: Plan) -> tuple[str, ...]:
         """Start the job, or queue it; AlreadyExists if its name is taken.
 
-        When this returns, the job no longer needs the process that submitted it. InvalidJob if
-        somebody else shall decide when it starts.
+        When this returns, the job no longer needs the process that submitted it. InvalidJob for a
+        job of kube-queue.
         """
         self.validate(plan)
         submission = self._submission(plan)
@@ -251,7 +236,7 @@ class LocalBackend:
             self._require_free(plan)
             state = self._first_state(submission)
             job = self._store.create(submission, state, plan.objects, self._start)
-            # Before the lock is let go, and with it the supervisor, which goes on with the story.
+            # Under the lock, for which the supervisor waits: its events come after this.
             placed = job.state.forecast.state == "placed"
             said = supervisor.placement_text(job.state.forecast) if placed else job.state.reason
             self._store.add_event(job, "Placed" if placed else "Queued", said or "")
@@ -275,19 +260,19 @@ class LocalBackend:
         if words is None or not job.command.lstrip().startswith(words[0]):
             return
         path = {one.key: one.value for one in job.env}.get("PATH", search_path(self._environment))
-        found = mpirun.find(words[0], path)
-        why: str | None = "there is no MPI on this machine"
-        if found is not None:
-            why = mpirun.complaint(words[1:], found, mpirun.flavour(found))
-        if why is not None:
-            raise UsageError(f"{words[0]} cannot run this command", why=why, hint=mpirun.INSTALL)
+        if mpirun.find(words[0], path) is None:
+            raise UsageError(
+                f"{words[0]} cannot run this command",
+                why="there is no MPI on this machine",
+                hint=mpirun.INSTALL,
+            )
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """What was submitted under the names of a plan's objects, in their order; None: nothing."""
+        """What was submitted under the names of the objects of a plan; None: nothing."""
         job = self._store.read(self._store.folder(plan.job.name, plan.namespace))
         found: tuple[Manifest, ...] = ()
         if job is not None:
-            with suppress(FileNotFoundError):  # somebody deletes it at this moment
+            with suppress(FileNotFoundError):  # another process deletes it at this moment
                 found = self._store.objects(job)
         there = {(one["kind"], one["metadata"]["name"]): one for one in found}
         return tuple(there.get((one["kind"], one["metadata"]["name"])) for one in plan.objects)
@@ -337,8 +322,43 @@ class LocalBackend:
         return job.changed(forecast=forecast, reason=reason)
 
     def _start(self, submission: Submission, diary: Path) -> processes.Process:
+        """Start a supervisor that outlives this process and its terminal.
+
+        Its errors go into a file in the folder `diary`.
+        """
+        _reap()
         folder = self._store.folder(submission.name, submission.namespace)
-        return _spawn(folder, diary, submission.uid, self._environment)
+        package = Path(__file__).resolve().parents[3]
+        path = os.pathsep.join(filter(None, [str(package), self._environment.get("PYTHONPATH")]))
+        # The supervisor of a job that another job submits is no process of the other job.
+        marks = {
+            processes.JOB_MARK: "",
+            processes.POD_MARK: "",
+            processes.KEEPER_MARK: submission.uid,
+        }
+        command = [sys.executable, "-P", "-m", "arena_topo.engines.local.supervisor", str(folder)]
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            with os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log:
+                started = subprocess.Popen(
+                    command,
+                    env={**self._environment, **marks, "PYTHONPATH": path},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ArenaError(
+                "cannot start the process that runs the job", why=error.strerror or str(error)
+            ) from error
+        # `_reap` collects it, and not the object, which would complain at the end of this process.
+        started.returncode = 0
+        _supervisors.add(started.pid)
+        found = processes.process(started.pid)
+        if found is None:
+            raise ArenaError("the process that runs the job ended at once")
+        return found
 
     @property
     def pausing(self) -> LocalBackend:
@@ -357,7 +377,7 @@ class LocalBackend:
         after = self._settled(self._store.job(name, namespace))
         if after is None or not job.same(after):
             raise JobNotFound(name, namespace)
-        # It may have come to its end by itself at this very moment.
+        # The job may have ended by itself in the meantime.
         _check_pausable(after, f"{name} cannot be suspended", f"{_deletion(after)} removes it")
         done = "its processes were ended, and its GPUs are free"
         self._store.add_event(after, "Suspended", done)
@@ -366,7 +386,8 @@ class LocalBackend:
         return True
 
     def resume(self, name: str, namespace: str) -> bool:
-        """Let a job that is held wait for its turn again, or start; False if it was not held."""
+        """Queue or start a suspended job again; False if the job was not suspended."""
+        logs.limit(self._environment)
         with self._store.lock():
             job = self._current(name, namespace)
             again = f"{_deletion(job)}, and submit it again"
@@ -374,7 +395,7 @@ class LocalBackend:
             if job.state.phase is not Phase.SUSPENDED:
                 return False
             state = self._first_state(job.submission)
-            # As on a cluster, its pods are new ones; what the last ones wrote is their last run.
+            # As on a cluster the pods are new: the log so far becomes the log of the run before.
             for pod in logs.pods(job.folder):
                 logs.begin_run(pod)
             self._store.mark(job, HELD, on=False)
@@ -384,7 +405,7 @@ class LocalBackend:
         return True
 
     def _current(self, name: str, namespace: str) -> Job:
-        """The job as it is; the caller holds the lock."""
+        """The job, failed if it is an orphan; the caller holds the lock."""
         found = supervisor.settled(self._store, self._store.job(name, namespace))
         if found is None:
             raise JobNotFound(name, namespace)
@@ -411,7 +432,7 @@ class LocalBackend:
         ours = scheduler.is_here(job)
         before = self._status(self._settled(job) or job)
         if self._environment.get(processes.JOB_MARK) == job.submission.uid:
-            # This very process ends with the job, so the supervisor has to remove it.
+            # This process ends with the job, so the supervisor has to remove the folder.
             self._archive(job, before)
             self._store.mark(job, UNWANTED)
             return
@@ -420,7 +441,7 @@ class LocalBackend:
             self._archive(job, before)
             with self._store.lock():
                 found = self._store.read(job.folder)
-                # Somebody else may have removed it meanwhile, and even made another.
+                # Another process may have removed the job, and even submitted a new one.
                 if found is not None and job.same(found):
                     if ours:
                         # Its supervisor does this too, but it may have been killed.
@@ -430,7 +451,7 @@ class LocalBackend:
             raise _unending(f"the job {name} is deleted", left)
 
     def _archive(self, job: Job, before: JobStatus) -> None:
-        """Keep what a job said for after its end; it is deleted all the same where that fails."""
+        """Archive the logs of a job; the job is deleted even if the archive cannot be written."""
         parts = [part for pod in logs.pods(job.folder) for part in logs.parts(str(pod))]
         if not parts:
             return
@@ -456,13 +477,10 @@ class LocalBackend:
             return _broken(error)
         return self._status(found)
 
-    def asked(self, name: str, namespace: str) -> tuple[Request | None, Cluster]:
-        """What a job asked of the solver, None where its GPUs are only counted, and of whom.
-
-        It waits for the machines that it was submitted for, whatever is emulated by now.
-        """
+    def asked(self, name: str, namespace: str) -> tuple[Request, Cluster]:
+        """What a job asks of the solver, and the machines that it was submitted for."""
         submission = self._store.job(name, namespace).submission
-        return submission.request, self._cluster(submission.emulate)
+        return submission.request or submission.counted, self._cluster(submission.emulate)
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first."""
@@ -477,7 +495,7 @@ class LocalBackend:
         return self._mpijob(job).get("metadata", {}).get("labels") or {}
 
     def _mpijob(self, job: Job) -> Manifest:
-        """The MPIJob as it was submitted; empty where somebody deletes it at this moment."""
+        """The MPIJob as it was submitted; empty if another process deletes it at this moment."""
         with suppress(OSError, Broken):
             return self._store.objects(job)[0]
         return {}
@@ -487,27 +505,18 @@ class LocalBackend:
         return self._store.events(self._store.job(job.name, job.namespace))
 
     def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of one pod as it is now, in pieces: of its last run, or of the one before."""
+        """The log of a pod's last run, or of the run before, in pieces as it is now."""
         _check_container(options.container, instance)
         found = self._store.job(job.name, job.namespace)
         if instance not in {one.name for one in (*job.instances, *job.stopped)}:
-            raise NotFound(
-                f"invalid instance name {instance} in job {job.name},please use"
-                f" 'arena-topo get {job.name}' to make sure instance name"
-            )
+            raise unknown(instance, job)
         yield from logs.content(str(found.folder / "pods" / instance), options)
 
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> logs.LocalFollowing:
-        """The logs of the job's pods that are wanted, in one; see `Backend.follow`."""
-        if options.container not in {None, CONTAINER}:
-            sources = (
-                Source(pod=one.name, uid=one.uid, chief=one.chief, worker=one.worker)
-                for one in (*job.instances, *job.stopped)
-            )
-            first = next((one.pod for one in sources if wanted(one)), launcher_name(job.name))
-            _check_container(options.container, first)
+        """The logs of the wanted pods of a job as one stream; see `Backend.follow`."""
+        _check_container(options.container, launcher_name(job.name))
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
             raise JobNotFound(job.name, job.namespace)
@@ -549,7 +558,7 @@ class LocalBackend:
         return ()
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
-        """Refuse: this machine is asked anew each time, so there is nothing to write down."""
+        """Refuse: this machine is read anew each time, so nothing is published."""
         del dry_run
         raise UsageError(
             f"there is no cluster to publish {machine.name} in",
@@ -563,9 +572,9 @@ class LocalBackend:
         return tuple(filter(None, map(self._settled, jobs))), broken
 
     def _settled(self, job: Job) -> Job | None:
-        """The job, its end written down if its supervisor was killed; None if it is gone now.
+        """The job, failed if its supervisor was killed; None if it was removed.
 
-        One that is over because somebody deletes it is gone.
+        A job that is over because it is being deleted counts as removed.
         """
         found: Job | None = job
         if supervisor.is_orphaned(job):
@@ -607,6 +616,12 @@ class LocalBackend:
         )
 
 
+def _with_pods(known: NodeStatus, pods: Iterable[NodePod]) -> NodeStatus:
+    gpus = {known.node.resource: float(len(known.node.machine.gpus))}
+    by_name = sorted(pods, key=lambda pod: (pod.namespace, pod.name))
+    return replace(known, ip=ADDRESS, pods=tuple(by_name), capacity=gpus, allocatable=gpus)
+
+
 def _check_size(job: MPIJob) -> None:
     if job.workers > MOST_WORKERS:
         raise InvalidJob(
@@ -624,7 +639,7 @@ def _check_size(job: MPIJob) -> None:
 
 
 def _check_pausable(job: Job, cannot: str, over: str) -> None:
-    """NotPossible for a job that is over, and what to do then, or for another machine's."""
+    """NotPossible for a job that is over, with the hint `over`, or of another machine."""
     host, phase = job.submission.host, job.state.phase
     if phase.over:
         raise NotPossible(cannot, why=f"it has {phase}", hint=over)
@@ -645,10 +660,10 @@ def _check_container(container: str | None, instance: str) -> None:
 
 
 def _instances(found: Job) -> Iterator[Instance]:
-    """The pods of a job, or those that it had; they stay listed after its end, with their GPUs."""
+    """The pods of a job; they stay listed after its end, with their GPUs."""
     job, state = found.submission, found.state
     nodes = {index: node for index, node, _ in state.forecast.workers}
-    # Its processes were ended from outside, and came to no end of their own.
+    # Its processes were killed from outside.
     cut = state.phase is Phase.FAILED and state.exit_code is None
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)
@@ -690,55 +705,18 @@ def _unending(done: str, left: AbstractSet[int]) -> ArenaError:
 
 
 def _stop(job: Job) -> AbstractSet[int]:
-    """End a job's supervisor and processes, gently if possible; what cannot be ended."""
+    """End a job's supervisor and processes; the processes that cannot be ended."""
     process = job.state.supervisor
     if process is not None:
-        # It ends its pods itself, then itself.
+        # On SIGTERM the supervisor ends its pods, then itself.
         processes.end(lambda: {process.pid} if processes.alive(process) else set(), grace=_PATIENCE)
     return processes.end(lambda: processes.of_job(job.submission.uid))
 
 
-def _spawn(
-    folder: Path, diary: Path, uid: str, environment: Mapping[str, str]
-) -> processes.Process:
-    """Start a supervisor that outlives this process and its terminal.
-
-    `folder` is where its job will be; what it has to complain of goes into the folder `diary`.
-    """
-    _reap()
-    package = Path(__file__).resolve().parents[3]
-    path = os.pathsep.join(filter(None, [str(package), environment.get("PYTHONPATH")]))
-    # A supervisor is no part of the job that it was perhaps submitted from.
-    marks = {processes.JOB_MARK: "", processes.POD_MARK: "", processes.KEEPER_MARK: uid}
-    command = [sys.executable, "-P", "-m", "arena_topo.engines.local.supervisor", str(folder)]
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log:
-            started = subprocess.Popen(
-                command,
-                env={**environment, **marks, "PYTHONPATH": path},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise ArenaError(
-            "cannot start the process that runs the job", why=error.strerror or str(error)
-        ) from error
-    # Collected by `_reap`, not by the object, which would complain at the end of this process.
-    started.returncode = 0
-    _supervisors.add(started.pid)
-    found = processes.process(started.pid)
-    if found is None:
-        raise ArenaError("the process that runs the job ended at once")
-    return found
-
-
 def _reap() -> None:
-    """Let go of the supervisors that have ended; of other children of this process, none."""
+    """Collect the supervisors that have ended, and no other child of this process."""
     for pid in tuple(_supervisors):
-        # The program around may wait for its children itself, or be a fork of it.
+        # The calling program may collect its children itself, or this process is a fork.
         with suppress(ChildProcessError):
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
@@ -748,14 +726,14 @@ def _reap() -> None:
 def search_path(environment: Mapping[str, str]) -> str:
     """The PATH of jobs: the user's, and the folder of the Python that runs arena-topo.
 
-    That folder comes first where it was meant to be used (a virtual environment called by its
-    path), else last: an arena-topo of its own (pipx) must not hide the user's python.
+    That folder comes first if arena-topo was called by its path there (a virtual environment), else
+    last: the environment of an installation by pipx must not hide the user's python.
     """
     own = Path(sys.executable).parent
     started = Path(sys.argv[0] or ".").absolute()
     meant = started.name == "__main__.py" or started.parent == own
     path = os.pathsep.join(
-        # A job that submits another one has an mpirun that knows its own workers only.
+        # The stand-ins of a job that submits another job know only its own workers.
         folder
         for folder in (environment.get("PATH") or os.defpath).split(os.pathsep)
         if Path(folder).name != supervisor.SHIMS

@@ -1,11 +1,10 @@
-"""`mpirun` and `ssh` in a local job: what stands in for them, and what command lines say.
+"""The stand-ins for `mpirun` and `ssh` in a local job, and a parser of mpirun command lines.
 
     run FOLDER PROGRAM ARGUMENT...     what `mpirun` and `mpiexec` of a launcher start
     agent FOLDER [OPTION...] HOST ...  what the real mpirun starts instead of ssh
 
 The documentation of arena, Horovod and the MPI operator is written for Open MPI 4. Its command
-lines reach Open MPI as they are, except for what holds on other machines only, such as `eth0`.
-Another MPI gets the lines that it understands; others are refused before a rank starts.
+lines reach mpirun unchanged, except for settings of other machines, such as `eth0`.
 
 FOLDER is the job's, where its supervisor has written what is known of the pods. The file runs as a
 script of an isolated Python, so it imports the standard library alone.
@@ -44,9 +43,6 @@ PRIVATE = (
 NOT_FOUND = 127
 """The exit code where there is no mpirun, as of a shell that does not find a command."""
 
-_USAGE = 2
-"""The exit code of a command line that is refused."""
-
 # ---------------------------------------------------------------- what a command line says
 
 _NONE = """
@@ -70,23 +66,6 @@ _VALUES = {
     **dict.fromkeys(_MCA, 2),
 }
 """The options of Open MPI 4 (its manual, mpirun(1)), and how many words follow each."""
-
-_HYDRA = frozenset(
-    ("np", "n", "N", "map-by", "bind-to", "host", "hostfile", "machinefile", "wdir", "v", "verbose")
-)
-"""The options of Open MPI 4 that MPICH and Intel MPI have too (tried with MPICH 5.0.2)."""
-
-_NOT_IN_5 = frozenset(
-    (
-        *("overload-allowed", "display-devel-allocation", "display-topo", "novm", "q", "quiet"),
-        *("bysocket", "bind-to-socket", "bind-to-none", "debug-devel", "d", "use-regexp"),
-        "do-not-resolve",
-    )
-)
-"""The options of Open MPI 4 that Open MPI 5 refuses (tried with 5.0.11)."""
-
-_TWO_DASHES_IN_5 = frozenset({"-map-by", "-bind-to", "-rank-by"})
-"""What Open MPI 5 understands with two dashes only (tried with 5.0.11)."""
 
 _BEFORE = re.compile(r"exec|time|[A-Za-z_]\w*=.*", re.DOTALL)
 """What may stand before the name of a program."""
@@ -144,16 +123,14 @@ def _programs(words: Sequence[str]) -> Iterator[Sequence[str]]:
             start = at + 1
 
 
-# ---------------------------------------------------------------- whose mpirun it is
-
-OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL = "Open MPI 4", "Open MPI 5", "MPICH", "Intel MPI"
+# ---------------------------------------------------------------- which mpirun is found
 
 
-def flavour(program: Path) -> str | None:
-    """Whose mpirun a file is, as `--version` tells; None for another."""
+def is_open_mpi_4(program: Path) -> bool:
+    """Whether a file is the mpirun of Open MPI 4 or before, as its `--version` says."""
     import subprocess  # noqa: PLC0415  slow to import, and `read` is used on clusters too
 
-    try:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
             [program, "--version"],
             capture_output=True,
@@ -163,17 +140,8 @@ def flavour(program: Path) -> str | None:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    said = done.stdout + done.stderr
-    if "Intel(R) MPI" in said:
-        return INTEL
-    if "HYDRA" in said:
-        return MPICH
-    found = re.search(r"\((Open MPI|OpenRTE|PRRTE)\) (\d+)", said)
-    if found is None:
-        return None
-    return OPEN_MPI_5 if found[1] == "PRRTE" or int(found[2]) > 4 else OPEN_MPI_4  # noqa: PLR2004
+        return re.search(r"\((Open MPI|OpenRTE)\) [1-4]\b", done.stdout + done.stderr) is not None
+    return False
 
 
 def find(program: str, path: str, shims: Path | None = None) -> Path | None:
@@ -189,19 +157,7 @@ def find(program: str, path: str, shims: Path | None = None) -> Path | None:
     return None
 
 
-def complaint(words: Sequence[str], program: Path, mpi: str | None) -> str | None:
-    """Why this mpirun, of that flavour, does not understand a command line; None if it does."""
-    for part in _programs(words):
-        for option, *_ in read(part)[0]:
-            name = option.lstrip("-")
-            if (mpi in {MPICH, INTEL} and name not in _HYDRA) or (
-                mpi == OPEN_MPI_5 and (name in _NOT_IN_5 or option in _TWO_DASHES_IN_5)
-            ):
-                return f"{program} is {mpi}'s, which does not understand {option}"
-    return None
-
-
-# ---------------------------------------------------------------- what holds elsewhere only
+# ---------------------------------------------------------------- settings of other machines
 
 _INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"})
 
@@ -284,11 +240,9 @@ def run(folder: Path, program: str, words: Sequence[str]) -> int:
     if found is None:
         _say(f"{program}: no MPI is installed on this machine", INSTALL)
         return NOT_FOUND
-    mpi = flavour(found)
-    why = complaint(words, found, mpi)
-    if why is not None:
-        _say(f"{program}: {why}", INSTALL)
-        return _USAGE
+    known = is_open_mpi_4(found)
+    if not known:
+        _say(f"{program}: {found} is not Open MPI 4's; if it refuses an option, {INSTALL}")
     here = interfaces()
     own = job["launcher"].items()
     # MPICH passes the whole environment on, which would overwrite what is a worker's own.
@@ -300,7 +254,7 @@ def run(folder: Path, program: str, words: Sequence[str]) -> int:
     if absent or named:
         _say(f"{program}: {no_interface(absent + named)}")
     sys.stderr.flush()
-    if mpi == OPEN_MPI_4:
+    if known:
         environment["OPAL_OUTPUT_STDERR_FD"] = str(_filtered())
         daemon = found.resolve().with_name("orted")
         if daemon.exists():
@@ -324,8 +278,8 @@ trap '' TERM INT HUP
 exec 3<&0
 { grep -a -v -F --line-buffered "$0" 2>/dev/null || exec cat; } <&3 >&2 &
 """
-"""In the background of a shell that ends: so it is no child of the mpirun that starts it. Whoever
-ends the job ends mpirun, and its last words are wanted."""
+"""A filter in the background of a shell that ends, so that mpirun is not its parent: a process that
+ends mpirun and its children must not lose the last messages."""
 
 
 def _filtered() -> int:
@@ -369,7 +323,7 @@ def agent(folder: Path, words: Sequence[str]) -> int:
 
 
 def _hear_again() -> None:
-    """Let go of the signals that Python ignores, which a command would go on ignoring."""
+    """Reset the signals that Python ignores, since a command would inherit that."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 

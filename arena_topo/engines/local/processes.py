@@ -1,8 +1,8 @@
-"""Which processes belong to a job of the local engine, whether one still lives, and ending them.
+"""The processes of a local job: finding them, testing whether they run, and ending them.
 
-A job's processes cannot be told by group or session: `mpirun` daemons start sessions of their own.
-They are told by a mark in their environment, which children inherit, and while the supervisor lives
-by descent from it. Linux only: everything is read from /proc.
+Neither process groups nor sessions identify them, since `mpirun` daemons start sessions of their
+own. A variable in their environment does, which children inherit, and, while the supervisor lives,
+descent from it. Linux only: everything is read from /proc.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ GRACE = 3.0
 """Seconds between asking a process to end and killing it."""
 
 INSIST = 10.0
-"""Seconds until a killed process that is still there is given up: freeing the memory of a large one
-takes seconds, and one that waits for a broken device or file server may never end."""
+"""Seconds to wait for a process to end after SIGKILL: freeing much memory takes seconds, and a
+process that waits for a broken device or file server may never end."""
 
 _STEP = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process for good: a process ID is used again, but not at the same tick of one boot.
+    """A process, identified despite PID reuse: by its process ID, start and boot.
 
     `started` is in clock ticks since the boot (proc(5), field 22).
     """
@@ -57,7 +57,7 @@ def process(pid: int) -> Process | None:
 
 
 def alive(one: Process) -> bool:
-    """Whether this very process still runs."""
+    """Whether this process, and not another with its ID, still runs."""
     return process(one.pid) == one
 
 
@@ -73,7 +73,7 @@ def exit_code(waited: int) -> int:
 
 
 def of_job(uid: str) -> AbstractSet[int]:
-    """The processes that carry the mark of a job."""
+    """The processes with the mark of a job in their environment."""
     mark = f"{JOB_MARK}={uid}".encode()
     return {
         pid
@@ -83,7 +83,7 @@ def of_job(uid: str) -> AbstractSet[int]:
 
 
 def descendants(ancestor: int) -> AbstractSet[int]:
-    """All children of a process, and theirs, except supervisors: a job may submit others."""
+    """All descendants of a process except supervisors, since a job may submit other jobs."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         found = _stat(pid)
@@ -105,11 +105,11 @@ def end(
     grace: float = GRACE,
     reap: Callable[[], None] = lambda: None,
 ) -> AbstractSet[int]:
-    """End all processes that `find` finds; those that cannot be ended, normally none.
+    """End all processes that `find` returns; the processes that cannot be ended.
 
-    SIGTERM first, SIGKILL for what is left after `grace` s, and no more after `INSIST` s. `find` is
-    asked again and again, since what is being ended may still start others. `reap` is called
-    between the looks: a parent must collect its children for them to be gone.
+    SIGTERM comes first, SIGKILL after `grace` seconds; `INSIST` seconds later the rest is given up.
+    `find` is called repeatedly, since processes that are ending may start others. `reap` is called
+    after each round, where this process has to collect its children.
     """
     deadline = time.monotonic() + grace
     told: set[int] = set()
@@ -117,7 +117,7 @@ def end(
     while (left := find()) - denied:
         now = time.monotonic()
         if now < deadline:
-            # A stopped process only hears SIGTERM once it goes on.
+            # A stopped process handles SIGTERM only after SIGCONT.
             denied |= _send(find, left - told, signal.SIGTERM, signal.SIGCONT)
             told |= left
         elif now < deadline + INSIST:
@@ -137,10 +137,10 @@ def listed(pids: AbstractSet[int]) -> str:
 def _send(
     find: Callable[[], AbstractSet[int]], pids: AbstractSet[int], *numbers: signal.Signals
 ) -> set[int]:
-    """Send signals; those that have changed their user, and so are not ours to end.
+    """Send signals; the processes that run as another user by now, which may not be signalled.
 
-    A process ID may have passed on to a stranger since `find` was asked. So each process is opened,
-    and `find` asked once more: what it finds now is what was opened.
+    A process ID may have been reused since `find` was called. So each process is opened first, and
+    `find` called once more: the processes that it still returns are those that were opened.
     """
     opened: dict[int, int | None] = {}
     for pid in pids:
@@ -149,7 +149,7 @@ def _send(
     denied = set()
     try:
         found = find() if opened else frozenset()
-        # The oldest first: a shell that outlives its child writes of that child's end into the log.
+        # The oldest first: a shell that outlives its child reports the end of the child in the log.
         for pid in sorted(opened.keys() & found, key=_age):
             try:
                 for number in numbers:
@@ -166,7 +166,7 @@ def _send(
 
 
 def _opened(pid: int) -> int | None:
-    """A descriptor of a process; None where there is none to be had, as before Linux 5.3.
+    """A pidfd of a process; None where the kernel has none (before Linux 5.3).
 
     ProcessLookupError if the process is gone.
     """
@@ -186,13 +186,13 @@ def _signal(pid: int, opened: int | None, number: signal.Signals) -> None:
 
 
 def _age(pid: int) -> tuple[int, int]:
-    """What orders processes by their start."""
+    """A sort key: the start of a process, then its ID."""
     found = _stat(pid)
     return (0 if found is None else found[1], pid)
 
 
 def _environment(pid: int) -> list[bytes]:
-    """The variables that a process was started with; none of one that is gone or not ours."""
+    """The environment that a process was started with; empty if it may not be read."""
     try:
         return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:

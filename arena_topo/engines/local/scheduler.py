@@ -1,8 +1,7 @@
-"""Which GPUs there are for local jobs, who has them, and whose turn it is.
+"""The scheduler of local jobs: their machines, free GPUs, and a FIFO queue with a reservation.
 
-The same few rules for everyone who starts a job (design, section 5, "Fairness"): a job gets all its
-GPUs at once and has them alone; the job that has waited longest reserves the GPUs of its best
-placement on the machines as if they were empty, and younger ones may only use others.
+A job gets all its GPUs at once and exclusively. The job that has waited longest reserves the GPUs
+of its best placement on the empty machines; younger jobs may only use other GPUs.
 """
 
 from __future__ import annotations
@@ -18,19 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arena_topo import solver
-from arena_topo.bandwidth import Estimate, Wire
 from arena_topo.engines.local import processes
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Forecast, Guarantee
-from arena_topo.solver import (
-    UNLIMITED,
-    Assignment,
-    Placement,
-    Request,
-    Unplaceable,
-    Verdict,
-)
+from arena_topo.solver import NODE_TIER, Unplaceable, Verdict
 from arena_topo.topology import (
     Cluster,
     GPUSet,
@@ -38,7 +28,6 @@ from arena_topo.topology import (
     Node,
     NodeName,
     gpu_set,
-    members,
     nvidia,
 )
 from arena_topo.topology.models import model_of
@@ -47,7 +36,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.local.store import Job, Submission
 
 DEFAULT_EMULATION = "dgx-1-v100:2"
-"""What is pretended where there are no GPUs: the cluster of the published example."""
+"""The machines that are emulated where there are no GPUs: those of the published example."""
 
 BINDING = "local"
 
@@ -61,10 +50,10 @@ def host() -> str:
 
 
 def is_here(job: Job) -> bool:
-    """Whether a job is one of this machine, which may have another name by now.
+    """Whether a job runs on this machine, which may have been renamed since.
 
-    Machines that share a home folder have names of their own. Containers of one machine do too,
-    and see each other's jobs by the lock of the supervisor.
+    The state folder may be shared: by machines with a common home folder, and by containers of one
+    machine, which see each other's supervisors by their locks.
     """
     supervisor = job.state.supervisor
     booted = supervisor is not None and supervisor.boot == processes.boot()
@@ -72,7 +61,7 @@ def is_here(job: Job) -> bool:
 
 
 def emulation(asked: str | None, environment: Mapping[str, str]) -> str | None:
-    """What to emulate: what was asked for, else the default where this machine has no GPUs."""
+    """The machines to emulate, as asked for; else the default where this machine has no GPUs."""
     chosen = asked or environment.get("ARENA_TOPO_EMULATE")
     if chosen:
         return chosen
@@ -102,7 +91,7 @@ def _cluster(found: Iterable[Machine], *, emulated: bool, source: str) -> Cluste
                 machine=machine,
                 free=machine.everything,
                 allocatable=machine.everything,
-                # Only jobs of this engine run here as far as it knows, so it gives out devices.
+                # No other scheduler is known to give out these GPUs.
                 dedicated=True,
             )
             for machine in found
@@ -120,7 +109,7 @@ def this_machine() -> Machine | None:
 
 
 def look() -> Machine | tuple[str, ...]:
-    """This machine as NVML tells it, else nvidia-smi; or why each of them does not."""
+    """This machine as NVML describes it, else nvidia-smi; or why neither does."""
     reasons = []
     for ask in (_nvml, _nvidia_smi):
         try:
@@ -135,9 +124,9 @@ INFINIBAND = Path("/sys/class/infiniband")
 
 
 def with_nics(machine: Machine) -> Machine:
-    """This machine with its NICs, as far as nvidia-smi lists them, and what their ports reach.
+    """This machine with the NICs that nvidia-smi lists, and the speed of their active ports.
 
-    NVML knows of no NIC. A NIC with no active port keeps an unknown speed.
+    NVML lists no NICs. The speed of a NIC without an active port is unknown.
     """
     if not machine.nics:
         try:
@@ -154,7 +143,7 @@ def with_nics(machine: Machine) -> Machine:
 
 
 def _speed(device: Path) -> float | None:
-    """GB/s that the active ports of a device reach together; None where none is active."""
+    """The GB/s of all active ports of a device together; None without an active port."""
     total = 0.0
     for port in device.glob("ports/*"):
         try:
@@ -203,7 +192,7 @@ def _nvidia_smi() -> Machine:
 
 
 class _Silent(ArenaError):
-    """NVML or nvidia-smi is missing, or has nothing to say."""
+    """NVML or nvidia-smi is missing or fails."""
 
 
 def _asked(*words: str) -> str:
@@ -238,12 +227,12 @@ def minus(cluster: Cluster, taken: Mapping[str, int]) -> Cluster:
 
 
 def taken(jobs: Iterable[Job]) -> dict[str, int]:
-    """The GPUs that jobs have on this machine and the emulated ones, as bits by node."""
+    """The GPUs that jobs have on this machine and the emulated machines: bitmaps by node."""
     return _bits(present(job) for job in jobs if job.holding and is_here(job))
 
 
 def present(job: Job) -> Forecast:
-    """The placement of a job; on this machine by the name that the machine has now."""
+    """The placement of a job; a renamed machine has its new name in it."""
     asked, forecast = job.submission, job.state.forecast
     if asked.emulate is not None or asked.host == host() or not is_here(job):
         return forecast
@@ -261,9 +250,9 @@ def _bits(forecasts: Iterable[Forecast]) -> dict[str, int]:
 
 
 def schedule(job: Job, jobs: Iterable[Job]) -> Forecast:
-    """The placement that a job gets now; Unplaceable says in a sentence why it must wait.
+    """The placement that a job gets now; Unplaceable gives the reason if it must wait.
 
-    `jobs` are all jobs as they are, oldest first; the caller holds the lock.
+    `jobs` are all jobs, oldest first; the caller holds the lock.
     """
     here = [one for one in jobs if is_here(one)]
     cluster = machines(job.submission.emulate)
@@ -287,84 +276,41 @@ def schedule(job: Job, jobs: Iterable[Job]) -> Forecast:
 
 
 def _head(job: Job, jobs: Iterable[Job], cluster: Cluster) -> tuple[Job, dict[str, int]] | None:
-    """The job that has waited longest, if it is an older one, and what it reserves."""
+    """The head of the queue, if it is older than a job, and the GPUs that it reserves."""
     for other in jobs:
         if other.submission.uid == job.submission.uid:
             return None
         if other.waiting and other.submission.emulate == job.submission.emulate:
-            # One that will never fit holds up nobody.
+            # A job that never fits reserves nothing.
             with suppress(Unplaceable):
                 return other, _bits([choose(other.submission, cluster)])
     return None
 
 
 def choose(submission: Submission, cluster: Cluster) -> Forecast:
-    """The best place for a job on what is free; Unplaceable if there is none."""
-    if submission.request is None:
-        assignments = _counted(submission, cluster)
-        return _forecast(cluster, assignments, _worth(submission, cluster, assignments))
-    found = solver.Solver(cluster).place(submission.request)
-    return _forecast(cluster, found.assignments, found.bandwidth, found)
+    """The best placement of a job on what is free; Unplaceable if there is none.
 
+    GPUs that are only counted are taken node by node, lowest indexes first.
+    """
+    from arena_topo.manifests.forecast import forecast_of  # noqa: PLC0415  loads the solver
+    from arena_topo.solver import Solver  # noqa: PLC0415
 
-def _counted(submission: Submission, cluster: Cluster) -> tuple[Assignment, ...]:
-    """GPUs by count: each worker on the first node with enough of them, lowest indexes first."""
-    free = {node.name: list(members(node.free)) for node in cluster.nodes}
-    assignments = []
-    for worker in range(submission.workers):
-        node = next((name for name in free if len(free[name]) >= submission.gpus), None)
-        if node is None:
-            # Workers are all alike, so they fit by count exactly where the solver finds a place.
-            request = Request(workers=submission.workers, gpus=submission.gpus, mix_models=True)
-            raise solver.Solver(cluster).explain(request)
-        gpus, free[node] = free[node][: submission.gpus], free[node][submission.gpus :]
-        assignments.append(Assignment(worker=worker, node=node, gpus=tuple(gpus)))
-    return tuple(assignments)
-
-
-def _worth(
-    submission: Submission, cluster: Cluster, assignments: Iterable[Assignment]
-) -> Estimate | None:
-    """The bandwidth among the GPUs of a placement that was not chosen for it."""
-    seats = [(one.node, one.gpus) for one in assignments if one.gpus]
-    if not seats:
-        return None
-    asked = Request(workers=len(seats), gpus=submission.gpus, wire=Wire.RDMA)
-    return solver.Solver(cluster).value(asked, seats).bandwidth
-
-
-def _forecast(
-    cluster: Cluster,
-    assignments: Iterable[Assignment],
-    bandwidth: Estimate | None,
-    placement: Placement | None = None,
-) -> Forecast:
-    workers = tuple((one.worker, str(one.node), one.gpus) for one in assignments)
-    nodes = {node for _, node, _ in workers}
-    proof = placement.proof if placement else None
-    some = any(gpus for _, _, gpus in workers)
-    return Forecast(
-        state="placed",
-        workers=workers,
-        # The processes of one machine are one host for NCCL.
-        bus_bandwidth=bandwidth.point if bandwidth else None,
-        usable=bandwidth.point if bandwidth else None,
-        low=bandwidth.low if bandwidth else None,
-        high=bandwidth.high if bandwidth else None,
-        regime=str(bandwidth.regime) if bandwidth else None,
-        limited_by=str(bandwidth.limited_by) if bandwidth else None,
-        tier=placement.tier if placement else "node" if len(nodes) == 1 else "beyond",
-        binding=BINDING if some else None,
-        guarantee=Guarantee.GPUS.value if some else None,
-        optimal=proof.optimal if proof else None,
-        bound=proof.bound if proof and proof.bound != UNLIMITED else None,
-        emulated=cluster.emulated,
-        assumed=bandwidth is not None and bool(bandwidth.assumed),
-    )
+    solver = Solver(cluster)
+    if submission.request is not None:
+        return forecast_of(solver.place(submission.request), cluster, HOLDS)
+    if not submission.gpus:
+        node = str(cluster.nodes[0].name)
+        workers = tuple((worker, node, ()) for worker in range(submission.workers))
+        return Forecast(state="placed", workers=workers, tier=NODE_TIER, emulated=cluster.emulated)
+    found = solver.first_fit(submission.counted)
+    if found is None:
+        raise solver.explain(submission.counted)
+    # Nothing was searched for, so nothing is proven.
+    return replace(forecast_of(found, cluster, HOLDS), optimal=None)
 
 
 def visible_devices(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:
-    """What CUDA_VISIBLE_DEVICES says for these GPUs: UUIDs where they are known, else indexes."""
+    """The value of CUDA_VISIBLE_DEVICES for these GPUs: UUIDs where known, else indexes."""
     known: dict[int, Any] = {
         gpu.index: gpu.uuid or gpu.index
         for one in cluster.nodes

@@ -5,24 +5,24 @@
       changes                               touched whenever GPUs or places in the queue get free
       jobs/NAMESPACE/NAME/
         manifest.json                       the objects of the plan, as a cluster would get them
-        submission.json                     what the supervisor must know besides (see Submission)
+        submission.json                     the rest of the request (see Submission)
         record                              the state of the job (see JobState)
         events                              what happened, one JSON object a line
         alive                               locked by the supervisor for as long as it lives
-        deleted                             locked by whoever deletes the job
-        room                                space for the record of the job's end on a full disk
-        held                                there while the job is suspended, or is to be
-        unwanted                            there if the job deletes itself: its supervisor does it
+        deleted                             locked while a process deletes the job
+        room                                reserved space for the record of the job's end
+        held                                exists while the job is suspended, or to be suspended
+        unwanted                            exists if the supervisor has to delete the job
         pods.json                           the environments of its pods, and what mpirun reads
-        pods/POD/RUN-START.log              what a pod said (see logs)
+        pods/POD/RUN-START.log              the output of a pod (see logs)
 
-The folder must be the user's own and closed to others. What a killed submitter or deleter leaves
-in it (jobs/NAMESPACE/.new-*, .gone-*) is removed by who lists jobs next.
+The folder must belong to the user and be closed to others. The next command that lists jobs removes
+the folders that a killed submitter or deleter leaves (jobs/NAMESPACE/.new-*, .gone-*).
 
-Files are replaced atomically, so that a reader never sees half a file, and a process killed at any
-point leaves a job that others understand, or none. A folder's name may pass on to another job, so
-what belongs together is read and written through one open folder. A lock is a file that is locked
-with flock: it ends with its process.
+Files are replaced atomically: a reader never sees half a file, and a process killed at any point
+leaves a complete job or none. A new job may reuse the name of a folder, so files that belong
+together are read and written through one open folder. Locks are files locked with flock, so a lock
+ends with its process.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from arena_topo.bandwidth import Wire
 from arena_topo.engines import Event, Phase
 from arena_topo.engines.local.processes import Process
 from arena_topo.engines.private import require_private
@@ -59,10 +60,10 @@ FORMAT = 1
 """The version of the files; a reader refuses those of a later one."""
 
 CONTAINER = "mpi"
-"""What arena's manifests call the one container of a pod; here it has no walls."""
+"""The name of a pod's only container in arena's manifests; here it isolates nothing."""
 
 HELD, UNWANTED = "held", "unwanted"
-"""The marks of a job: to be suspended, and to be removed by its supervisor, once it is ended."""
+"""The marks of a job: its supervisor ends it, and then suspends or removes it."""
 
 MOST_WORKERS = 1 << 15
 """Workers of a job, at most: each is a process, and Linux has no more of them by default
@@ -81,10 +82,10 @@ _LONGEST_NAME = 255
 """Bytes of the name of a file, at most (NAME_MAX, limits.h)."""
 
 _FOLDER = r"[a-z0-9A-Z]([-a-z0-9A-Z_.]*[a-z0-9A-Z])?"
-"""What jobs, namespaces and pods may be called, since folders are named after them."""
+"""The names of jobs, namespaces and pods, since folders are named after them."""
 
 _UNFINISHED = (".new-", ".gone-")
-"""How the folders begin of jobs that are being written, and being removed."""
+"""The prefixes of folders of jobs that are being written, or removed."""
 
 # Unix seconds; later than the year 9892 there is no date in every time zone.
 Moment = Annotated[float, msgspec.Meta(ge=0, lt=250_000_000_000)]
@@ -92,19 +93,19 @@ ExitCode = Annotated[int, msgspec.Meta(ge=0, le=255)]
 _Workers = Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)]
 _Gpus = Annotated[int, msgspec.Meta(ge=0, le=_MOST_GPUS)]
 _Name = Annotated[str, msgspec.Meta(pattern=rf"^{_FOLDER}\Z")]
-# Every supervisor carries an empty uid as the mark of its job, since it is of none.
+# Not empty: supervisors have an empty mark, as they belong to no job.
 _Uid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\\Z")]
 # No process can have a variable with a zero byte.
 _Text = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*\Z")]
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, which never changes.
+    """The request for a job, which never changes.
 
     `request` is None for a job whose GPUs are only counted. `emulate` names the machines to
-    pretend, None for this machine. `environment` and `folder` are those of whoever submitted the
-    job. `host` is the machine it runs on. `remarks` are lines for the launcher's log. `digest` is
-    the SHA-256 of the objects, empty in what a version before wrote.
+    emulate, None for this machine. `environment` and `folder` are those of the submitter. `host` is
+    the machine of the job. `remarks` are lines for the launcher's log. `digest` is the SHA-256 of
+    the objects, empty in files of earlier versions.
     """
 
     uid: _Uid
@@ -122,6 +123,13 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
     digest: str = ""
 
+    @property
+    def counted(self) -> Request:
+        """The request by numbers alone, of a job whose GPUs are only counted."""
+        return Request(
+            workers=max(1, self.workers), gpus=max(1, self.gpus), mix_models=True, wire=Wire.RDMA
+        )
+
 
 class PodState(msgspec.Struct, frozen=True, kw_only=True):
     """When a pod's process started and ended (Unix seconds), and with what exit code."""
@@ -132,7 +140,7 @@ class PodState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job has come to. `forecast` holds its GPUs while `phase` is not over."""
+    """The state of a job. Its GPUs are those of `forecast` until `phase` is over."""
 
     phase: Phase
     forecast: Forecast
@@ -145,7 +153,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as it is written down."""
+    """A job as it is stored."""
 
     folder: Path
     submission: Submission
@@ -163,7 +171,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def supervised(self) -> bool:
-        """Whether a supervisor lives, even one whose process cannot be seen from here.
+        """Whether a supervisor lives, even if its process is not visible from here.
 
         Containers may share a state folder and a host name, but not their processes.
         """
@@ -171,7 +179,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def being_deleted(self) -> bool:
-        """Whether somebody deletes the job; it is there again if its deleter is killed."""
+        """Whether a process is deleting the job; no longer if that process is killed."""
         return _is_locked(self.folder / "deleted")
 
     def is_marked(self, mark: str) -> bool:
@@ -179,7 +187,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return (self.folder / mark).exists()
 
     def same(self, other: Job | None) -> bool:
-        """Whether another is this very job, and not one that has its name by now."""
+        """Whether both are the same job, and not only jobs of one name."""
         return other is not None and other.submission.uid == self.submission.uid
 
     def changed(self, **changes: Any) -> JobState:
@@ -198,7 +206,7 @@ def worker_name(job: str, index: int) -> str:
 
 
 class Broken(ArenaError):
-    """A job whose folder makes no sense: cut off by a full disk, edited, or of another version."""
+    """A job whose files are truncated by a full disk, edited, or of another version."""
 
     def __init__(self, folder: Path, why: object) -> None:
         name, namespace = folder.name, folder.parent.name
@@ -220,7 +228,7 @@ class Broken(ArenaError):
 
 
 class JobStore:
-    """All local jobs of one user; every method that may fail for the disk raises ArenaError."""
+    """All local jobs of one user; ArenaError for every failure of the disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -238,7 +246,7 @@ class JobStore:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep every other process from giving out GPUs, adding jobs or removing them."""
+        """Exclude other processes from placing, adding and removing jobs."""
         with self._writing():
             self._make()
             descriptor = _locked(self.root / "lock")
@@ -248,7 +256,7 @@ class JobStore:
             os.close(descriptor)
 
     def supervise(self, job: Job) -> int:
-        """Take the lock that shows, for as long as this process lives, that a job is supervised.
+        """Take the liveness lock of a job, which shows that its supervisor lives.
 
         The descriptor that holds it.
         """
@@ -257,9 +265,9 @@ class JobStore:
 
     @contextlib.contextmanager
     def deleting(self, job: Job) -> Iterator[None]:
-        """Show for as long as it takes that a job is being deleted."""
+        """Show that a job is being deleted, for as long as the context lasts."""
         with contextlib.ExitStack() as closing:
-            # Who deletes it at the same time shows it as well.
+            # Another process that deletes the job at the same time has the lock.
             with contextlib.suppress(OSError):
                 closing.callback(os.close, _locked(job.folder / "deleted", wait=False))
             yield
@@ -275,7 +283,7 @@ class JobStore:
     # ------------------------------------------------------------------ reading
 
     def job(self, name: str, namespace: str) -> Job:
-        """One job; NotFound if there is none, Broken if it makes no sense."""
+        """One job; NotFound if there is none, Broken if its files cannot be read."""
         found = self.read(self.folder(name, namespace))
         if found is None:
             raise JobNotFound(name, namespace)
@@ -292,7 +300,7 @@ class JobStore:
             if any(one.name.startswith(_UNFINISHED) for one in folders):
                 self._sweep(space)
             for folder in folders:
-                # Folders with other names are jobs still being written, or none of this program's.
+                # Folders with other names are jobs that are being written, or no jobs.
                 if re.fullmatch(_FOLDER, folder.name):
                     try:
                         found += filter(None, [_read(folder)])
@@ -302,9 +310,9 @@ class JobStore:
         return tuple(found), tuple(broken)
 
     def _sweep(self, space: Path) -> None:
-        """Remove what submitters and deleters left that were killed at their work.
+        """Remove the unfinished folders of submitters and deleters that were killed.
 
-        They work while they hold the lock: what is unfinished while nobody has it stays so.
+        They work under the lock: a folder that is unfinished while the lock is free stays so.
         """
         with contextlib.suppress(OSError):
             descriptor = _locked(self.root / "lock", wait=False)
@@ -318,13 +326,13 @@ class JobStore:
                 os.close(descriptor)
 
     def read(self, folder: Path) -> Job | None:
-        """The job in a folder; None if there is none; Broken if it makes no sense."""
+        """The job in a folder; None if there is none; Broken if its files cannot be read."""
         self._require_private()
         require_private(folder.parent)
         return _read(folder)
 
     def contains(self, job: Job) -> bool:
-        """Whether the job is still there; True where the disk does not say."""
+        """Whether the job still exists; True if the disk does not answer."""
         try:
             with _opened(job.folder) as opened:
                 return _uid(opened) == job.submission.uid
@@ -336,7 +344,7 @@ class JobStore:
     def objects(self, job: Job) -> tuple[Manifest, ...]:
         """The objects of a job, the MPIJob first, as a cluster would have them.
 
-        OSError where they are not there, Broken where they are not those that were submitted.
+        OSError if they cannot be read, Broken if they are not those that were submitted.
         """
         data = (job.folder / "manifest.json").read_bytes()
         if job.submission.digest not in {"", _digest(data)}:
@@ -351,7 +359,7 @@ class JobStore:
             return ()
         found = []
         for line in lines:
-            # A full disk leaves a last line that is cut off.
+            # A full disk leaves a truncated last line.
             with contextlib.suppress(ValueError):
                 event = decoded(line, Event, "events")
                 msgspec.convert(event.when, Moment)
@@ -369,8 +377,8 @@ class JobStore:
     ) -> Job:
         """Add a job, whole or not at all; the caller holds the lock and has looked for the name.
 
-        `start` starts the supervisor, which must wait for the lock, and may write its diary into
-        the folder it is given. It is in the record before anybody can read that there is a job.
+        `start` starts the supervisor, which must wait for the lock, with a folder for its errors.
+        The supervisor is in the record before another process can read the job.
         """
         folder = self.folder(submission.name, submission.namespace)
         manifest = json.dumps(list(objects)).encode()
@@ -386,7 +394,7 @@ class JobStore:
                 _reserve(made / "room", _ROOM + pods + len(submitted))
                 state = msgspec.structs.replace(state, supervisor=start(submission, made))
                 replace_file(made / "record", _recorded(state))
-                # Remains of a job that was never finished being made have no record: no job.
+                # A folder without a record is the remainder of an unfinished job.
                 shutil.rmtree(folder, ignore_errors=True)
                 made.rename(folder)
             except BaseException:
@@ -413,9 +421,9 @@ class JobStore:
         return written
 
     def remove(self, folder: Path) -> None:
-        """Remove the folder of a job, whatever is in it."""
+        """Remove the folder of a job."""
         with self._writing():
-            # Renamed first: half a removed job must never be read as a job.
+            # Renamed first, so that half a removed job is never read as a job.
             gone = folder.with_name(f".gone-{uuid.uuid4()}")
             folder.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
@@ -424,10 +432,9 @@ class JobStore:
         self._notify()
 
     def _notify(self) -> None:
-        """Tell everyone who waits for GPUs that some are free, or a place in the queue.
+        """Notify the supervisors of waiting jobs that GPUs or places in the queue are free.
 
-        Never an error, since what has changed is already written: who waits looks from time to
-        time anyway.
+        Never an error: the change itself is recorded, and waiting jobs also look by themselves.
         """
         with contextlib.suppress(OSError):
             self._changes.touch(mode=0o600)
@@ -435,7 +442,7 @@ class JobStore:
             os.utime(self._changes)
 
     def generation(self) -> int:
-        """A number that is another one once GPUs or places in the queue have become free."""
+        """A number that changes when GPUs or places in the queue become free."""
         try:
             return self._changes.stat().st_mtime_ns
         except OSError:
@@ -444,7 +451,7 @@ class JobStore:
     def add_event(
         self, job: Job, reason: str, message: str, *, kind: str = "Normal", source: str = ""
     ) -> None:
-        """Write down something that happened; never an error, since the work comes first."""
+        """Append to the events of a job; never an error, since the job goes on without events."""
         event = Event(
             source=source or f"mpijob/{job.submission.name}",
             kind=kind,
@@ -459,19 +466,19 @@ class JobStore:
                 file.write(json.dumps(asdict(event)) + "\n")
 
     def make_room(self, job: Job) -> None:
-        """Give back the room that was reserved for the record of the job's end."""
+        """Free the space that was reserved for the record of the job's end."""
         with contextlib.suppress(OSError):
             (job.folder / "room").unlink()
 
     def _make(self, *folders: Path) -> None:
-        # Environments and logs may hold secrets: nobody else gets to read any of it.
+        # Environments and logs may contain secrets.
         self.root.parent.mkdir(parents=True, exist_ok=True)
         for one in (self.root, self._jobs, *folders):
             one.mkdir(mode=0o700, exist_ok=True)
             require_private(one)
 
     def _require_private(self) -> None:
-        """Make sure that nobody else can change or read what is in the state folder."""
+        """ArenaError unless the state folder belongs to this user and is closed to others."""
         require_private(self.root)
         require_private(self._jobs)
 
@@ -488,15 +495,15 @@ class JobStore:
 
 
 def _locked(path: Path, *, wait: bool = True) -> int:
-    """Lock a file; the descriptor that holds the lock, to be passed on to nobody.
+    """Lock a file; the descriptor of the lock, which no other process inherits.
 
-    OSError where it is another user's, and without `wait` where it is locked.
+    OSError if the file is another user's, and without `wait` if it is locked.
     """
     with contextlib.ExitStack() as closing:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         closing.callback(os.close, descriptor)
         _require_own(descriptor, f"the file {path.name} in it")
-        # Not lockf: its locks are the process's, so threads would not keep each other out.
+        # Not lockf, whose locks belong to a process and do not exclude its own threads.
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         closing.pop_all()
     return descriptor
@@ -517,7 +524,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _reserve(path: Path, count: int) -> None:
-    """OSError if the disk has not so many bytes; some stay reserved, for the end of the job."""
+    """OSError if the disk lacks so many bytes; some stay reserved for the end of the job."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, count)
@@ -532,7 +539,7 @@ def _reserve(path: Path, count: int) -> None:
 def _folder_name(word: str, what: str) -> str:
     if re.fullmatch(_FOLDER, word) is None:
         raise UsageError(f"{word!r} is not a {what}")
-    # There is no job with a name that long, and no folder may have one longer.
+    # No job has a name that long, and a longer one would be an error of the file system.
     return word[:_LONGEST_NAME]
 
 
@@ -549,7 +556,7 @@ def _folders(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """A folder that stays the same one while it is renamed or replaced by another."""
+    """An open folder: it stays the same even if it is renamed or replaced."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _require_own(descriptor, "it")
@@ -563,8 +570,8 @@ def _digest(data: bytes) -> str:
 
 
 def _encoded(value: object) -> bytes:
-    # The encoder of msgspec refuses lone surrogates, which stand for the bytes of environments
-    # that are no UTF-8.
+    # The encoder of msgspec refuses lone surrogates, which stand for bytes of environments that are
+    # not UTF-8.
     return json.dumps(msgspec.to_builtins(value)).encode()
 
 
@@ -573,13 +580,13 @@ def _recorded(state: JobState) -> bytes:
 
 
 class _Marked(msgspec.Struct):
-    """What is always read of `submission.json`."""
+    """The field of `submission.json` that is read even if others are damaged."""
 
     uid: _Uid
 
 
 class _Version(msgspec.Struct):
-    """What is read of `record` before all else: whether the rest of it is understood."""
+    """The version of the file `record`, read first."""
 
     format: int
 
@@ -594,7 +601,7 @@ _Kind = TypeVar("_Kind")
 
 
 def decoded(data: bytes, kind: type[_Kind], name: str) -> _Kind:
-    """What a JSON text of the file `name` says, as the type `kind`.
+    """Decode a JSON text of the file `name` as the type `kind`.
 
     ValueError names the file, the place in it and the reason.
     """
@@ -605,7 +612,7 @@ def decoded(data: bytes, kind: type[_Kind], name: str) -> _Kind:
     except RecursionError as error:
         raise ValueError(f"{name}: it is nested too deeply") from error
     except (ValueError, msgspec.ValidationError, ArenaError) as error:
-        # What types check of themselves, such as a request, they refuse as any user's mistake.
+        # A type that checks itself (a request) raises the error of a user's mistake.
         raise ValueError(f"{name}: {error}") from error
 
 
@@ -617,8 +624,8 @@ def _finite(word: str) -> float:
 
 
 def _load(opened: int, name: str, kind: type[_Kind]) -> _Kind:
-    """What a JSON file of an open folder says; OSError where it is no file of this user's."""
-    # Without waiting, should a pipe be there.
+    """Decode a JSON file of an open folder; OSError if it is not a file of this user."""
+    # O_NONBLOCK: a named pipe would block.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, dir_fd=opened), "rb") as file:
         _require_own(file.fileno(), name)
@@ -628,19 +635,19 @@ def _load(opened: int, name: str, kind: type[_Kind]) -> _Kind:
 
 
 def _uid(opened: int) -> str:
-    """The mark of a job's processes; ValueError for what cannot be one."""
+    """The uid of a job, which marks its processes; ValueError for an invalid one."""
     return _load(opened, "submission.json", _Marked).uid
 
 
 def _state(opened: int) -> JobState:
-    """The state of a job; ValueError for what is none, or of another version."""
+    """The state of a job; ValueError if it is invalid, or of another version."""
     if _load(opened, "record", _Version).format != FORMAT:
         raise ValueError("another version of arena-topo wrote it")
     return _load(opened, "record", _Recorded).record
 
 
 def _read(folder: Path) -> Job | None:
-    """The job in a folder that is trusted; None if there is none; Broken if it makes no sense."""
+    """The job in a trusted folder; None if there is none; Broken if it cannot be read."""
     try:
         with _opened(folder) as opened:
             submission = _load(opened, "submission.json", Submission)
@@ -654,14 +661,14 @@ def _read(folder: Path) -> Job | None:
 
 
 def _check(folder: Path, job: Submission, forecast: Forecast) -> None:
-    """Refuse what cannot be so although everything has the right type, with a ValueError."""
+    """ValueError for values that have the right type and are still impossible."""
     if (job.name, job.namespace) != (folder.name, folder.parent.name):
         raise ValueError("submission.json: it is the submission of another job")
     request = job.request
     if request is not None and not (
         0 < request.workers <= MOST_WORKERS
         and request.gpus <= _MOST_GPUS
-        # There is no network that a level could be of.
+        # Other levels need a network.
         and {request.required, request.preferred} <= {None, NODE_TIER, BEYOND}
     ):
         raise ValueError("submission.json: request is out of range")

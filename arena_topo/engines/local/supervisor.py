@@ -1,8 +1,8 @@
 """The process that runs one local job: `python -m arena_topo.engines.local.supervisor FOLDER`.
 
-It waits for the job's turn, starts its pods, keeps the record true and outlives whoever submitted
-the job. A thread of it writes the log: what the launcher says comes through a pipe. Workers say
-nothing: their one process sleeps, and what ranks print comes from the launcher's mpirun.
+It waits for the job's turn, starts its pods, updates the record, and outlives the process that
+submitted the job. A thread of it writes the log from a pipe with the output of the launcher.
+Workers have no output: their only process sleeps, and ranks write through the launcher's mpirun.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from arena_topo.engines.local.store import (
     launcher_name,
     worker_name,
 )
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.errors import ArenaError, NotFound
 from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest
 from arena_topo.manifests.cause import in_words
@@ -50,21 +50,21 @@ _TICK = 0.25
 """Seconds between looks at the job's folder, and at the queue while the job waits."""
 
 _FULL_LOOK = 30.0
-"""Seconds until the queue is worked through although nobody notified of a change: who has GPUs may
-have been killed together with its guard."""
+"""Seconds between two looks at the queue without a notification: a job with GPUs may have been
+killed together with its guard."""
 
 _LONGEST_PAUSE = 10.0
 """Seconds between two starts of a failing launcher, at most."""
 
 _LAST_WORDS = 5.0
-"""Seconds to wait for the last of a log while a process that cannot be ended may still write."""
+"""Seconds to wait for the end of a log while a process that cannot be ended may still write."""
 
 _NOT_STARTED = 127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pods:
-    """What a manifest says about the pods, whichever version it is written in."""
+    """The pods of a manifest, whatever its version is."""
 
     launcher: Sequence[str]
     launcher_environment: Mapping[str, str]
@@ -96,7 +96,7 @@ def read_pods(manifest: Manifest, gpus: int) -> Pods:
 
 
 def _environment(container: Manifest) -> dict[str, str]:
-    # Variables without a value of their own come from the cluster, which there is none of here.
+    # Variables without a value get it from a cluster, and here is none.
     return {one["name"]: one["value"] for one in container.get("env") or () if "value" in one}
 
 
@@ -104,8 +104,8 @@ SHIMS = "arena-topo-bin"
 """The folder of the commands that stand in for mpirun, first on the PATH of a launcher."""
 
 _FOREIGN_LAUNCHES = ("SLURM_", "PMI_", "PMIX_", "LSB_", "PBS_", "HYDI_", "OMPI_COMM_WORLD_")
-"""Variables of the scheduler or mpirun that the submitter itself runs under: with them, `mpirun`
-would start ranks there instead of in the workers."""
+"""Variables of a scheduler or mpirun that the submitter runs under: with them, `mpirun` would start
+ranks there instead of in the workers."""
 
 
 class _Stopped(Exception):
@@ -135,7 +135,7 @@ class Supervisor:
         self._deadline = math.inf
 
     def run(self) -> None:
-        """Bring the job to its end, and write down how it ended."""
+        """Run the job to its end, and record how it ended."""
         code: int | None = None
         reason: str | None = "the process that ran the job broke down"
         held = False
@@ -149,11 +149,11 @@ class Supervisor:
             self._store.add_event(self._job, DEADLINE, over, kind="Warning")
             reason = f"{DEADLINE}: {over}"
         except (ArenaError, OSError) as error:
-            # The log says it too: that is where a person looks first.
+            # In the log as well, where a person looks first.
             self._log_message(str(error))
             code, reason = _NOT_STARTED, str(error)
         finally:
-            # Also where this program itself is at fault: nothing is left running.
+            # After an error of this program as well, no process is left running.
             left = self._end(self._processes)
             if left:
                 what = f"{processes.listed(left)} cannot be ended"
@@ -179,13 +179,13 @@ class Supervisor:
                     if self._take_turn():
                         return
                 except ArenaError as error:
-                    # Another job's files, or the GPUs, cannot be read now: that may pass.
+                    # Another job's files, or the GPUs, cannot be read now; that may be temporary.
                     with contextlib.suppress(ArenaError):
                         self._wait_because(str(error))
             self._wait(_TICK)
 
     def _take_turn(self) -> bool:
-        """Take GPUs if it is this job's turn; otherwise write down why not."""
+        """Take GPUs if it is this job's turn; otherwise record the reason."""
         with self._store.lock():
             jobs = fail_orphans(self._store, self._store.jobs()[0])
             try:
@@ -208,7 +208,7 @@ class Supervisor:
         """Run the job to its end; the exit code, and the reason of a failure."""
         pods = read_pods(self._store.objects(self._job)[0], self._asked.gpus)
         scratch = Path(_temporary(self._asked)) / _scratch_name(self._asked)
-        # Written down before it exists: whoever ends a job without its supervisor removes it.
+        # Recorded before it is made: a process that ends the job without its supervisor removes it.
         self._write(scratch=str(scratch))
         scratch.mkdir(mode=0o700)
         folder = self._asked.folder if pods.folder == WORKING_DIR else pods.folder
@@ -248,9 +248,9 @@ class Supervisor:
         return code, failed
 
     def _guard(self) -> None:
-        """Have a child end the job's processes as soon as this process is killed.
+        """Fork a guard, which ends the job's processes as soon as this process is killed.
 
-        It is told from the pods by the mark of supervisors.
+        Like a supervisor it has no mark of the job in its environment.
         """
         supervisor = os.getpid()
         if os.fork():
@@ -258,9 +258,9 @@ class Supervisor:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            # Its own share of the lock.
+            # The guard inherits the lock, which has to end with the supervisor.
             os.close(self._lock)
-            # An orphan gets another parent once all of its parent is gone.
+            # The parent changes once the supervisor is gone.
             while os.getppid() == supervisor:
                 time.sleep(_TICK)
             with self._store.lock():
@@ -269,7 +269,7 @@ class Supervisor:
             os._exit(0)
 
     def _prepare(self, pods: Pods, scratch: Path, folder: str) -> None:
-        """Write what the pods, `mpirun` and the agent read: environments, hosts, the shims."""
+        """Write the files for pods, `mpirun` and the agent: environments, hosts, stand-ins."""
         job, control = self._asked, self._job.folder
         cluster = scheduler.machines(job.emulate)
         if not _is_plain(str(control)):
@@ -297,7 +297,7 @@ class Supervisor:
         stated = {name: launcher[name] for name in mpirun.PRIVATE if name in launcher}
         launcher |= _launching(hosts, hydra_hosts, agent)
         launcher["PATH"] = f"{shims}{os.pathsep}{launcher.get('PATH') or os.defpath}"
-        # What is equal everywhere is written once: it may be long, and may hold secrets.
+        # Common variables are written once: they may be long, and may be secrets.
         common = set.intersection(*(set(one.items()) for one in self._environments.values()))
         about = {
             "slots": dict.fromkeys(workers, pods.slots),
@@ -350,13 +350,13 @@ class Supervisor:
             )
         except OSError as error:
             raise ArenaError(f"cannot run {command[0]}: {error.strerror}") from error
-        # Collected by `_reap` with all other children, not by the object.
+        # `_reap` collects it with all other children, not the object.
         started.returncode = 0
         self._running[started.pid] = pod
         self._pods[pod] = state
 
     def _launch(self, command: Sequence[str], folder: str) -> int:
-        """Run the launcher to its end, with all that it has left behind; its exit code."""
+        """Run the launcher to its end, and end the processes that it leaves; its exit code."""
         heard, said = logs.pipe()
         self._drain = threading.Thread(target=self._writer().drain, args=(heard,), daemon=True)
         self._drain.start()
@@ -369,14 +369,14 @@ class Supervisor:
         self._store.add_event(self._job, "Started", shlex.join(command), source=source)
         while self._launcher in self._running.values():
             self._wait(_TICK)
-        # Ranks outlive an mpirun that was killed; the workers' own processes stay.
+        # Ranks outlive an mpirun that was killed. The processes of the workers stay.
         stays = set(self._running)
         self._end(lambda: self._processes() - stays)
         code = self._pods[self._launcher].exit_code
         return _NOT_STARTED if code is None else code
 
     def _wait(self, seconds: float) -> None:
-        """Sleep until something may have happened, and see what; `_Stopped` or `_OutOfTime`."""
+        """Sleep until a signal or a tick; `_Stopped` or `_OutOfTime` if the job has to end."""
         self._signals.wait(max(0.0, min(seconds, _TICK)))
         self._reap()
         if time.monotonic() >= self._deadline:
@@ -390,12 +390,8 @@ class Supervisor:
             place = self._job.folder / "pods" / self._launcher
             # Not `parents`: the folder of a job that was removed must not come back.
             place.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                limit = logs.limit(os.environ)
-            except UsageError:
-                # Who submitted the job was told; who resumed it had perhaps another environment.
-                limit = logs.LIMIT
-            self._log = logs.LogWriter(place, limit)
+            # The command that started this process has checked the variable.
+            self._log = logs.LogWriter(place, logs.limit(os.environ))
         return self._log
 
     def _log_message(self, message: str) -> None:
@@ -414,22 +410,22 @@ class Supervisor:
                     )
 
     def _processes(self) -> AbstractSet[int]:
-        """Every process of the job, also those that hide their mark."""
+        """Every process of the job, including those that have cleared their environment."""
         return processes.of_job(self._asked.uid) | processes.descendants(os.getpid())
 
     def _end(self, find: Callable[[], AbstractSet[int]]) -> AbstractSet[int]:
-        """End processes, and wait until all is written that they have said."""
+        """End processes, and wait until their output is written."""
         left = processes.end(find, reap=self._reap)
         if self._drain is not None:
-            # One that cannot be ended may hold the pipe open.
+            # A process that cannot be ended may have the pipe open.
             self._drain.join(_LAST_WORDS)
         return left
 
     # ------------------------------------------------------------------ the record
 
     def _finish(self, end: Mapping[str, Any]) -> None:
-        """Write the end down, however long the disk refuses to take it."""
-        # Whoever deletes or suspends the job does not wait for room on the disk.
+        """Record the end of the job, retrying while the disk is full."""
+        # `delete` and `suspend` do not wait for room on the disk.
         with contextlib.suppress(_Stopped):
             while True:
                 try:
@@ -455,8 +451,8 @@ class _SignalWaiter:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._stop)
-        # The end of the submitter's terminal or session is none of this job's business. Heard and
-        # not ignored, since the pods would inherit that: to ignore is what survives an exec.
+        # The end of the submitter's terminal or session does not end the job. A handler, and not
+        # SIG_IGN, which the pods would inherit.
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda *_: None)
 
@@ -490,7 +486,7 @@ def fail_orphans(store: JobStore, jobs: Iterable[Job]) -> tuple[Job, ...]:
 
 
 def is_orphaned(job: Job) -> bool:
-    """Whether a job is not over but has no supervisor; never of a job of another machine."""
+    """Whether a job of this machine is not over and has no supervisor."""
     state = job.state
     if state.phase.over or state.phase is Phase.SUSPENDED or not scheduler.is_here(job):
         return False
@@ -499,15 +495,15 @@ def is_orphaned(job: Job) -> bool:
 
 
 def settled(store: JobStore, job: Job) -> Job | None:
-    """The job now, its end written down if it is an orphan; None if it is removed.
+    """The job, an orphan as failed; None if it is removed.
 
-    The caller holds the lock. What is left of an orphan is ended: then it has failed, if it is not
-    held or was to be removed.
+    The caller holds the lock. The processes of an orphan are ended; then it is FAILED, or suspended
+    or removed if it is marked so.
     """
     if not is_orphaned(job):
         return job
-    # A supervisor writes the end of its job without the lock, perhaps after `job` was read. It is
-    # gone now, so the record no longer changes.
+    # The supervisor may have recorded the end of the job, without the lock, after `job` was read.
+    # It is gone now, so the record no longer changes.
     found = store.read(job.folder)
     if found is None or not job.same(found):
         return None
@@ -532,7 +528,7 @@ def settled(store: JobStore, job: Job) -> Job | None:
 def _ended(
     pods: Iterable[tuple[str, PodState]], code: int | None, reason: str | None
 ) -> dict[str, Any]:
-    """What changes in the state of a job that ends now."""
+    """The changes in the state of a job that ends now."""
     now = time.time()
     return {
         "phase": Phase.SUCCEEDED if code == 0 else Phase.FAILED,
@@ -547,7 +543,7 @@ def _ended(
 
 
 def _held(job: Job) -> dict[str, Any]:
-    """What changes in the state of a job that is held: nothing of it is left but what it asks."""
+    """The changes in the state of a job that is suspended."""
     return {
         "phase": Phase.SUSPENDED,
         "forecast": Forecast(state="held", emulated=job.state.forecast.emulated),
@@ -563,9 +559,9 @@ def _held(job: Job) -> dict[str, Any]:
 
 
 def remove_scratch(job: Job) -> None:
-    """Remove the temporary files of a job that nothing runs of any more.
+    """Remove the temporary files of a job without processes.
 
-    Never another folder, whatever the record says.
+    No other folder is removed, even if the record names it.
     """
     scratch = Path(job.state.scratch or "/")
     if scratch.name != _scratch_name(job.submission):
@@ -581,7 +577,7 @@ def _scratch_name(submission: Submission) -> str:
 
 
 def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
-    """Tell every MPI, also one called by its path, which workers there are and how to reach them.
+    """Variables that tell every MPI, also one called by its path, its workers and the agent.
 
     Binding is off: each worker would bind its first rank to the first core of the one machine.
     """
@@ -590,12 +586,12 @@ def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
         **{f"{name}{suffix}": "1" for name in root for suffix in ("", "_CONFIRM")},
         "OMPI_MCA_orte_default_hostfile": str(hosts),
         "OMPI_MCA_plm": "rsh",
-        # Also where the machine has no other interface. A name from elsewhere would stop the job.
+        # It exists on every machine; the name of another interface might not, and stop the job.
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "OMPI_MCA_oob_tcp_if_include": "lo",
         # Daemons crash now and then that map the topology near their stacks (seen with 4.1.8).
         "OMPI_MCA_rtc_hwloc_vmhole": "none",
-        # Ranks that wait would take the processors from those that have work.
+        # Ranks that wait would take the processors from ranks that compute.
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_plm_rsh_agent": str(agent),
         "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -613,15 +609,15 @@ def _launching(hosts: Path, hydra_hosts: Path, agent: Path) -> dict[str, str]:
 
 
 def _shim(path: Path, verb: str, folder: Path, *words: str) -> Path:
-    """A command that starts what stands in for mpirun and ssh in a job."""
+    """A script that starts a stand-in for mpirun or ssh in a job."""
     path.write_text(mpirun.script(verb, folder, *words))
     path.chmod(0o700)
     return path
 
 
 def _temporary(submission: Submission) -> str:
-    """Where scratch goes: short, since sockets in it may have no more than 107 characters."""
-    # Those of a job that submits another one end before it.
+    """The parent of the scratch folder: short, as paths of sockets have at most 107 characters."""
+    # The scratch folder of a job that submits another job may be removed before the other ends.
     inside = processes.JOB_MARK in submission.environment
     named = "" if inside else submission.environment.get("TMPDIR", "")
     longest = 48
@@ -638,9 +634,9 @@ def _is_plain(path: str) -> bool:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that none gets away.
+    """Become the parent of orphaned descendants, so that none is lost.
 
-    PR_SET_CHILD_SUBREAPER of prctl(2); where it is refused, the mark in the environment remains.
+    PR_SET_CHILD_SUBREAPER of prctl(2); if it is refused, the mark in the environment remains.
     """
     import ctypes  # noqa: PLC0415  slow to import, and only supervisors need it
 
@@ -652,17 +648,17 @@ def main() -> None:
     """Run the job whose folder is named on the command line."""
     # nohup and shells' `&` ignore signals, which pods would inherit.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Python itself ignores the last two, and lets go of them in what it starts.
-    kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
-    for number in signal.valid_signals() - kept:
+    # Python itself ignores the last two, and resets them in its children.
+    left = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+    for number in signal.valid_signals() - left:
         signal.signal(number, signal.SIG_DFL)
     os.chdir("/")
-    # What this process writes is private; what the job writes follows the submitter's own wish.
+    # Files of this process are private; files of the job follow the umask of the submitter.
     umask = os.umask(0o077)
     folder = Path(sys.argv[1])
     store = JobStore(folder.parent.parent.parent)
-    # The submitter holds the lock until the job is there, with this process in its record. If the
-    # submitter was killed, there is none, or another job has come to this name.
+    # The submitter has the lock until the job is recorded, with this process as its supervisor.
+    # If the submitter was killed, there is no job, or another job of this name.
     with store.lock():
         job = store.read(folder)
         if job is None or job.state.supervisor != processes.process(os.getpid()):
