@@ -292,7 +292,7 @@ def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
     for key in (GPU_GROUP, ACK_ALLOCATION):
         if key in pod.annotations:
             try:
-                return gpu_set(_device_ids(pod.annotations[key]))
+                return _device_ids(pod.annotations[key])
             except ValueError as error:
                 notes.append(
                     f"{pod}: annotation {key} makes no sense: {error}; it has {gpus} of the GPUs of"
@@ -301,8 +301,12 @@ def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
     return GPUSet(0)
 
 
-def _device_ids(text: str) -> frozenset[int]:
-    """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError if it is none of them."""
+@lru_cache(maxsize=4096)
+def _device_ids(text: str) -> GPUSet:
+    """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError if it is none of them.
+
+    Most pods of a cluster have one of few texts.
+    """
     wrong = ValueError(f"{text[:80]!r} is no list of GPU ids")
     try:
         found = json.loads(f"[{text}]")
@@ -316,4 +320,4 @@ def _device_ids(text: str) -> frozenset[int]:
     ids = [one for part in found for one in (part if isinstance(part, list) else [part])]
     if not text.strip() or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in ids):
         raise wrong
-    return frozenset(map(int, ids))
+    return gpu_set(map(int, ids))

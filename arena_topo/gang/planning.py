@@ -131,12 +131,12 @@ def find(job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False) -> D
 
 def fit(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Placement | None:
     """The best placement of a job as the solver sees it, whatever holds it; None without one."""
-    return Solver(cluster).find(request_of(job, cluster, site))
+    return Solver.of(cluster).find(request_of(job, cluster, site))
 
 
 def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
     """The best placement of a request of this job; Unplaceable says why there is none."""
-    found = Solver(cluster).find(request)
+    found = Solver.of(cluster).find(request)
     if found is None:
         raise _explained(job, request, cluster)
     return found
@@ -152,7 +152,7 @@ def _explained(
 ) -> Unplaceable:
     """Why a request of this job has no place; `fusible`: whether fused pods would have one."""
     limited = bool(request.min_bandwidth or request.per_node)
-    return Solver(cluster).explain(
+    return Solver.of(cluster).explain(
         request,
         # Which flags keep the job from nodes is known here, not in the solver.
         others=alternatives(job, cluster) if request.excluded else (),

@@ -402,7 +402,7 @@ def _fits(request: Request, decision: Decision, cluster: Cluster) -> bool:
     """Whether nobody else has, or has recorded before us, what a decision wants."""
     assert decision.placement is not None
     assert decision.binding is not None
-    solver, nodes = Solver(cluster), {node.name: node for node in cluster.nodes}
+    solver, nodes = Solver.of(cluster), {node.name: node for node in cluster.nodes}
     workers: dict[NodeName, list[tuple[int, ...]]] = defaultdict(list)
     for one in decision.placement.assignments:
         workers[one.node].append(one.gpus)
