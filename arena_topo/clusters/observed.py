@@ -10,9 +10,11 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from arena_topo.clusters import network, slices
 from arena_topo.clusters.objects import Object
@@ -60,8 +62,7 @@ _COUNT = "nvidia.com/gpu.count"
 _Told = TypeVar("_Told")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterReading:
+class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster, and what it was made from: who uses which node, and what claims hold."""
 
     cluster: Cluster

@@ -11,9 +11,10 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from arena_topo.clusters.objects import Object, items, of
 from arena_topo.job import Quantity
@@ -160,22 +161,20 @@ class Holder(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}" if self.name else self.kind
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeUsage:
+class NodeUsage(msgspec.Struct, kw_only=True):
     """What pods and recorded placements take of one node, while it is being added up.
 
     `unattributed` counts GPUs of which nobody knows which they are.
     """
 
-    known: list[tuple[Holder, GPUSet]] = field(default_factory=list)
+    known: list[tuple[Holder, GPUSet]] = []
     unattributed: int = 0
     cpu: float = 0.0
     memory: float = 0.0
     foreign: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationSources:
+class AllocationSources(msgspec.Struct, frozen=True, kw_only=True):
     """What others than pods say of who has which GPUs.
 
     `claims` hold GPUs of nodes that DRA drivers serve, which are `served`; `kubelets` have written
