@@ -86,6 +86,15 @@ def test_requests_count_where_they_are_less_than_limits() -> None:
     assert shortfall(gang, [a_quota(hard={"requests.cpu": "4.4"})]) is not None
 
 
+def test_the_peak_of_init_containers_and_the_overhead_of_pods_count() -> None:
+    first = {"name": "wait", "resources": {"requests": {"cpu": "10"}}}
+    gang = a_gang(1, initContainers=[first], overhead={"cpu": "1"})
+    found = shortfall(gang, [a_quota(hard={"requests.cpu": "21"})])
+    assert found is not None
+    assert "needs 22" in str(found)
+    assert shortfall(gang, [a_quota(hard={"requests.cpu": "22"})]) is None
+
+
 def test_every_quota_counts_and_the_first_that_is_short_is_told() -> None:
     roomy = a_quota(hard={"pods": "100"})
     tight = a_quota(hard={"pods": "1"}) | {"metadata": {"name": "tight"}}

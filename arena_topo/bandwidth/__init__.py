@@ -258,7 +258,8 @@ def inside(
     host: Host, *, algorithm: Algorithm | None = None, constants: Constants = FITTED
 ) -> Estimate:
     """The bus bandwidth of two or more GPUs of one host; NotModelled as `estimate`."""
-    return _inside(tuple((Facts(one, constants), gpus) for one, gpus in host.parts), algorithm)
+    parts = tuple((_facts(_Itself(one), constants), gpus) for one, gpus in host.parts)
+    return _inside(parts, algorithm)
 
 
 class Facts:
@@ -274,6 +275,14 @@ class Facts:
         name = machine.model
         self.model = MODELS.get(name or "")
         self.lane_rate = lane_rate(name)
+        self._direct: dict[GPUSet, Estimate] = {}
+
+    def direct(self, gpus: GPUSet) -> Estimate:
+        """The bus bandwidth of two or more of these GPUs, which no switch joins."""
+        found = self._direct.get(gpus)
+        if found is None:
+            found = self._direct[gpus] = _direct(self, gpus)
+        return found
 
     def inside(self, gpus: GPUSet) -> Estimate:
         """The bus bandwidth of two or more GPUs of this machine."""
@@ -354,6 +363,26 @@ class Facts:
         return frozenset(_doubts(self.machine))
 
 
+class _Itself:
+    """A machine as a key by its identity: to compare link matrices takes long."""
+
+    __slots__ = ("machine",)
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.machine is self.machine
+
+    def __hash__(self) -> int:
+        return id(self.machine)
+
+
+@functools.lru_cache(maxsize=256)
+def _facts(machine: _Itself, constants: Constants) -> Facts:
+    return Facts(machine.machine, constants)
+
+
 _Parts = tuple[tuple[Facts, GPUSet], ...]
 
 
@@ -397,13 +426,13 @@ def _computed(
         raise NotModelled("NVLS needs Hopper or Blackwell GPUs behind an NVSwitch")
     if len(parts) > 1:
         raise ValueError("GPUs of several machines are one host only in an NVLink domain")
-    return _direct(parts[0])
+    facts, gpus = parts[0]
+    return facts.direct(gpus)
 
 
-def _direct(part: tuple[Facts, GPUSet]) -> Estimate:
+def _direct(facts: Facts, gpus: GPUSet) -> Estimate:
     """GPUs that no switch joins: over NVLink rings where there are any, else over PCIe."""
-    facts, gpus = part
-    parts, constants = (part,), facts.constants
+    parts, constants = ((facts, gpus),), facts.constants
     matrix = facts.lanes
     inside_set = members(gpus)
     rate = facts.lane_rate

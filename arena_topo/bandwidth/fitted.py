@@ -25,7 +25,7 @@ class Factor:
     rows: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Constants:
     """All fitted constants.
 

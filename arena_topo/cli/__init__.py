@@ -45,7 +45,10 @@ def main() -> NoReturn:
     if not os.environ.get("HOME", "unset"):
         # An empty one would be read as the root of the file system.
         del os.environ["HOME"]
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    # Python looks for cycles once more as it ends, and the process takes all of them along anyway.
+    gc.freeze()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

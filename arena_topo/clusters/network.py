@@ -7,7 +7,8 @@ GPU nodes; the labels of nodes. Pure: `observed` hands in what it has read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from arena_topo.bandwidth import lane_rate
 from arena_topo.topology import (
@@ -26,8 +27,7 @@ RDMA_RATE = 12.5
 than nodes sold with RDMA have. (NCCL takes 10 Gb/s where a driver tells no speed: topo.cc.)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(msgspec.Struct, frozen=True, kw_only=True):
     """How nodes reach each other: as in `Cluster`, with an entry of `domains` for every node.
 
     `limits` are GB/s of the nodes whose own network is slower than what joins them. `unused` are

@@ -10,8 +10,11 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from arena_topo.clusters import network, slices
 from arena_topo.clusters.objects import Object
@@ -59,8 +62,7 @@ _COUNT = "nvidia.com/gpu.count"
 _Told = TypeVar("_Told")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterReading:
+class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster, and what it was made from: who uses which node, and what claims hold."""
 
     cluster: Cluster
@@ -121,6 +123,9 @@ _STATIC = (NodeRecord, ConfigMapRecord, SliceRecord, TopologyRecord)
 """Records of what changes seldom."""
 
 
+_UNUSED = NodeUsage()
+
+
 class _Inventory:
     """The machines of a cluster and what joins them, whatever runs on them."""
 
@@ -142,7 +147,7 @@ class _Inventory:
             found[SliceRecord.kind], present, self._machines.uuids, self._notes
         )
         cards = _Cards(file)
-        self._known = {
+        known = {
             name: cards.of(
                 self._machines.of(one, present[name], self._devices.nodes.get(name)), one.labels
             )
@@ -150,17 +155,17 @@ class _Inventory:
         }
         self._notes += cards.notes()
         self._joined = network.joining(
-            {name: one.machine for name, one in self._known.items()},
-            {name: _where(one.labels, self._known[name]) for name, one in nodes.items()},
+            {name: one.machine for name, one in known.items()},
+            {name: _where(one.labels, known[name]) for name, one in nodes.items()},
             rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one))},
             topologies={one.name: one.levels for one in found[TopologyRecord.kind]},
             file=file,
         )
         self._notes += self._joined.notes
-        self._idle = [
-            _node(nodes[name], self._known[name], self._joined, self._notes)
-            for name in sorted(nodes, key=natural)
-        ]
+        ordered = sorted(nodes, key=natural)
+        self._idle = [_Idle(nodes[name], known[name], self._joined) for name in ordered]
+        for name in ordered:
+            self._notes += _impossible(nodes[name], known[name])
 
     def is_of(self, static: list[Record]) -> bool:
         """Whether it was made of these very records."""
@@ -187,12 +192,7 @@ class _Inventory:
         )
         uses = uses_of(pods, found[JobRecord.kind], sources, notes)
         seen = Cluster(
-            nodes=calibrated(
-                _with_use(node, self._known[node.name], uses[node.name], notes)
-                if node.name in uses
-                else node
-                for node in self._idle
-            ),
+            nodes=calibrated(node.used(uses.get(node.name, _UNUSED), notes) for node in self._idle),
             tiers=self._joined.tiers,
             unused=self._joined.unused,
             beyond=self._joined.beyond,
@@ -484,65 +484,58 @@ def _possible(gpus: int) -> int:
     return gpus if gpus <= MOST_GPUS else 0
 
 
-def _node(one: NodeRecord, known: NodeGPUs, joined: network.Network, notes: list[str]) -> Node:
-    """A node on which nothing runs."""
-    name, labels = NodeName(one.name), one.labels
-    resource = _resource(one)
-    shared = nodelabels.shared(labels) or known.shared
-    if not shared:
-        notes += _impossible(one, resource)
-    usable = count(known.healthy)
-    if not known.driver and (one.allocatable is not None or one.capacity is not None):
-        offered = int(one.offers.get(resource, 0))
-        usable = min(usable, offered if shared else _possible(offered))
-    limits = one.allocatable or {}
-    cpu, memory = limits.get("cpu"), limits.get("memory")
-    free, unattributed = _undoubted(known.healthy, count(known.healthy) - usable)
-    return Node(
-        name=name,
-        machine=known.machine,
-        free=free,
-        unattributed=unattributed,
-        allocatable=known.healthy if usable else GPUSet(0),
-        cpu=None if cpu is None else _left(cpu),
-        memory=None if memory is None else int(_left(memory)),
-        labels=labels,
-        taints=one.taints,
-        all_cpu=None if cpu is None else _left(cpu),
-        all_memory=None if memory is None else int(_left(memory)),
-        unavailable=_unavailable(one),
-        shared=shared,
-        resource=known.driver or resource or ORDINARY,
-        driver=known.driver,
-        dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
-        or (
-            TAINT in labels
-            and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in one.taints)
-        ),
-        rdma=_rdma(one) or "",
-        domains=joined.domains[name],
-        network=joined.limits.get(name, math.inf),
-    )
+class _Idle:
+    """A node as far as its use does not change it."""
 
+    def __init__(self, one: NodeRecord, known: NodeGPUs, joined: network.Network) -> None:
+        name, labels, limits = NodeName(one.name), one.labels, one.allocatable or {}
+        resource, shared = _resource(one), nodelabels.shared(one.labels) or known.shared
+        usable = count(known.healthy)
+        if not known.driver and (one.allocatable is not None or one.capacity is not None):
+            offered = int(one.offers.get(resource, 0))
+            usable = min(usable, offered if shared else _possible(offered))
+        self._known = known
+        self._usable = usable
+        self._cpu, self._memory = limits.get("cpu"), limits.get("memory")
+        self.name = name
+        self._node = partial(
+            Node,
+            name=name,
+            machine=known.machine,
+            allocatable=known.healthy if usable else GPUSet(0),
+            labels=labels,
+            taints=one.taints,
+            all_cpu=_left(self._cpu, 0.0),
+            all_memory=_whole(_left(self._memory, 0.0)),
+            unavailable=_unavailable(one),
+            shared=shared,
+            resource=known.driver or resource or ORDINARY,
+            driver=known.driver,
+            dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
+            or (
+                TAINT in labels
+                and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in one.taints)
+            ),
+            rdma=_rdma(one) or "",
+            domains=joined.domains[name],
+            network=joined.limits.get(name, math.inf),
+        )
 
-def _with_use(node: Node, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> Node:
-    """A node with what is in use of it."""
-    free, unattributed = _free(node.name, known, use, notes)
-    usable = count(node.free) - node.unattributed
-    free, unattributed = _undoubted(free, unattributed + count(known.healthy) - usable)
-    return replace(
-        node,
-        free=free,
-        unattributed=unattributed,
-        cpu=None if node.all_cpu is None else _left(node.all_cpu, use.cpu),
-        memory=None if node.all_memory is None else int(_left(node.all_memory, use.memory)),
-        foreign=use.foreign,
-    )
-
-
-def _undoubted(free: GPUSet, unattributed: int) -> tuple[GPUSet, int]:
-    """The same, but where every GPU is in use, whoever has which, nothing is left in doubt."""
-    return (GPUSet(0), 0) if unattributed >= count(free) else (free, unattributed)
+    def used(self, use: NodeUsage, notes: list[str]) -> Node:
+        """The node with what is in use of it."""
+        healthy = self._known.healthy
+        free, unattributed = _free(self.name, self._known, use, notes)
+        unattributed += count(healthy) - self._usable
+        if unattributed >= count(free):
+            # Every GPU is in use, whoever has which.
+            free, unattributed = GPUSet(0), 0
+        return self._node(
+            free=free,
+            unattributed=unattributed,
+            cpu=_left(self._cpu, use.cpu),
+            memory=_whole(_left(self._memory, use.memory)),
+            foreign=use.foreign,
+        )
 
 
 def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
@@ -561,8 +554,11 @@ def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple
     return GPUSet(free & ~busy), unattributed
 
 
-def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
+def _impossible(node: NodeRecord, known: NodeGPUs) -> Iterable[str]:
     """What a node offers that is more GPUs than any machine has, and what becomes of it."""
+    if nodelabels.shared(node.labels) or known.shared:
+        return
+    resource = _resource(node)
     many = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
     if many > MOST_GPUS:
         yield (
@@ -577,8 +573,12 @@ def _rdma(node: NodeRecord) -> str | None:
     return network.rdma_resource(name for name, many in node.offers.items() if many)
 
 
-def _left(offered: float, used: float = 0.0) -> float:
-    return max(0.0, round(offered - used, 6))
+def _left(offered: float | None, used: float) -> float | None:
+    return None if offered is None else max(0.0, round(offered - used, 6))
+
+
+def _whole(memory: float | None) -> int | None:
+    return None if memory is None else int(memory)
 
 
 def _unavailable(node: NodeRecord) -> str | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 
 from arena_topo.clusters.objects import Object, items, of
-from arena_topo.clusters.usage import amount
+from arena_topo.clusters.usage import amount, requested
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.cause import Cause, CauseCode, because
 
@@ -104,18 +105,14 @@ def _claimed(claims: Iterable[Object]) -> dict[str, float]:
 
 
 def _of_pod(pod: Object) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for container in items(pod, "containers"):
+    """What a pod counts for, by the rule of the scheduler, as far as its quantities make sense."""
+    found: dict[str, float] = {}
+    for container in (*items(pod, "containers"), *items(pod, "initContainers")):
         resources = of(container, "resources")
-        limits, requests = of(resources, "limits"), of(resources, "requests")
-        for name in {*limits, *requests}:
-            try:
-                limit = amount(limits.get(name))
-                asked = amount(requests.get(name, limits.get(name)))
-            except ValueError:
-                continue
-            found[f"requests.{name}"] += asked
-            found[f"limits.{name}"] += limit
+        for name in {*of(resources, "limits"), *of(resources, "requests")}:
+            with suppress(ValueError):
+                found[f"requests.{name}"] = requested(pod, name)
+                found[f"limits.{name}"] = requested(pod, name, limits=True)
     return found
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+import msgspec
 
 from arena_topo.clusters.records import ClaimRecord, Device, Gpu, SliceRecord
 from arena_topo.topology import (
@@ -33,19 +35,17 @@ VERSIONS = ("v1", "v1beta2", "v1beta1")
 """Those of the group that have slices of one shape, best first; the last nests it under `basic`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
     """What all drivers publish: by node, and where each device is, with the GPU that it takes."""
 
-    nodes: Mapping[str, NodeGPUs] = field(default_factory=dict)
-    places: Mapping[Device, tuple[str, GPUSet]] = field(default_factory=dict)
+    nodes: Mapping[str, NodeGPUs] = {}
+    places: Mapping[Device, tuple[str, GPUSet]] = {}
 
 
-@dataclass(slots=True)
-class _Pool:
+class _Pool(msgspec.Struct):
     """The devices that one driver publishes of one node."""
 
-    devices: list[Gpu] = field(default_factory=list)
+    devices: list[Gpu] = []
     complete: bool = True
 
     @property
@@ -222,19 +222,18 @@ def _machine(
 # --- claims ---------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
-class Allocated:
+class Allocated(msgspec.Struct, kw_only=True):
     """What claims hold: GPUs by node, the pods that hold them, and the claims that were read.
 
     `foreign` are nodes on which somebody else's claims hold GPUs. `given` are the GPUs that pods
     have by their claims, each on its own node.
     """
 
-    gpus: dict[str, GPUSet] = field(default_factory=dict)
-    holders: set[tuple[str, str]] = field(default_factory=set)
-    read: set[tuple[str, str]] = field(default_factory=set)
-    foreign: set[str] = field(default_factory=set)
-    given: dict[tuple[str, str], GPUSet] = field(default_factory=dict)
+    gpus: dict[str, GPUSet] = {}
+    holders: set[tuple[str, str]] = set()
+    read: set[tuple[str, str]] = set()
+    foreign: set[str] = set()
+    given: dict[tuple[str, str], GPUSet] = {}
 
 
 def allocated(

@@ -11,9 +11,10 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from arena_topo.clusters.objects import Object, items, of
 from arena_topo.job import Quantity
@@ -160,22 +161,20 @@ class Holder(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}" if self.name else self.kind
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeUsage:
+class NodeUsage(msgspec.Struct, kw_only=True):
     """What pods and recorded placements take of one node, while it is being added up.
 
     `unattributed` counts GPUs of which nobody knows which they are.
     """
 
-    known: list[tuple[Holder, GPUSet]] = field(default_factory=list)
+    known: list[tuple[Holder, GPUSet]] = []
     unattributed: int = 0
     cpu: float = 0.0
     memory: float = 0.0
     foreign: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationSources:
+class AllocationSources(msgspec.Struct, frozen=True, kw_only=True):
     """What others than pods say of who has which GPUs.
 
     `claims` hold GPUs of nodes that DRA drivers serve, which are `served`; `kubelets` have written
@@ -292,7 +291,7 @@ def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
     for key in (GPU_GROUP, ACK_ALLOCATION):
         if key in pod.annotations:
             try:
-                return gpu_set(_device_ids(pod.annotations[key]))
+                return _device_ids(pod.annotations[key])
             except ValueError as error:
                 notes.append(
                     f"{pod}: annotation {key} makes no sense: {error}; it has {gpus} of the GPUs of"
@@ -301,8 +300,12 @@ def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
     return GPUSet(0)
 
 
-def _device_ids(text: str) -> frozenset[int]:
-    """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError if it is none of them."""
+@lru_cache(maxsize=4096)
+def _device_ids(text: str) -> GPUSet:
+    """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError if it is none of them.
+
+    Most pods of a cluster have one of few texts.
+    """
     wrong = ValueError(f"{text[:80]!r} is no list of GPU ids")
     try:
         found = json.loads(f"[{text}]")
@@ -316,4 +319,4 @@ def _device_ids(text: str) -> frozenset[int]:
     ids = [one for part in found for one in (part if isinstance(part, list) else [part])]
     if not text.strip() or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in ids):
         raise wrong
-    return frozenset(map(int, ids))
+    return gpu_set(map(int, ids))

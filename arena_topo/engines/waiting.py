@@ -231,8 +231,8 @@ def wait_all(
     """Wait until all jobs have reached a goal, or a job has lost it; how waiting ended for each.
 
     Other jobs are OPEN if a job loses the goal, or if `stop` is set; one look is made at least.
-    A name given twice counts once. JobNotFound if a job does not exist at the first look, unless the
-    goal is its deletion. TimedOut after `timeout` seconds names the jobs that are left, their
+    A name given twice counts once. JobNotFound if a job does not exist at the first look, unless
+    the goal is its deletion. TimedOut after `timeout` seconds names the jobs that are left, their
     phases, and what to do. A server that does not answer for a while does not end the waiting.
     """
     watch = _Watch(

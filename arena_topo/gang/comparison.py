@@ -200,7 +200,7 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
     site = Site(backend=backend)
     cluster = cluster or site.engine.cluster()
     check_preferred(job, cluster)
-    found = Solver(cluster).counts(request_of(job, cluster, site))
+    found = Solver.of(cluster).counts(request_of(job, cluster, site))
     if found.gangs:
         return Counted(counts=found)
     never = found.largest_empty < job.workers
@@ -228,7 +228,7 @@ def compare(
     --gputopology may not use, where the job is of this kind.
     """
     excluded = set_aside or request.excluded
-    counted, now = replace(request, min_bandwidth=0.0, excluded=excluded), Solver(cluster)
+    counted, now = replace(request, min_bandwidth=0.0, excluded=excluded), Solver.of(cluster)
     return Comparison(
         best_empty=Solver(cluster.idle()).find(request),
         first_fit=now.first_fit(counted),
@@ -346,7 +346,7 @@ def _named(
         if many * job.gpus > most:
             raise _wrong(f"{many} workers of {job.gpus} GPUs on {name}, which has {most} GPUs")
     request = request_of(job, cluster, site)
-    placement = Solver(cluster).value(request, seats)
+    placement = Solver.of(cluster).value(request, seats)
     if best is not None:
         alike = placement.assignments == best.assignments
         proof = best.proof if alike else Proof(optimal=False, bound=best.proof.bound)
@@ -408,7 +408,7 @@ def _hindrances(
     used: Sequence[Node],
 ) -> Iterator[str]:
     """Why these GPUs cannot be had now."""
-    solver = Solver(cluster)
+    solver = Solver.of(cluster)
     loads = Counter(name for name, _gpus in seats)
     for node in used:
         chosen = gpu_set(gpu for name, gpus in seats if name == node.name for gpu in gpus)
@@ -435,7 +435,7 @@ def next_best(
 
     Each row is the best that uses no node of the rows above it.
     """
-    solver, found = Solver(cluster), [first]
+    solver, found = Solver.of(cluster), [first]
     while len(found) < rows:
         used = dict.fromkeys((name for one in found for name in one.nodes), Reason.BUSY)
         other = solver.find(replace(request, excluded={**request.excluded, **used}))

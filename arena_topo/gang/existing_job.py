@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from arena_topo.clusters.usage import worker_replicas
 from arena_topo.engines.kubernetes.queued import moment, queued
 from arena_topo.errors import (
     AccessDenied,
@@ -98,9 +99,7 @@ def _on_its_way(mpijob: Manifest) -> tuple[bool, float]:
 
 def _as_fused(job: MPIJob, mpijob: Manifest, site: Site) -> MPIJob:
     """The request in the shape that its workers were fused to when it was submitted."""
-    spec = mpijob.get("spec") or {}
-    worker = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or spec
-    there = worker.get("replicas")
+    there = worker_replicas(mpijob)
     if (
         job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}
         or not (isinstance(there, int) and there > 0)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arena_topo import files
 from arena_topo.bandwidth import rate_is_assumed
@@ -24,6 +25,7 @@ from arena_topo.gang import fairness, shape
 from arena_topo.gang.request import NOWHERE, Site, alternatives, check_preferred, request_of
 from arena_topo.job import ConfigFile, MPIJob, PodShape
 from arena_topo.manifests import Binding, Forecast, Plan, estimates, render
+from arena_topo.manifests.annotations import job_of
 from arena_topo.manifests.binding import double_booked
 from arena_topo.manifests.cause import Cause, in_words
 from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
@@ -39,6 +41,10 @@ from arena_topo.solver import (
     distances,
 )
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, published
+
+if TYPE_CHECKING:
+    from arena_topo.engines.kubernetes.queue import Queue
+    from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
 
 NO_NODES = Cluster(nodes=())
 
@@ -131,12 +137,12 @@ def find(job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False) -> D
 
 def fit(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Placement | None:
     """The best placement of a job as the solver sees it, whatever holds it; None without one."""
-    return Solver(cluster).find(request_of(job, cluster, site))
+    return Solver.of(cluster).find(request_of(job, cluster, site))
 
 
 def placed(job: MPIJob, request: Request, cluster: Cluster) -> Placement:
     """The best placement of a request of this job; Unplaceable says why there is none."""
-    found = Solver(cluster).find(request)
+    found = Solver.of(cluster).find(request)
     if found is None:
         raise _explained(job, request, cluster)
     return found
@@ -152,7 +158,7 @@ def _explained(
 ) -> Unplaceable:
     """Why a request of this job has no place; `fusible`: whether fused pods would have one."""
     limited = bool(request.min_bandwidth or request.per_node)
-    return Solver(cluster).explain(
+    return Solver.of(cluster).explain(
         request,
         # Which flags keep the job from nodes is known here, not in the solver.
         others=alternatives(job, cluster) if request.excluded else (),
@@ -278,13 +284,33 @@ def seen(job: MPIJob, site: Site) -> Cluster:
             view = queue.read()
             cluster, priority = view.cluster(), queue.priority(job.priority)
             mine = fairness.newcomer(job, namespace=site.namespace, priority=priority)
-            blocked = partial(fairness.short_of_quota, queue)
-            left, head = fairness.left_for(mine, cluster, view, fit, blocked=blocked)
+            left, head = share(mine, cluster, view, queue, site)
             if head is None:
                 return cluster
             kept = f"GPUs are reserved for {head.namespace}/{head.name}, which has waited longer"
             return replace(left, notes=(*left.notes, kept))
     return site.engine.cluster()
+
+
+def share(
+    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+) -> tuple[Cluster, QueuedJob | None]:
+    """The cluster as a gang may use it, and the gang ahead of it that reserves the rest."""
+
+    def blocked(head: QueuedJob) -> bool:
+        """Whether something else than GPUs keeps a gang from starting."""
+        if fairness.short_of_quota(queue, head):
+            return True
+        job, where = job_of(head.manifest), replace(site, namespace=head.namespace)
+        try:
+            # The binding may give its pods less bandwidth than the gang asks for.
+            return job.min_bandwidth > 0 and not find(
+                job, view.emptied(), where, gated=head.suspender is not None
+            )
+        except ArenaError:
+            return True
+
+    return fairness.left_for(mine, cluster, view, partial(fit, site=site), blocked=blocked)
 
 
 def built(job: MPIJob, site: Site, decision: Decision) -> Plan:

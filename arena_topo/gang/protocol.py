@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from arena_topo.clusters import quota
@@ -98,11 +97,10 @@ class Starter:
         whole = snapshot.cluster(without={mine.key})
         if not snapshot.everything:
             return Decision(cluster=whole, refused=because(CauseCode.JOBS_HIDDEN))
-        blocked = partial(self._blocked, snapshot)
-        left, head = fairness.left_for(mine, whole, snapshot, self.fit, blocked=blocked)
+        left, head = planning.share(mine, whole, snapshot, self.queue, self.site)
+        site = replace(self.site, namespace=mine.namespace)
         try:
-            gated = mine.suspender is not None
-            return planning.decide(job, left, self._site(mine), gated=gated)
+            return planning.decide(job, left, site, gated=mine.suspender is not None)
         except Unplaceable as refused:
             if head is not None and self.fit(job, whole) is not None:
                 turn = because(CauseCode.TURN, job=f"{head.namespace}/{head.name}")
@@ -111,22 +109,6 @@ class Starter:
                 raise
             why, nearest = in_words(refused.reason), refused.nearest
             return Decision(cluster=whole, refused=why, nearest=nearest)
-
-    def _site(self, mine: QueuedJob) -> Site:
-        return replace(self.site, namespace=mine.namespace)
-
-    def _blocked(self, snapshot: Snapshot, head: QueuedJob) -> bool:
-        """Whether something else than GPUs keeps a waiting gang from starting."""
-        if fairness.short_of_quota(self.queue, head):
-            return True
-        job = job_of(head.manifest)
-        try:
-            # What holds its pods may give them less bandwidth than it asks for.
-            return job.min_bandwidth > 0 and not planning.find(
-                job, snapshot.emptied(), self._site(head), gated=head.suspender is not None
-            )
-        except ArenaError:
-            return True
 
     # Bringing a gang to run
 
@@ -402,7 +384,7 @@ def _fits(request: Request, decision: Decision, cluster: Cluster) -> bool:
     """Whether nobody else has, or has recorded before us, what a decision wants."""
     assert decision.placement is not None
     assert decision.binding is not None
-    solver, nodes = Solver(cluster), {node.name: node for node in cluster.nodes}
+    solver, nodes = Solver.of(cluster), {node.name: node for node in cluster.nodes}
     workers: dict[NodeName, list[tuple[int, ...]]] = defaultdict(list)
     for one in decision.placement.assignments:
         workers[one.node].append(one.gpus)

@@ -164,7 +164,8 @@ def excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
     return {
         node.name: reason
         for node in cluster.nodes
-        if (reason := _reason(job, node, apart=set_aside and not node.dedicated)) is not None
+        if (set_aside or node.taints or job.selector)
+        and (reason := _reason(job, node, apart=set_aside and not node.dedicated)) is not None
     }
 
 

@@ -61,7 +61,7 @@ def _may_choose(job: MPIJob, api: ApiVersion) -> bool:
 
 def best(job: MPIJob, cluster: Cluster, site: Site) -> int | None:
     """The best number of workers to a pod on a cluster; None if the job fits with none."""
-    solver = Solver(cluster)
+    solver = Solver.of(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
     found: dict[int, Objective] = {}
     for each in range(job.workers, 0, -1):

@@ -703,4 +703,4 @@ def _anew(stored: Manifest, what: str, why: str) -> NotPossible:
 def _delete(stored: Manifest) -> str:
     """The command that ends a job."""
     meta = stored["metadata"]
-    return f"arena-topo delete {meta['name']} -n {meta['namespace']}"
+    return command("delete", meta["name"], namespace=meta["namespace"])

@@ -268,9 +268,9 @@ def _in_cluster(backend: Backend, facts: Facts, denied: list[Denied]) -> _Look:
         look.fit = Fit(message=error.message)
         return look
     behind = None
-    if mine is not None and snapshot is not None:
-        left, head = fairness.left_for(mine, cluster, snapshot, planning.fit)
-        # The older gang that has reserved the GPUs which this job could take.
+    if mine is not None and snapshot is not None and backend.queue is not None:
+        left, head = planning.share(mine, cluster, snapshot, backend.queue, site)
+        # The older gang for which the GPUs are reserved that this job could take.
         if head is not None and planning.fit(job, left) is None:
             behind = f"{head.namespace}/{head.name}"
     look.fit = Fit(verdict=Fits.PLACEABLE, behind=behind)

@@ -1,10 +1,12 @@
-"""Solver: all answers about one cluster, for whoever asks from outside."""
+"""Solver: all answers about one cluster, for the packages above."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import ClassVar
 
 from arena_topo.solver import (
     UNPROVEN,
@@ -33,8 +35,24 @@ class Solver:
     The nodes are sorted once, at the first question; what one answer took serves the next.
     """
 
+    _recent: ClassVar[deque[Solver]] = deque(maxlen=2)
+
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Solver:
+        """The solver of this very cluster; the last two are remembered.
+
+        The parts of a plan ask about one cluster, and sorting its nodes takes longer than most
+        answers.
+        """
+        for one in tuple(cls._recent):
+            if one.cluster is cluster:
+                return one
+        made = cls(cluster)
+        cls._recent.append(made)
+        return made
 
     @cached_property
     def index(self) -> Index:

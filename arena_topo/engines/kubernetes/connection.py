@@ -677,10 +677,11 @@ class Connection:
         import urllib3
 
         pool: Any = self._pool
-        body = bytearray()
+        pieces, size = list[bytes](), 0
         while piece := response.read1(_LARGE_PIECE):
-            body += piece
-            if len(body) > MOST:
+            pieces.append(piece)
+            size += len(piece)
+            if size > MOST:
                 response.close()
                 path = urlsplit(url).path
                 raise self.no_server(f"{method} {path} returned more than {MOST >> 20} MiB")
@@ -689,7 +690,7 @@ class Connection:
                 raise urllib3.exceptions.ReadTimeoutError(
                     pool, self.access.server, "the answer did not end in time"
                 )
-        return bytes(body)
+        return b"".join(pieces)
 
     def _patience(self) -> str:
         """How long was waited, as the person has said it."""
