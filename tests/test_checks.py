@@ -246,12 +246,12 @@ def restricted(api: FakeApi) -> None:
             "kubectl describe deployment mpi-operator -n kube-system",
         ),
         (no_operator, "operator", "warn", "no Deployment runs an image called", "otherwise"),
-        (no_controller, "controller", "warn", "none: whoever submits a job that waits", FIX),
+        (no_controller, "controller", "warn", "none: users start their own waiting jobs", FIX),
         (
             silent_controller,
             "controller",
             "warn",
-            "it has not been heard of for 10 min: jobs that wait are not started",
+            "no sign of it for 10 min: waiting jobs are not started",
             f"kubectl get pods -n {SYSTEM}",
         ),
         (old_view, "controller", "warn", "cluster-view is 3 h old", "kubectl logs"),
@@ -288,7 +288,7 @@ def restricted(api: FakeApi) -> None:
             mixed,
             "topology nodes",
             "warn",
-            "pods that arena-topo did not place hold GPUs of node n1",
+            "pods that arena-topo did not place use GPUs of node n1",
             "kubectl get pods -A -o wide --field-selector spec.nodeName=n1",
         ),
         (
@@ -492,7 +492,7 @@ REPORT = Report(
         Finding(
             name="controller",
             outcome=Outcome.WARN,
-            found="none: whoever submits a job that waits starts it, with --wait or resume",
+            found="none: users start their own waiting jobs, with submit --wait or resume",
             fix=FIX,
         ),
         Finding(name="pod security", outcome=Outcome.FAIL, found="restricted", fix="do something"),
@@ -504,7 +504,7 @@ def test_a_report_is_a_table_with_the_way_out_below_each_row():
     assert shown.report(REPORT) == (
         "CHECK         RESULT  FOUND\n"
         "mpijobs       ok      v2beta1\n"
-        "controller    warn    none: whoever submits a job that waits starts it, with --wait or"
+        "controller    warn    none: users start their own waiting jobs, with submit --wait or"
         " resume\n"
         f"                      fix: {FIX}\n"
         "pod security  fail    restricted\n"

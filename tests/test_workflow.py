@@ -327,7 +327,7 @@ def test_a_gang_that_waits_says_who_starts_it(world):
     assert starter.startswith(
         "It starts by itself"
         if world.backend.starts_waiting
-        else "The job waits and holds no GPUs. No controller runs here"
+        else "The job waits and uses no GPUs. No controller runs here"
     )
 
 

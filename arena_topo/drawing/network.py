@@ -25,7 +25,7 @@ _FREE, _USED, _DOUBT, _AWAY = "free", "in use", "doubt", "away"
 _MEANING = {
     _FREE: "free",
     _USED: "in use",
-    _DOUBT: "some of these are in use or unhealthy; which ones is not reported",
+    _DOUBT: "some of these are in use or unhealthy; it is not reported which",
     _AWAY: "cannot be used now",
 }
 _LOOKS = {_FREE: "node", _USED: "used", _DOUBT: "node doubt", _AWAY: "broken"}

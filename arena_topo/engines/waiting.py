@@ -49,7 +49,7 @@ class Start(StrEnum):
     CONTROLLER = "the controller starts it once it fits"
     RESUME = "resume starts it when it fits"
     """Nobody does before a person says so."""
-    ANEW = "it cannot start before it is submitted anew"
+    ANEW = "it cannot start before it is submitted again"
     """It was taken back for its image, and nobody tries again by himself."""
 
 

@@ -282,7 +282,8 @@ def seen(job: MPIJob, site: Site) -> Cluster:
             left, head = fairness.left_for(mine, cluster, view, fit, blocked=blocked)
             if head is None:
                 return cluster
-            kept = f"GPUs are kept for {head.namespace}/{head.name}, which waits longer"
+            first = f"{head.namespace}/{head.name}"
+            kept = f"GPUs are reserved for {first}, which comes first in the queue"
             return replace(left, notes=(*left.notes, kept))
     return site.engine.cluster()
 
