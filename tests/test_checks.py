@@ -245,7 +245,7 @@ def restricted(api: FakeApi) -> None:
             "mpi-operator:0.6.0 has no pod that is available",
             "kubectl describe deployment mpi-operator -n kube-system",
         ),
-        (no_operator, "operator", "warn", "no Deployment runs an image called", "otherwise"),
+        (no_operator, "operator", "warn", "no Deployment runs an image called", "another name"),
         (no_controller, "controller", "warn", "none: users start their own waiting jobs", FIX),
         (
             silent_controller,

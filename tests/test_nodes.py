@@ -155,9 +155,9 @@ def test_foreign_pods_with_gpus_stand_against_it_by_name_and_no_node_changes(are
     code, out, err = arena("topology", "n1", "n2")
     assert (code, out) == (1, "")
     assert err.splitlines() == [
-        "error: pods that arena-topo did not place hold GPUs there",
+        "error: pods that arena-topo did not place use GPUs there",
         "  why:  team-a/odd on n2, team-a/theirs on n2",
-        "  try:  wait until they have ended, delete them, or say --force; nothing was changed",
+        "  try:  wait until they have ended, delete them, or add --force; nothing was changed",
     ]
     assert TAINT not in stored(api, "n1")[0]
     assert arena("topology", "n1", "n2", "--force")[0] == 0
@@ -179,7 +179,7 @@ def test_a_node_is_not_given_back_under_workers_with_exactly_chosen_gpus(arena, 
     api.add(pod("worker", "n1", **{FORMAT: "v1"}))
     code, _out, err = arena("default", "n1")
     assert code == 1
-    assert "jobs hold exactly chosen GPUs there, which others could be given as well" in err
+    assert "jobs use exactly chosen GPUs there, which other jobs could get as well" in err
     assert "  why:  team-a/worker on n1\n" in err
     assert stored(api, "n1")[1] == [OURS]
     with api.edit("Pod", "worker", "team-a") as seen:

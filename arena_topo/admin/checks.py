@@ -143,7 +143,7 @@ class _Check:
         if not operators:
             yield _warn(
                 "no Deployment runs an image called mpi-operator or training-operator",
-                "is it called otherwise? a job without pods a minute after submit says the same",
+                "ignore this if jobs get their pods: the operator may have another name",
             )
         for one in operators:
             metadata = one["metadata"]
@@ -292,7 +292,7 @@ class _Check:
         elif level == "baseline":
             yield _ok("baseline, which allows all but --pod-shape shared and host networks")
         else:
-            yield _ok(f"{level or 'none'} in namespace {self.namespace}")
+            yield _ok(f"{level or 'nothing'} is enforced in namespace {self.namespace}")
 
     def submitting(self) -> Iterator[_Judged]:
         missing = self._missing(SUBMITTER)

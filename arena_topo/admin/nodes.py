@@ -81,7 +81,7 @@ def dedicate(
         raise ArenaError(
             _REFUSALS[use],
             why=", ".join(against[:_SHOWN]) + more,
-            hint="wait until they have ended, delete them, or say --force; nothing was changed",
+            hint="wait until they have ended, delete them, or add --force; nothing was changed",
         )
     return tuple(
         _changed(name, found[name], use, admin, ack=ack, dry_run=dry_run) for name in nodes
@@ -89,8 +89,8 @@ def dedicate(
 
 
 _REFUSALS = {
-    Use.TOPOLOGY: "pods that arena-topo did not place hold GPUs there",
-    Use.DEFAULT: "jobs hold exactly chosen GPUs there, which others could be given as well",
+    Use.TOPOLOGY: "pods that arena-topo did not place use GPUs there",
+    Use.DEFAULT: "jobs use exactly chosen GPUs there, which other jobs could get as well",
 }
 
 

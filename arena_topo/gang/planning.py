@@ -401,8 +401,8 @@ def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
     level, words = job.topology_preferred, distances(cluster)
     if level and cluster.nodes and level not in words:
         yield (
-            f"--topology-preferred {level} is left out: this cluster has no such level; it knows"
-            f" {', '.join(words)}"
+            f"--topology-preferred {level} is left out: this cluster has no such level; its levels"
+            f" are {', '.join(words)}"
         )
 
 

@@ -832,7 +832,7 @@ RULES = (
         Code.UNSCHEDULABLE,
         _told("Unschedulable|SchedulerError"),
         "{pods} {has} no node to run on",
-        "{again}",
+        "{room}",
     ),
     Rule(
         Code.NO_SCHEDULER,
