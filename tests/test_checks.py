@@ -480,7 +480,7 @@ def test_a_cluster_out_of_reach_is_an_error(check, api):
 def test_without_a_cluster_there_is_nothing_to_check(check):
     code, found, err = check()
     assert (code, found) == (2, {})
-    assert "this is about a Kubernetes cluster, and none is configured" in err
+    assert "this command needs a Kubernetes cluster, and none is configured" in err
 
 
 # ---------------------------------------------------------------- how it is shown

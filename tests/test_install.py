@@ -301,7 +301,7 @@ def test_the_pods_run_commands_that_there_are(kind):
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        ("", "which image is it?"),
+        ("", "--image is missing"),
         ("two words", "'two words' is not the name of an image"),
         ("a/b@sha256:12", "'a/b@sha256:12' is not the name of an image"),
         ('a"\nkind: Secret', "is not the name of an image"),
@@ -322,7 +322,7 @@ def test_an_image_is_asked_for_only_where_something_runs_in_it(arena):
     for part in nothing[1:]:
         code, out, err = arena("install", part)
         assert (code, out) == (2, "")
-        assert err.startswith("error: which image is it?\n")
+        assert err.startswith("error: --image is missing\n")
 
 
 def test_an_image_by_its_tag_is_taken_with_a_note(arena):
@@ -433,7 +433,7 @@ def test_where_nothing_is_installed_nothing_is_printed(arena):
 def test_removing_needs_a_cluster(arena):
     code, out, err = arena("install", "--remove")
     assert (code, out) == (2, "")
-    assert "this is about a Kubernetes cluster, and none is configured" in err
+    assert "this command needs a Kubernetes cluster, and none is configured" in err
 
 
 def test_a_mistake_of_the_server_is_an_error_like_any_other(arena, api):

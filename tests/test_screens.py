@@ -183,8 +183,8 @@ def test_an_interrupted_watch_leaves_its_last_screen_and_says_how_to_come_back(r
         (
             ["get", "demo", "-w"],
             [
-                "The job demo goes on. Come back: arena-topo get demo -w -n default;",
-                "  end it: arena-topo delete demo -n default",
+                "The job demo goes on. Come back: arena-topo get demo -w -n default; delete it:",
+                "  arena-topo delete demo -n default",
             ],
         ),
         (

@@ -80,14 +80,14 @@ def detaching(
             suspended = isinstance(seen, JobStatus) and seen.phase is Phase.SUSPENDED
             does = "is suspended" if suspended else "goes on"
             back = back or follow
-            advise(f"The job {name} {does}. Come back: {back}; end it: {end}", back, end)
+            advise(f"The job {name} {does}. Come back: {back}; delete it: {end}", back, end)
         elif isinstance(seen, ArenaError):
             is_there = "was created" if creates else "is there"
             why = one_line(seen.message)
             advise(f"Whether {name} {is_there} cannot be seen ({why}): {look}", look)
         else:
             # Somebody else's of the same name, or ours that was cut short.
-            advise(f"A job {name} is there, maybe not whole; end it: {end}", end)
+            advise(f"A job {name} exists, maybe incomplete; delete it: {end}", end)
         raise
 
 

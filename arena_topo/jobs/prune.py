@@ -69,7 +69,7 @@ class Wanted:
 
 @spread
 def prune(wanted: Wanted, everywhere: Globals) -> None:
-    """Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever their age.
+    """Delete jobs that have SUCCEEDED or FAILED and are older than --since.
 
     The age of a job counts from its creation, as the AGE that kubectl shows.
 
