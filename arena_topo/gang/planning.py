@@ -271,7 +271,7 @@ def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob
 
 
 def seen(job: MPIJob, site: Site) -> Cluster:
-    """The cluster as a new job may use it: without what is kept for a gang that waits longer."""
+    """The cluster as a new job may use it: without the GPUs reserved for the first waiting gang."""
     queue = site.engine.queue
     with suppress(AccessDenied):
         if queue is not None:
