@@ -124,7 +124,7 @@ class Client:
         on: str = "",
         top: int = 1,
     ) -> Proposal:
-        """Say where the workers of a job would go, and how good that is; nothing is created.
+        """Say where the workers of a job would go, and their bandwidth; nothing is created.
 
         `MPIJob.sketch` makes a job that needs no name, image or command. `state` are files of
         `kubectl get ... -o json` to place on instead of an engine's cluster. `on` is a placement to
@@ -265,7 +265,7 @@ class Client:
             return backend.job(name, where)
 
     def replan(self, name: str, *, wait: bool = False) -> JobStatus:
-        """Stop a running job and start it again on the best GPUs there are now; as `resume`."""
+        """Stop a running job and start it again on the best GPUs available now; as `resume`."""
         with self._in_namespace() as (backend, where):
             self._started(submission.replan, backend, name, where, stay=wait)
             return backend.job(name, where)

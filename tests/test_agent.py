@@ -646,7 +646,7 @@ def test_sigterm_ends_the_agent_with_code_0(world):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--watch",), "no node is named"),
+        (("--watch",), "the name of the node is missing"),
         (("node-1", "--watch", "--from", "x"), "--watch and --from exclude each other"),
         (("node-1", "--watch", "--preset", "x"), "--watch and --preset exclude each other"),
         (("node-1", "--watch", "--dry-run"), "--watch and --dry-run exclude each other"),

@@ -183,7 +183,7 @@ def test_a_way_that_is_asked_for_and_does_not_serve_is_refused_with_the_reason(
     choice: str, api: ApiVersion, offered: Mechanisms, why: str, hint: str
 ):
     job = a_job(binding=BindingChoice(choice))
-    with pytest.raises(InvalidJob, match=f"--binding {choice} cannot hold") as caught:
+    with pytest.raises(InvalidJob, match=f"--binding {choice} cannot pin") as caught:
         bind(job, APART, a_cluster(a_node("a"), a_node("b")), api, offered)
     assert why in str(caught.value.why)
     assert hint in str(caught.value.hint)
@@ -255,7 +255,7 @@ def test_one_template_does_not_inject_into_a_node_whose_gpus_somebody_has_unsaid
 def test_the_kubelet_is_not_left_to_pick_where_jobs_hold_gpus_that_it_does_not_know_of():
     """Its books say that injected GPUs are free: it would give them to this job's containers."""
     busy = a_node("a", dedicated=True, free=gpu_set((0, 1, 2, 3)))
-    with pytest.raises(ArenaError, match="nothing holds the workers") as caught:
+    with pytest.raises(ArenaError, match="cannot be pinned to their GPUs") as caught:
         bound(PAIR, busy)
     assert "jobs on node a were given GPUs that the kubelet does not know of" in str(
         caught.value.why
@@ -352,7 +352,7 @@ def test_a_node_that_does_not_say_which_gpus_are_free_gets_a_claim_of_a_number()
 def test_gpus_that_nobody_can_claim_are_an_error_that_says_why(
     offered: Mechanisms, api: ApiVersion, why: str, hint: str
 ):
-    with pytest.raises(ArenaError, match="nothing holds the workers of train") as caught:
+    with pytest.raises(ArenaError, match="the workers of train cannot be pinned") as caught:
         bind(a_job(workers=4), CLAIMED, DRIVEN, api, offered)
     assert why in str(caught.value.why)
     assert hint in str(caught.value.hint)
@@ -388,7 +388,7 @@ LINE = f"{DRIVER}.deviceclass.resource.k8s.io/devices"
 def test_claims_do_not_go_past_a_quota_that_counts_gpus_and_not_the_class():
     with pytest.raises(ArenaError) as caught:
         claiming(by=replace(POLICIES, quotas=(QUOTA,)))
-    assert "claims of them would go past it" in str(caught.value.why)
+    assert "claims would bypass it" in str(caught.value.why)
     assert str(caught.value.hint).endswith(f'{LINE}: "16"')
 
 

@@ -245,13 +245,13 @@ def restricted(api: FakeApi) -> None:
             "mpi-operator:0.6.0 has no pod that is available",
             "kubectl describe deployment mpi-operator -n kube-system",
         ),
-        (no_operator, "operator", "warn", "no Deployment runs an image called", "otherwise"),
+        (no_operator, "operator", "warn", "no Deployment runs an image called", "another name"),
         (no_controller, "controller", "warn", "none: users start their own waiting jobs", FIX),
         (
             silent_controller,
             "controller",
             "warn",
-            "it has not been heard of for 10 min: jobs that wait are not started",
+            "no sign of it for 10 min: waiting jobs are not started",
             f"kubectl get pods -n {SYSTEM}",
         ),
         (old_view, "controller", "warn", "cluster-view is 3 h old", "kubectl logs"),
@@ -288,7 +288,7 @@ def restricted(api: FakeApi) -> None:
             mixed,
             "topology nodes",
             "warn",
-            "pods that arena-topo did not place hold GPUs of node n1",
+            "pods that arena-topo did not place use GPUs of node n1",
             "kubectl get pods -A -o wide --field-selector spec.nodeName=n1",
         ),
         (
@@ -480,7 +480,7 @@ def test_a_cluster_out_of_reach_is_an_error(check, api):
 def test_without_a_cluster_there_is_nothing_to_check(check):
     code, found, err = check()
     assert (code, found) == (2, {})
-    assert "this is about a Kubernetes cluster, and none is configured" in err
+    assert "this command needs a Kubernetes cluster, and none is configured" in err
 
 
 # ---------------------------------------------------------------- how it is shown
@@ -492,7 +492,7 @@ REPORT = Report(
         Finding(
             name="controller",
             outcome=Outcome.WARN,
-            found="none: users start their own waiting jobs, with --wait or resume",
+            found="none: users start their own waiting jobs, with submit --wait or resume",
             fix=FIX,
         ),
         Finding(name="pod security", outcome=Outcome.FAIL, found="restricted", fix="do something"),
@@ -504,7 +504,8 @@ def test_a_report_is_a_table_with_the_way_out_below_each_row():
     assert shown.report(REPORT) == (
         "CHECK         RESULT  FOUND\n"
         "mpijobs       ok      v2beta1\n"
-        "controller    warn    none: users start their own waiting jobs, with --wait or resume\n"
+        "controller    warn    none: users start their own waiting jobs, with submit --wait or"
+        " resume\n"
         f"                      fix: {FIX}\n"
         "pod security  fail    restricted\n"
         "                      fix: do something\n"

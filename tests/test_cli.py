@@ -357,7 +357,7 @@ def test_waiting_too_long_ends_with_6_and_the_job_goes_on(arena):
     ("created", "refusal", "said"),
     [
         (False, None, "Nothing was created."),
-        (True, None, "A job demo is there, maybe not whole; end it: arena-topo delete demo -n x"),
+        (True, None, "A job demo exists, maybe incomplete; delete it: arena-topo delete demo -n x"),
         (
             False,
             ClusterError("no answer"),
@@ -404,7 +404,7 @@ def test_an_interrupted_wait_says_how_to_come_back(arena, world, monkeypatch):
     assert code == 130
     assert err.splitlines()[-1] == (
         "The job demo goes on. Come back: arena-topo logs -f demo -n default;"
-        " end it: arena-topo delete demo -n default"
+        " delete it: arena-topo delete demo -n default"
     )
     assert ("demo", "default") in world.known
 

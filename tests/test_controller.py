@@ -194,7 +194,7 @@ def test_the_oldest_waiting_gang_comes_first_and_a_small_one_does_not_take_its_p
         "waiting",
         "waiting",
     ]
-    assert "default/large waits longer" in here.reason("small")
+    assert "default/large comes first in the queue" in here.reason("small")
     here.rounds(2)
     assert not here.runs("small")
     here.backend.delete("first", "default")

@@ -265,7 +265,7 @@ def test_a_flat_network_is_its_nodes_with_what_ails_them():
         "|- ????????  5 of 8 free  8 x A100  c\n"
         "|- xxxxxxxx  0 free  8 x A100  d (MIG)\n"
         "`- ...####x  3 free  8 x V100  f\n"
-        ". free  # in use  ? some of these are in use or unhealthy; which ones is not reported"
+        ". free  # in use  ? some of these are in use or unhealthy; it is not reported which"
         "  x cannot be used now\n"
         "Not shown: 1 node without GPUs\n"
     )

@@ -389,7 +389,7 @@ def test_jobs_that_need_what_would_go_are_named_with_what_they_need():
         )
     )
     assert found == {
-        "team-a/waiting": "waits to be started by the controller",
+        "team-a/waiting": "waits to be started, by the controller where one runs",
         "team-a/placed": "has workers that get their node from arena-topo-placement",
         "team-a/claims": "has workers that get their GPUs from arena-topo-claims",
         "team-a/gang": "has workers that get their PodGroup from arena-topo-gang",
@@ -402,7 +402,7 @@ def test_nothing_is_removed_under_a_job_that_needs_it(arena, api):
     code, out, err = arena("install", "--remove")
     assert (code, out) == (1, "")
     assert err.splitlines()[:2] == [
-        "error: 1 job would be left behind",
+        "error: 1 job would be left unfinished",
         "  why:  team-a/bert has workers that get their node from arena-topo-placement",
     ]
 
@@ -433,7 +433,7 @@ def test_where_nothing_is_installed_nothing_is_printed(arena):
 def test_removing_needs_a_cluster(arena):
     code, out, err = arena("install", "--remove")
     assert (code, out) == (2, "")
-    assert "this is about a Kubernetes cluster, and none is configured" in err
+    assert "this command needs a Kubernetes cluster, and none is configured" in err
 
 
 def test_a_mistake_of_the_server_is_an_error_like_any_other(arena, api):

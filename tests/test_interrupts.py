@@ -56,7 +56,7 @@ def test_an_interrupted_wait_for_gpus_says_who_starts_the_job(full):
         rest = waits.stderr.read()
     assert waits.returncode == 130
     assert rest == (
-        "The job demo goes on. Come back: arena-topo logs -f demo -n default; end it:"
+        "The job demo goes on. Come back: arena-topo logs -f demo -n default; delete it:"
         " arena-topo delete demo -n default\n"
     )
 

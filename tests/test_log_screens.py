@@ -247,19 +247,19 @@ def test_who_leaves_is_told_how_to_come_back(machine):
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[-1].removeprefix("^C") == (
-        f"{GOES_ON}arena-topo logs -f demo -n default; end it: arena-topo delete demo -n default"
+        f"{GOES_ON}arena-topo logs -f demo -n default; delete it: arena-topo delete demo -n default"
     )
 
 
 def test_what_a_terminal_echoes_of_ctrl_c_takes_no_room_of_the_words_after_it(machine):
     machine.submit("echo hello; sleep 600", name="leaves")
-    shown = machine.follow("-i", "leaves-launcher", name="leaves", columns=80)
+    shown = machine.follow("-i", "leaves-launcher", name="leaves", columns=83)
     shown.until("hello")
     shown.during(0.5)
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[1:] == [
-        "The job leaves goes on. Come back: arena-topo logs -f leaves -n default; end it:",
+        "The job leaves goes on. Come back: arena-topo logs -f leaves -n default; delete it:",
         "  arena-topo delete leaves -n default",
     ]
 

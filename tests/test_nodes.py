@@ -155,7 +155,7 @@ def test_foreign_pods_with_gpus_stand_against_it_by_name_and_no_node_changes(are
     code, out, err = arena("topology", "n1", "n2")
     assert (code, out) == (1, "")
     assert err.splitlines() == [
-        "error: pods that arena-topo did not place hold GPUs there",
+        "error: pods that arena-topo did not place use GPUs there",
         "  why:  team-a/odd on n2, team-a/theirs on n2",
         "  try:  wait until they have ended, delete them, or add --force; nothing was changed",
     ]

@@ -431,7 +431,7 @@ def test_no_gpu_is_given_twice_to_twelve_gangs_of_four_submitters_where_four_fit
     waiting = [name for name in names if not site.runs(name)]
     assert len(waiting) == 8
     for name in waiting:
-        assert "GPU" in site.queued(name) or "waits longer" in site.queued(name)
+        assert "GPU" in site.queued(name) or "first in the queue" in site.queued(name)
     for name in set(names) - set(waiting):
         site.whole(name, 2)
     assert not site.resume(waiting[0])

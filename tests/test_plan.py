@@ -178,7 +178,7 @@ def test_a_bandwidth_is_shown_with_its_range_and_with_what_limits_it():
     said = shown(world, workers=4, gpus=1).partition("Bus bandwidth")[2]
     assert "  Bandwidth   5.66 GB/s (3.2 to 10), proven best\n" in said
     assert "  Limited by  TCP between the pods of one node\n" in said
-    assert "  Joined      76.8 GB/s (72.5 to 81.6), were the pods of a node one host" in said
+    assert "  Joined      76.8 GB/s (72.5 to 81.6), if the workers of a node shared one pod" in said
     assert (
         "Advice: --pod-shape fused (1 pod of 4 workers) would give 76.8 GB/s (72.5 to 81.6)" in said
     )
@@ -235,8 +235,9 @@ def test_rdma_that_the_pods_are_not_given_is_advised_with_the_flag_that_asks_for
 def test_nics_that_no_resource_gives_to_pods_are_named_without_a_flag():
     world = cluster(*(node(f"hgx-{at}", with_nics(H100)) for at in range(2)))
     (advice,) = proposed(world, workers=3, gpus=4).advice
-    assert advice.startswith("the NICs of these nodes would give these pods 186 GB/s")
-    assert advice.endswith("no resource gives them to pods of all these nodes")
+    assert advice.startswith(
+        "these nodes offer pods no common RDMA device; their NICs would give these pods 186 GB/s"
+    )
 
 
 def test_nics_that_nodes_of_this_kind_only_usually_have_are_no_advice():

@@ -169,7 +169,7 @@ def test_where_nobody_can_be_asked_nothing_goes_without_yes(one_arena):
     done = program.run(line(one_arena), stdin=subprocess.DEVNULL, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: prune deletes only with --yes where nobody can be asked\n"
+        "error: prune needs --yes where it cannot ask for confirmation\n"
         "  why:  standard input or standard error is not a terminal\n"
         "  try:  look first, with --dry-run; then add --yes, or set ARENA_TOPO_YES=true\n"
     )

@@ -174,7 +174,7 @@ def test_an_interrupted_watch_leaves_its_last_screen_and_says_how_to_come_back(r
     text = watch.screen.text
     assert text.count("Name:") == 1
     assert "^C" not in text
-    assert "\nThe job demo goes on. Come back: arena-topo get demo -w -n default; end it" in text
+    assert "\nThe job demo goes on. Come back: arena-topo get demo -w -n default; delete it" in text
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_an_interrupted_watch_leaves_its_last_screen_and_says_how_to_come_back(r
             ["get", "demo", "-w"],
             [
                 "The job demo goes on. Come back: arena-topo get demo -w -n default;",
-                "  end it: arena-topo delete demo -n default",
+                "  delete it: arena-topo delete demo -n default",
             ],
         ),
         (

@@ -95,7 +95,7 @@ def heard(process, text):
 
 GOES_ON = (
     "The job demo goes on. Come back: arena-topo logs -f demo -n default;"
-    " end it: arena-topo delete demo -n default\n"
+    " delete it: arena-topo delete demo -n default\n"
 )
 
 
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_a_job_that_is_watched_and_only_that(place):
             130,
             (
                 "The job demo goes on. Come back: arena-topo get demo -w -n default;"
-                " end it: arena-topo delete demo -n default\n"
+                " delete it: arena-topo delete demo -n default\n"
             ),
         )
     assert place.there().phase is Phase.RUNNING
@@ -300,7 +300,7 @@ def test_a_gang_whose_submit_is_stopped_before_its_start_waits_whole(living):
         until(lambda: any("PATCH" in one for one in living.proxy.requests))
         code, said = interrupted(submits)
     assert code == 130
-    assert said.endswith("end it: arena-topo delete demo -n default\n")
+    assert said.endswith("delete it: arena-topo delete demo -n default\n")
     with living.start("resume", "demo") as resumes:
         out, err = resumes.communicate()
     assert (resumes.returncode, out) == (0, "mpijob.kubeflow.org/demo resumed\n"), err
@@ -374,7 +374,7 @@ def test_tidying_up_after_a_server_that_is_deaf_has_an_end(living):
     with living.start(*TIMED, "--wait", "--request-timeout=0", "c") as submits:
         _, said = submits.communicate(timeout=30)
     assert submits.returncode == 6
-    assert said.startswith("A job demo is there, maybe not whole; end it: arena-topo delete demo")
+    assert said.startswith("A job demo exists, maybe incomplete; delete it: arena-topo delete demo")
 
 
 def test_a_signal_just_before_the_end_of_the_time_leaves_room_to_tidy_up(living):

@@ -182,7 +182,7 @@ def test_a_bandwidth_that_can_never_be_had_is_refused_though_nothing_holds_the_g
     world.api.deny("patch pods.*")
     asker = kubernetes.open_backend(Options(kubeconfig=world.config))
     job = MPIJob(name="gang", command="true", image="i", workers=2, gpus=2, gputopology=True)
-    with pytest.raises(Unplaceable, match="nothing holds"):
+    with pytest.raises(Unplaceable, match="cannot be pinned"):
         planning.plan(job, asker, namespace="default")
     with pytest.raises(Unplaceable, match="can never be placed"):
         submission.submit(replace(job, min_bandwidth=1000.0), asker, namespace="default")
@@ -351,7 +351,7 @@ def test_a_registry_that_does_not_answer_releases_the_gang_after_its_timeout(wor
     world.cluster.images["slow"] = "timeout"
     world.submit(image="slow", gang_timeout=1, stay=True)
     world.quiet()
-    assert world.reason().startswith("nothing moved for 1")
+    assert world.reason().startswith("no progress for 1")
     assert world.notes()[TRIES] == "3"
 
 
@@ -777,7 +777,7 @@ def test_a_plan_leaves_what_is_kept_for_a_gang_that_waits_longer(world: World) -
     job = MPIJob(name="new", command="c", image="i", workers=2, gpus=1, gputopology=True)
     with pytest.raises(Unplaceable) as refused:
         planning.plan(job, world.backend, namespace="default")
-    kept = "GPUs are reserved for default/large, which has waited longer"
+    kept = "GPUs are reserved for default/large, which comes first in the queue"
     assert kept in refused.value.notes
     proposal = comparison.propose(job, world.backend, namespace="default")
     assert proposal.refused is not None

@@ -118,7 +118,7 @@ def test_a_job_is_queuing_exactly_where_resume_leaves_its_start_to_a_queue(
         refused = code != 0 and " decides when demo starts" in err
         assert (shown is Phase.QUEUING) == refused
         assert (shown is Phase.SUSPENDED) == (code == 0)
-        assert ("somebody has suspended it" in why) == (code == 0)
+        assert ("a user or another program has suspended it" in why) == (code == 0)
 
 
 def test_jobs_of_mpijob_v1alpha1_can_only_be_deleted(tmp_path: Any, capfd: Any):

@@ -104,7 +104,7 @@ def test_a_pod_without_annotation_has_no_allocation_rather_than_an_empty_one():
         one["status"] for one in top_view.nodes_value([found])["gpuTopologyNodes"][0]["devices"]
     ]
     assert states == ["unknown"] * 4
-    assert "1 of the unknown ones are in use; which ones is not reported." in top_view.details(
+    assert "1 of the unknown GPUs are in use; it is not reported which." in top_view.details(
         [found]
     )
 

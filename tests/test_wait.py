@@ -526,7 +526,7 @@ def test_a_log_whose_server_falls_silent_ends_with_the_time_of_the_command_too(f
     assert faulty.code == 6
     back, end = "arena-topo logs -f demo -n default", "arena-topo delete demo -n default"
     assert faulty.err.splitlines()[-3:] == [
-        f"The job demo goes on. Come back: {back}; end it: {end}",
+        f"The job demo goes on. Come back: {back}; delete it: {end}",
         "error: --timeout is over",
         "  try:  allow more with --timeout",
     ]

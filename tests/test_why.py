@@ -182,7 +182,7 @@ def bereft(on_loss: str, *conditions: dict[str, Any]) -> Case:
 
 def test_a_gang_that_is_left_on_a_lost_node_is_said_to_hold_its_gpus():
     found = verdict(bereft("fail", RUNNING))
-    assert (found.code, found.what) == (Code.NODE_LOST, "demo-worker-0 has lost the node")
+    assert (found.code, found.what) == (Code.NODE_LOST, "demo-worker-0 was on a node that is lost")
     assert found.why == (
         "node a is not ready: Kubelet stopped posting node status; by --on-node-loss fail the gang"
         " is left as it is, and holds its GPUs until MPI notices"
@@ -246,7 +246,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
             nodes={"a": node("a", ready="Unknown")},
         ),
         Code.NODE_LOST,
-        "demo-worker-0 and 1 more have lost the node",
+        "demo-worker-0 and 1 more were on a node that is lost",
         "node a is not ready: Kubelet stopped posting node status",
     ),
     "rejected": (
@@ -401,7 +401,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "by controller or user": (
         lambda: case(mpijob(CREATED, SUSPENDED, notes=ours("held"), policy=SUSPEND)),
         Code.SUSPENDED_BY_USER,
-        "somebody has suspended it",
+        "a user or another program has suspended it",
         "",
     ),
     "never": (
@@ -425,7 +425,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         ),
         Code.NOT_RESUMED,
         "it waits, and no controller starts it",
-        "whoever submitted it was stopped",
+        "its submission stopped",
     ),
     "gave up, image": (
         lambda: case(waiting(tries=1, cause=NO_IMAGE), fit=FITS, starts=False),
@@ -460,8 +460,8 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
     "turn": (
         lambda: case(waiting(), fit=Fit(verdict=Fits.PLACEABLE, behind="ml/big"), starts=True),
         Code.WAITING_FOR_TURN,
-        "it fits, but ml/big waits longer",
-        "kept for ml/big",
+        "it fits, but ml/big comes first in the queue",
+        "reserved for ml/big",
     ),
     "nobody starts": (
         lambda: case(waiting(), fit=Fit(verdict=Fits.PLACEABLE), starts=False),
@@ -476,7 +476,7 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         ),
         Code.NOT_RESUMED,
         "was never started",
-        "others may take its GPUs",
+        "other jobs may take its GPUs",
     ),
     "refused, quota": (
         lambda: refused(
@@ -1005,7 +1005,7 @@ def test_a_gang_that_was_taken_back_is_not_told_that_it_lost_a_node_or_a_pod():
 
 def test_a_suspension_by_other_means_is_told_with_its_reason():
     said = verdict(held_because(because(CauseCode.SUSPENDED_BY_OTHERS)))
-    reason = "somebody suspended it, by other means than arena-topo"
+    reason = "it was suspended by other means than arena-topo"
     assert (said.code, said.why) == (Code.SUSPENDED_BY_USER, reason)
 
 
@@ -1132,8 +1132,8 @@ def test_a_submitter_that_was_killed_is_thought_of_at_once():
     said = verdict(case(mpijob(CREATED, SUSPENDED, notes=notes, policy=SUSPEND)))
     assert (said.code, said.what, said.hint) == (
         Code.STARTING,
-        "it has its GPUs; whoever placed it is about to start it",
-        "if that was stopped or killed: arena-topo resume demo -n team-a",
+        "it has its GPUs, and is about to be started",
+        "if the command that submitted it was stopped: arena-topo resume demo -n team-a",
     )
 
 

@@ -327,7 +327,7 @@ def test_a_gang_that_waits_says_who_starts_it(world):
     assert starter.startswith(
         "It starts by itself"
         if world.backend.starts_waiting
-        else "The job waits and holds no GPUs. No controller runs here"
+        else "The job waits and uses no GPUs. No controller runs here"
     )
 
 
@@ -370,7 +370,7 @@ NAMES = "leave it out, or on a cluster name the levels with --fabric FILE"
 def test_a_required_level_that_the_cluster_does_not_have_is_a_mistake_that_lists_those_it_has():
     with pytest.raises(InvalidJob, match="--topology-required leaf") as refused:
         planned(dgx("a"), topology_required="leaf")
-    assert refused.value.why == "it knows node, beyond"
+    assert refused.value.why == "its levels are node, beyond"
     assert refused.value.hint == NAMES
 
 
@@ -378,14 +378,14 @@ def test_a_required_level_that_the_cluster_does_not_have_is_a_mistake_that_lists
 def test_a_preferred_level_that_nobody_knows_is_a_mistake(word: str, hint: str):
     with pytest.raises(InvalidJob, match=f"--topology-preferred {word}") as refused:
         planned(dgx("a"), topology_preferred=word)
-    assert (refused.value.why, refused.value.hint) == ("it knows node, beyond", hint)
+    assert (refused.value.why, refused.value.hint) == ("its levels are node, beyond", hint)
 
 
 @pytest.mark.parametrize("word", ["nvlink", "leaf", "spine", "zone", "region"])
 def test_a_preferred_level_that_this_cluster_has_not_is_left_out_with_a_note(world, word: str):
     job = world.job("demo", **QUAD, topology_preferred=word)
     note = (
-        f"--topology-preferred {word} is left out: this cluster has no such level; it knows"
+        f"--topology-preferred {word} is left out: this cluster has no such level; its levels are"
         " node, beyond"
     )
     made = planning.plan(job, world.backend, namespace="default")
@@ -454,7 +454,7 @@ def test_selector_and_taint_together_are_named():
 
 def test_nodes_that_are_not_set_aside_for_topology_jobs_could_be():
     text = nearest(dgx("a"), dgx("b", dedicated=True), workers=12)
-    assert text == "fits now with --workers 8; or when a is set aside for topology jobs too"
+    assert text == "fits now with --workers 8; or when a is reserved for topology jobs too"
 
 
 def test_a_required_level_is_kept():

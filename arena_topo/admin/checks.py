@@ -144,7 +144,7 @@ class _Check:
         if not operators:
             yield _warn(
                 "no Deployment runs an image called mpi-operator or training-operator",
-                "is it called otherwise? a job without pods a minute after submit says the same",
+                "ignore this if jobs get their pods: the operator may have another name",
             )
         for one in operators:
             metadata = one["metadata"]
@@ -264,13 +264,13 @@ class _Check:
         mixed = [str(one.name) for one in self.cluster.nodes if one.dedicated and one.foreign]
         if mixed:
             yield _warn(
-                f"pods that arena-topo did not place hold GPUs of {_some(mixed, 'node')}: devices"
-                " are not injected there, and the guarantee is node",
+                f"pods that arena-topo did not place use GPUs of {_some(mixed, 'node')}: the"
+                " kubelet picks the GPUs of workers there (guarantee node)",
                 f"kubectl get pods -A -o wide --field-selector spec.nodeName={mixed[0]}",
             )
         if not odd and not mixed:
             ours = [one.node for one in found if one.use == Use.TOPOLOGY]
-            yield _ok(f"{_some(ours, 'node')} for topology jobs alone" if ours else "none")
+            yield _ok(f"{_some(ours, 'node')} for topology jobs alone" if ours else "none reserved")
 
     # The caller
 
@@ -293,7 +293,7 @@ class _Check:
         elif level == "baseline":
             yield _ok("baseline, which allows all but --pod-shape shared and host networks")
         else:
-            yield _ok(f"{level or 'none'} in namespace {self.namespace}")
+            yield _ok(f"{level or 'nothing'} is enforced in namespace {self.namespace}")
 
     def submitting(self) -> Iterator[_Judged]:
         missing = self._missing(SUBMITTER)
@@ -346,12 +346,14 @@ class _Check:
         lease = (self.admin.lease() or {}).get("spec") or {}
         renewed, holder = seconds(lease.get("renewTime")), lease.get("holderIdentity")
         if renewed is None or not holder:
-            yield _warn("none: users start their own waiting jobs, with --wait or resume", _INSTALL)
+            yield _warn(
+                "none: users start their own waiting jobs, with submit --wait or resume", _INSTALL
+            )
             return
         age = self.admin.now() - renewed
         if age > FRESH:
             yield _warn(
-                f"it has not been heard of for {_span(age)}: jobs that wait are not started",
+                f"no sign of it for {_span(age)}: waiting jobs are not started",
                 f"kubectl get pods -n {SYSTEM}",
             )
             return

@@ -500,7 +500,7 @@ class Controller:
         patch = patches.taking_back(job.manifest, pinning.unplaced(job.manifest), cause, tries)
         if self.queue.change(job.manifest, patch) is None:
             return False
-        again = "" if tries < MOST_TRIES else "; it is not tried again before somebody resumes it"
+        again = "" if tries < MOST_TRIES else "; it is not tried again until it is resumed"
         self.tell(f"{job.namespace}/{job.name}: rolled back: {cause}{again}")
         return True
 

@@ -34,7 +34,7 @@ def removal(admin: Administration) -> Removal:
         shown = "; ".join(f"{job} {why}" for job, why in depending[:_SHOWN])
         more = f"; and {len(depending) - _SHOWN} more" if len(depending) > _SHOWN else ""
         raise ArenaError(
-            f"{len(depending)} job{'s' if len(depending) > 1 else ''} would be left behind",
+            f"{len(depending)} job{'s' if len(depending) > 1 else ''} would be left unfinished",
             why=shown + more,
             hint="wait until they have ended, or delete them: arena-topo delete NAME -n NAMESPACE",
         )
@@ -72,7 +72,7 @@ def dependents(jobs: Iterable[Manifest]) -> Iterator[tuple[str, str]]:
         name = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
         labels = (worker_template(job).get("metadata") or {}).get("labels") or {}
         if (metadata.get("annotations") or {}).get(STATE) == "waiting":
-            yield name, "waits to be started by the controller"
+            yield name, "waits to be started, by the controller where one runs"
         elif INLINE in labels:
             yield name, f"has workers that get their node from {install.PLACEMENT_POLICY}"
         elif CLAIMS in labels:

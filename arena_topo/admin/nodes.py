@@ -89,7 +89,7 @@ def dedicate(
 
 
 _REFUSALS = {
-    Use.TOPOLOGY: "pods that arena-topo did not place hold GPUs there",
+    Use.TOPOLOGY: "pods that arena-topo did not place use GPUs there",
     Use.DEFAULT: "topology jobs run there: their GPUs could be given to other pods as well",
 }
 

@@ -68,14 +68,14 @@ def detaching(
             suspended = isinstance(seen, JobStatus) and seen.phase is Phase.SUSPENDED
             does = "is suspended" if suspended else "goes on"
             back = back or follow
-            say(f"The job {name} {does}. Come back: {back}; end it: {end}")
+            say(f"The job {name} {does}. Come back: {back}; delete it: {end}")
         elif isinstance(seen, ArenaError):
             is_there = "was created" if creates else "is there"
             why = one_line(seen.message)
             say(f"Whether {name} {is_there} cannot be seen ({why}): {look}")
         else:
             # Somebody else's of the same name, or ours that was cut short.
-            say(f"A job {name} is there, maybe not whole; end it: {end}")
+            say(f"A job {name} exists, maybe incomplete; delete it: {end}")
         raise
 
 

@@ -285,7 +285,7 @@ class Globals:
         (), "Act as a member of this group; repeat for more.", "GROUP"
     )
     profile: str = _common(
-        "", "Take what the settings file says under this name.", "NAME", completes="profiles"
+        "", "Use this profile of the settings file.", "NAME", completes="profiles"
     )
     backend: BackendName = _common(
         BackendName.AUTO,

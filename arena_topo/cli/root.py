@@ -57,7 +57,7 @@ _COMMANDS: Mapping[str, Leaf] = {
         "jobs.submit:submit_mpi",
     ),
     "plan mpi": Leaf(
-        "Show where the workers of an MPI job would go and how good that is; create nothing.",
+        "Show where the workers of an MPI job would go, and their bandwidth; create nothing.",
         "jobs.submit:plan_mpi",
     ),
     "forecast": Leaf(
@@ -91,13 +91,12 @@ _COMMANDS: Mapping[str, Leaf] = {
         "jobs.wait:wait",
     ),
     "replan": Leaf(
-        "Stop a running job and start it again on the best GPUs there are now.",
+        "Stop a running job and start it again on the best GPUs available now.",
         "jobs.queue:replan",
     ),
     "delete": Leaf("Delete jobs and all that belongs to them.", "jobs.delete:delete"),
     "prune": Leaf(
-        "Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever"
-        " their age.",
+        "Delete jobs that have SUCCEEDED or FAILED and are older than --since.",
         "jobs.prune:prune",
     ),
     "top node": Leaf(

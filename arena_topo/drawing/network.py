@@ -26,7 +26,7 @@ _SHORTEST = 24
 _MEANING = {
     FREE: "free",
     USED: "in use",
-    DOUBT: "some of these are in use or unhealthy; which ones is not reported",
+    DOUBT: "some of these are in use or unhealthy; it is not reported which",
     BROKEN: "cannot be used now",
 }
 _LOOKS = {FREE: "node", USED: "used", DOUBT: "node doubt", BROKEN: "broken"}

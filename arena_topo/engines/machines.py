@@ -125,8 +125,8 @@ def publishing(
     name = node or environment.get("NODE_NAME", "")
     if not name and (source or preset):
         raise UsageError(
-            "no node is named",
-            why="a file and a preset do not tell",
+            "the name of the node is missing",
+            why="neither a file nor a preset contains it",
             hint="arena-topo topology publish NODE, or set NODE_NAME",
         )
     if source:

@@ -42,8 +42,8 @@ def administration(backend: Backend) -> Administration:
 
     if not isinstance(backend, KubernetesBackend):
         raise UsageError(
-            "this is about a Kubernetes cluster, and none is configured",
-            why="the local engine needs nothing installed, and has no nodes but this machine",
+            "this command needs a Kubernetes cluster, and none is configured",
+            why="on this machine there is nothing to install, and no other node",
             hint="set KUBECONFIG, or name one with --kubeconfig and --context",
         )
     return admin.Administration(backend)

@@ -56,7 +56,7 @@ class Start(StrEnum):
     CONTROLLER = "the controller starts it once it fits"
     RESUME = "resume starts it when it fits"
     """No program starts the job before a person does."""
-    ANEW = "it cannot start before it is submitted anew"
+    ANEW = "it cannot start before it is submitted again"
     """It was rolled back because of its image, and no program tries again."""
 
 

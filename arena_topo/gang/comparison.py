@@ -275,7 +275,7 @@ def _with_nics(nodes: Sequence[Node], found: Estimate, placement: Placement) -> 
         return f"--rdma {words}"
     if len(offered) == 1 and "" not in offered:
         return f"--device {offered.pop()}=1 {words}"
-    return f"the NICs of these nodes {words}; no resource gives them to pods of all these nodes"
+    return f"these nodes offer pods no common RDMA device; their NICs {words}"
 
 
 def _other_shape(job: MPIJob, cluster: Cluster, site: Site, least: float) -> str | None:

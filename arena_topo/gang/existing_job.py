@@ -123,7 +123,7 @@ def _unknown(plan: Plan, mpijob: Manifest, stored: Stored) -> str | None:
     if "name" not in _flags(books):
         return "what it was submitted with is not known: arena-topo did not submit it"
     if None in files.values() or (marked and None in stored):
-        return "whoever submitted it was stopped before it was whole"
+        return "its submission stopped halfway"
     return None
 
 

@@ -277,7 +277,7 @@ def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob
 
 
 def seen(job: MPIJob, site: Site) -> Cluster:
-    """The cluster as a new job may use it: without what is kept for a gang that waits longer."""
+    """The cluster as a new job may use it: without the GPUs reserved for the first waiting gang."""
     queue = site.engine.queue
     with suppress(AccessDenied):
         if queue is not None:
@@ -287,7 +287,8 @@ def seen(job: MPIJob, site: Site) -> Cluster:
             left, head = share(mine, cluster, view, queue, site)
             if head is None:
                 return cluster
-            kept = f"GPUs are reserved for {head.namespace}/{head.name}, which has waited longer"
+            first = f"{head.namespace}/{head.name}"
+            kept = f"GPUs are reserved for {first}, which comes first in the queue"
             return replace(left, notes=(*left.notes, kept))
     return site.engine.cluster()
 
@@ -426,8 +427,8 @@ def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
     level, words = job.topology_preferred, distances(cluster)
     if level and cluster.nodes and level not in words:
         yield (
-            f"--topology-preferred {level} is left out: this cluster has no such level; it knows"
-            f" {', '.join(words)}"
+            f"--topology-preferred {level} is left out: this cluster has no such level; its levels"
+            f" are {', '.join(words)}"
         )
 
 

@@ -142,7 +142,7 @@ def _no_such_level(
     near = difflib.get_close_matches(level, [*here, *elsewhere], n=1)
     return InvalidJob(
         f"{flag} {level}: this cluster has no such level",
-        why=f"it knows {', '.join(here)}",
+        why=f"its levels are {', '.join(here)}",
         hint=f"did you mean {near[0]}?"
         if near
         else "leave it out, or on a cluster name the levels with --fabric FILE",
@@ -241,10 +241,10 @@ def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
     others = sorted(
         (name for name, why in kept_away.items() if why is Reason.DEDICATED), key=natural
     )
-    first = (others[:1], "{} is set aside for topology jobs too")
+    first = (others[:1], "{} is reserved for topology jobs too")
     for names, words in (
         first,
-        (others[1:] and others, "more nodes are set aside for topology jobs"),
+        (others[1:] and others, "more nodes are reserved for topology jobs"),
     ):
         if names:
             free = {name: why for name, why in kept_away.items() if name not in names}

@@ -303,13 +303,13 @@ class _Submission:
     def _starter(self, outcome: Outcome) -> str:
         """Who starts a gang that has to wait."""
         if patches.tries_of(outcome.stored) >= MOST_TRIES:
-            return f"It is not tried again by itself: arena-topo resume {self.job.name}"
+            return f"It is not tried again until you run: arena-topo resume {self.job.name}"
         if self.queue.watched():
             return "The controller starts it once it can."
         if self.watcher.stay and not self.watcher.late:
             return "This command starts it once it can."
         return (
-            "The job waits and holds no GPUs. No controller runs here; start it once it fits:"
+            "The job waits and uses no GPUs. No controller runs here; start it once it fits:"
             f" arena-topo resume {self.job.name}"
         )
 
@@ -342,7 +342,7 @@ class _Submission:
             if outcome is not None:
                 planned = built(job, self.site, outcome.decision)
                 return self._told(self.starter, planned, created, outcome)
-        places = f"its workers then wait at their gates until: arena-topo resume {job.name}"
+        places = f"its workers then wait at their gates until you run: arena-topo resume {job.name}"
         if watched:
             places = "the controller places it then."
         return _submitted(self.site, planned, created, starter=f"{owner} starts it; {places}")
@@ -492,7 +492,7 @@ def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
     if mine.incomplete:
         if missing := queue.missing(stored):
             lacks = " and no ".join(f"configmap {one}" for one in missing)
-            why = f"whoever submitted it was stopped before its files were there: no {lacks}"
+            why = f"its submission stopped before its files were created: no {lacks}"
             raise _anew(stored, f"{name} was not created completely", why)
         stored = marked_whole(queue, stored)
     starter, job = open_starter(backend, queue), job_of(stored)

@@ -528,7 +528,7 @@ class MPIJob:
     pod_shape: PodShape = _chosen(
         PodShape.SEPARATE,
         "Workers of a node: a pod each (separate), several in one pod (fused), or a pod each that"
-        " share IPC and GPUs (shared). auto: fused where the pods get more by it and the command"
+        " share IPC and GPUs (shared). auto: fused where that gives more bandwidth and the command"
         " does not say where ranks run, else separate.",
     )
     gang_timeout: Duration = _placement(

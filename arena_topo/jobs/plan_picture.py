@@ -173,7 +173,7 @@ def _notes(proposal: Proposal, forecast: Forecast, valued: Worth) -> Iterator[st
         yield f"The kubelet picks the GPUs: {estimates.text(valued.ours)} at worst."
     if ours is not None and inside is not None and inside.point > ours.point:
         joined = estimates.text(inside)
-        yield f"Were the pods of a node one host for NCCL, these GPUs would reach {joined}."
+        yield f"If the workers of a node shared one pod, these GPUs would reach {joined}."
     if forecast.guarantee is not None:
         yield f"{guarantee(forecast)}."
     if proposal.cluster is not None and proposal.cluster.emulated:

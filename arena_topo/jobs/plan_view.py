@@ -223,7 +223,7 @@ def _facts(
         yield "As planned", f"{estimates.text(planned)}{_doubt(planned)}{proof}"
     if inside is not None and inside.point > planned.point:
         joined = f"{estimates.text(inside)}{_doubt(inside)}"
-        yield "Joined", f"{joined}, were the pods of a node one host for NCCL"
+        yield "Joined", f"{joined}, if the workers of a node shared one pod"
 
 
 def _doubt(found: Estimate) -> str:

@@ -69,7 +69,7 @@ class Wanted:
 
 @spread
 def prune(wanted: Wanted, everywhere: Globals) -> None:
-    """Delete jobs that have SUCCEEDED or FAILED and are old enough; no others, whatever their age.
+    """Delete jobs that have SUCCEEDED or FAILED and are older than --since.
 
     The age of a job counts from its creation, as the AGE that kubectl shows.
 
@@ -87,7 +87,7 @@ def prune(wanted: Wanted, everywhere: Globals) -> None:
     asks = not (wanted.yes or dry_run or _said_yes())
     if asks and not (_terminal(sys.stdin) and _terminal(sys.stderr)):
         raise UsageError(
-            "prune deletes only with --yes where nobody can be asked",
+            "prune needs --yes where it cannot ask for confirmation",
             why="standard input or standard error is not a terminal",
             hint=f"look first, with --dry-run; then add --yes, or set {_YES}=true",
         )

@@ -86,7 +86,7 @@ def resume(
 
 @spread
 def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
-    """Stop a running job and start it again on the best GPUs there are now.
+    """Stop a running job and start it again on the best GPUs available now.
 
     Examples:
       # Move a job to better GPUs

@@ -356,7 +356,7 @@ class Question:
 @_sketched
 @spread
 def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals) -> None:
-    """Show where the workers of an MPI job would go and how good that is; create nothing.
+    """Show where the workers of an MPI job would go, and their bandwidth; create nothing.
 
     Examples:
       # Where would eight pairs of GPUs go?

@@ -256,7 +256,7 @@ def _bandwidth(forecast: Forecast) -> str:
         text += f" (at most {estimates.amount(forecast.bound or 0.0)} GB/s is possible)"
     if forecast.falls_short:
         inside = estimates.amount(forecast.bus_bandwidth or 0.0)
-        text += f"; were the pods of a node one host for NCCL, they would reach {inside} GB/s"
+        text += f"; {inside} GB/s if the workers of a node shared one pod"
     return text
 
 

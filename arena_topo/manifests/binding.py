@@ -110,13 +110,13 @@ def bind(
     first = refusals[0]
     if forced:
         raise InvalidJob(
-            f"--binding {job.binding} cannot hold the workers of {job.name}",
+            f"--binding {job.binding} cannot pin the workers of {job.name}",
             flag="--binding",
             why=first.why,
             hint=first.hint or "leave it out: the strongest way that there is will be used",
         )
     raise ArenaError(
-        f"nothing holds the workers of {job.name} to their GPUs", why=first.why, hint=first.hint
+        f"the workers of {job.name} cannot be pinned to their GPUs", why=first.why, hint=first.hint
     )
 
 
@@ -152,7 +152,7 @@ def _claims(case: _Case) -> Binding:
         )
     if line := missing_quota_line(case.found.quotas, case.device_class):
         raise _Refused(
-            "the namespace has a quota of GPUs, and claims of them would go past it",
+            "the namespace has a quota of GPUs, and claims would bypass it",
             f"an administrator adds to spec.hard of the ResourceQuota: {line}",
         )
     try:
@@ -188,9 +188,7 @@ def _gates(case: _Case) -> Binding:
     if not case.api.traits.gates:
         raise _Refused(f"the operator of MPIJob {case.api} drops scheduling gates")
     if case.found.patches is False:
-        raise _Refused(
-            "workers at a gate wait for somebody to patch them, and you may not", _PATCHES
-        )
+        raise _Refused("workers at a gate wait to be patched, and you may not patch pods", _PATCHES)
     binding = _by_number(case, "gates")
     sees = case.job.pod_shape is PodShape.SHARED and binding.inject
     return replace(binding, separate=not sees, confirmed=bool(case.found.patches))

@@ -39,19 +39,20 @@ _SENTENCES = {
     CauseCode.ANOTHER_STARTER: "somebody else is starting it as well; it is {state} now",
     CauseCode.EVICTED: "{pod} was evicted: {text}",
     CauseCode.IMAGE: "{pod}: {text}",
-    CauseCode.JOBS_HIDDEN: "the jobs of other namespaces may not be listed, so nobody can know that"
-    " these GPUs are free; the controller starts it",
+    CauseCode.JOBS_HIDDEN: "the jobs of other namespaces may not be listed, so it is not known"
+    " whether these GPUs are free; the controller starts it",
     CauseCode.NODE_LOST: "node {node} is {state}",
-    CauseCode.NOT_RESUMED: "whoever was to start it did not; it waits for its turn",
+    CauseCode.NOT_RESUMED: "its submission stopped before its start; it waits for its turn",
     CauseCode.OLD_PODS: "the pods of its last run have not ended yet",
     CauseCode.OTHER_QUEUE: "{queue} decides when it starts; then it is placed",
     CauseCode.QUOTA: "quota {quota} of the namespace leaves {left} {resource}, and the gang needs"
     " {needs}",
     CauseCode.QUOTA_REFUSED: "{text}",
     CauseCode.REPLANNED: "placed anew on request",
-    CauseCode.STALLED: "nothing moved for {limit}: {text}",
-    CauseCode.SUSPENDED_BY_OTHERS: "somebody suspended it, by other means than arena-topo",
-    CauseCode.TURN: "{job} waits longer, and the GPUs that would fit are kept for it",
+    CauseCode.STALLED: "no progress for {limit}: {text}",
+    CauseCode.SUSPENDED_BY_OTHERS: "it was suspended by other means than arena-topo",
+    CauseCode.TURN: "{job} comes first in the queue, and the GPUs that would fit are reserved"
+    " for it",
 }
 
 QUOTAS = frozenset({CauseCode.QUOTA, CauseCode.QUOTA_REFUSED})

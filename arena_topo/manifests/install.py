@@ -99,7 +99,8 @@ def check(installation: Installation) -> tuple[str, ...]:
             f"{image!r} is not the name of an image" if image else "--image is missing",
             why="the controller and the agent are containers of arena-topo",
             hint="arena-topo install --image REPOSITORY/NAME@sha256:... (64 hexadecimal digits);"
-            " the Dockerfile of arena-topo builds one",
+            " the Dockerfile of arena-topo builds one; without image: --without-controller"
+            " --without-agent",
         )
     if found is not None and found["digest"] is None and runs:
         return (

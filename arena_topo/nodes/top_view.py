@@ -254,7 +254,7 @@ def _gpus(one: NodeStatus) -> list[str]:
             healthy = layout.truth(one.healthy(gpu.index))
             lines.append(f"  GPU{gpu.index}\t{one.state(gpu.index)}\t{healthy}")
         if one.node.unattributed:
-            doubt = "of the unknown ones are in use; which ones is not reported."
+            doubt = "of the unknown GPUs are in use; it is not reported which."
             lines.append(f"  {one.node.unattributed} {doubt}")
         return lines
     header = ("RESOURCE", "TOTAL", "ALLOCATED")

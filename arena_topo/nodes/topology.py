@@ -264,8 +264,8 @@ def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
     name = node or os.environ.get("NODE_NAME", "")
     if not name:
         raise UsageError(
-            "no node is named",
-            why="the agent reports its own node, and the host may have another name",
+            "the name of the node is missing",
+            why="an agent writes about its own node, whose name may differ from the host name",
             hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
         )
     reports = open_reports(everywhere.options(), name)

@@ -173,6 +173,9 @@ class Case:
             **words,
             "anew": anew,
             "again": words["replan"] if restarted else anew,
+            "room": words["replan"]
+            if restarted
+            else f"wait for room, or {words['delete']}, and submit it with what a node offers",
             "describe": f"kubectl describe mpijob {name} -n {namespace}",
             "name": name,
             "namespace": namespace,

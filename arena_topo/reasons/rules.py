@@ -317,7 +317,7 @@ def _suspended(case: Case) -> Words | None:
     code = next(
         (code for cause, code in _HELD_FOR.items() if held and case.is_because(cause)), None
     )
-    what = "somebody has suspended it"
+    what = "a user or another program has suspended it"
     if code is not None:
         what = "the controller has suspended it, by --on-node-loss hold"
     why = str(case.cause or "") or ("" if held else "spec.runPolicy.suspend is true")
@@ -356,7 +356,7 @@ def _never(case: Case) -> Words | None:
 
 def _unmarked(case: Case) -> Words | None:
     """The job is complete, but still marked as incomplete, so no other program starts it."""
-    why = "whoever submitted it was stopped before it could be left to others"
+    why = "its submission stopped just before it was complete"
     return _if(case.waits and INCOMPLETE in case.notes and not _young(case), why=why)
 
 
@@ -410,7 +410,7 @@ def _no_room(case: Case) -> Words | None:
         return None
     if case.fit.verdict is None and case.status.reason:
         # The cluster cannot be read: the recorded reason is the last known.
-        what = "it waits for GPUs, as was found when somebody last tried to place it"
+        what = "it waits for GPUs, as was found when it was last tried"
         return {"what": what, "why": case.status.reason}
     if case.fit.verdict is not Fits.NOT_NOW:
         return None
@@ -424,11 +424,11 @@ def _fits(case: Case) -> bool:
 
 def _turn(case: Case) -> Words | None:
     behind = case.fit.behind
-    hint = "a shorter --running-timeout may let a job pass those that wait for longer"
+    hint = "with a shorter --running-timeout it may start first, as backfill"
     if not case.mpijob:
         # The local engine goes by age alone.
         hint = f"it starts by itself after {behind}"
-    why = f"the GPUs it would take are kept for {behind}"
+    why = f"the GPUs that it would use are reserved for {behind}"
     return _if(_fits(case) and behind, behind=behind, why=why, hint=hint)
 
 
@@ -440,7 +440,7 @@ def _nobody_starts(case: Case) -> Words | None:
 def _not_resumed(case: Case) -> Words | None:
     recorded = moment(case.notes.get(RECORDED))
     fresh = recorded is not None and case.now - recorded < STALE
-    why = "whoever submitted it was stopped in between; others may take its GPUs now"
+    why = "its submission stopped halfway; other jobs may take its GPUs now"
     placed = case.state == "placed" and case.suspended and case.pending
     return _if(placed and not fresh, why=why)
 
@@ -459,7 +459,7 @@ def _gated(case: Case, pod: Object) -> str | None:
     """A worker at our gate, without a program that lifts it."""
     if GATE not in _gates(pod) or case.starts is True:
         return None
-    gone = f"{case.owner} has started it" if case.owner else "whoever submitted the job is gone"
+    gone = f"{case.owner} has started it" if case.owner else "the command that submitted it is gone"
     return f"{gone}, and no controller of arena-topo runs here"
 
 
@@ -469,7 +469,7 @@ def _gated_by_others(case: Case) -> Words | None:
     if seen is None:
         return None
     label = f"{version_of(case.mpijob).traits.job_labels[0]}={case.status.name}"
-    why = "whoever put up that gate has to lift it"
+    why = "the program that set this gate has to lift it"
     return {**seen, "gate": seen["why"], "why": why, "label": label}
 
 
@@ -628,8 +628,8 @@ def _starting(case: Case) -> Words | None:
     if _fits(case):
         return {"what": "it fits now, and is about to be started"}
     if case.state == "placed" and case.suspended:
-        what = "it has its GPUs; whoever placed it is about to start it"
-        return {"what": what, "hint": f"if that was stopped or killed: {resume}"}
+        what = "it has its GPUs, and is about to be started"
+        return {"what": what, "hint": f"if the command that submitted it was stopped: {resume}"}
     if case.at_gates:
         what = f"{case.owner} has started it; its workers wait at their gates to be placed"
         hint = "the controller places them" if case.starts is True else f"{resume} places them"
@@ -661,7 +661,7 @@ RULES = (
         "{pods} {was} evicted from the node",
         "{again}",
     ),
-    Rule(Code.NODE_LOST, _node_lost, "{pods} {has} lost the node"),
+    Rule(Code.NODE_LOST, _node_lost, "{pods} {was} on a node that is lost"),
     Rule(
         Code.REJECTED_BY_NODE,
         _told(r"UnexpectedAdmissionError|OutOf(?!Memory)\w+|NodeAffinity|TopologyAffinityError"),
@@ -716,7 +716,7 @@ RULES = (
     ),
     Rule(Code.SUSPENDED_BY_USER, _suspended, hint="{resume}"),
     # waiting
-    Rule(Code.NOT_RESUMED, _incomplete, hint="if whoever submits it was stopped: {anew}"),
+    Rule(Code.NOT_RESUMED, _incomplete, hint="if the command that submits it was stopped: {anew}"),
     Rule(Code.NEVER_FITS, _never, hint="{delete}, and submit what can be placed"),
     Rule(Code.NOT_RESUMED, _unmarked, "it waits, and no controller starts it", "{resume}"),
     Rule(
@@ -739,7 +739,7 @@ RULES = (
         "the quota {quota} of namespace {namespace} has no room for the gang",
     ),
     Rule(Code.WAITING_FOR_GPUS, _no_room),
-    Rule(Code.WAITING_FOR_TURN, _turn, "it fits, but {behind} waits longer or has more priority"),
+    Rule(Code.WAITING_FOR_TURN, _turn, "it fits, but {behind} comes first in the queue"),
     Rule(
         Code.NOBODY_STARTS, _nobody_starts, "it fits now, but no controller starts it", "{resume}"
     ),
@@ -832,7 +832,7 @@ RULES = (
         Code.UNSCHEDULABLE,
         _told("Unschedulable|SchedulerError"),
         "{pods} {has} no node to run on",
-        "{again}",
+        "{room}",
     ),
     Rule(
         Code.NO_SCHEDULER,

@@ -170,7 +170,7 @@ def _nodes(found: Explanation) -> Iterator[str]:
         (str(one.nodes), str(one.example), one.reason.value)
         for one in sorted(found.refusals, key=lambda one: -one.nodes)
     ]
-    yield align(["Nodes:", *table(("NODES", "SUCH AS", "REFUSED BECAUSE"), rows, indent="  ")])
+    yield align(["Nodes:", *table(("NODES", "EXAMPLE", "REFUSED BECAUSE"), rows, indent="  ")])
 
 
 def _holders(found: Explanation) -> Iterator[str]:

@@ -62,7 +62,7 @@ class Reason(Enum):
     SHARED = "MIG or shared GPUs"
     SELECTOR = "node selector does not match"
     TAINT = "taint not tolerated"
-    DEDICATED = "reserved for topology jobs, or not a topology node"
+    DEDICATED = "not reserved for topology jobs, as other nodes are"
     MODEL = "another GPU model"
     NO_GPUS = "no GPUs"
     TOO_SMALL = "fewer GPUs than one worker needs"
