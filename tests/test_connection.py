@@ -13,8 +13,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -956,31 +955,6 @@ def test_the_deadline_is_for_all_requests_together(api: FakeApi, connect, clock:
     with pytest.raises(TimedOut):
         connection.get("/version")
     assert len(api.requests) == 2
-
-
-def elsewhere(call: Callable[[], Any]) -> Any:
-    """What a call comes to in a thread of its own."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result()
-
-
-def test_a_shorter_limit_is_for_the_thread_that_sets_it(connect):
-    connection = connect()
-    with connection.within(0.0):
-        with pytest.raises(TimedOut):
-            connection.get("/version")
-        assert elsewhere(lambda: connection.get("/version"))
-    assert connection.get("/version")
-
-
-def test_time_to_tidy_up_is_for_the_thread_that_takes_it(connect):
-    connection = connect(deadline=0.0)
-    with connection.grace():
-        assert connection.get("/version")
-        with pytest.raises(TimedOut):
-            elsewhere(lambda: connection.get("/version"))
-    with pytest.raises(TimedOut):
-        connection.get("/version")
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun(api: FakeApi, connect):

@@ -145,7 +145,6 @@ class Connection:
         self._timeout = options.request_timeout or math.inf
         self._limit = math.inf if options.deadline is None else options.deadline
         self._deadline = time.monotonic() + self._limit
-        self._own = threading.local()
         self.silence = self._timeout
         """Seconds without a byte after which an answer is given up that must come at once."""
         # In one piece, as threads answer for each other: a time, and when it came (monotonic).
@@ -175,37 +174,21 @@ class Connection:
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
-        """Let this thread's requests inside have this much time past the deadline: to tidy up.
+        """Give the requests inside so many seconds, past the deadline if need be, to tidy up.
 
-        The alarm that ends a command waits for them as long.
+        The alarm that ends a command waits as long.
         """
-        with self._until(max(self._end, time.monotonic() + seconds)), undisturbed(seconds):
-            yield
+        before, self._deadline = self._deadline, max(self._deadline, time.monotonic() + seconds)
+        try:
+            with undisturbed(seconds):
+                yield
+        finally:
+            self._deadline = before
 
     @property
     def left(self) -> float:
         """Seconds until the deadline; infinite without one."""
-        return self._end - time.monotonic()
-
-    @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
-        """Give this thread's requests inside no more than this much time, all together."""
-        with self._until(min(self._end, time.monotonic() + seconds)):
-            yield
-
-    @property
-    def _end(self) -> float:
-        """The deadline of this thread's requests on the monotonic clock."""
-        end: float = getattr(self._own, "end", self._deadline)
-        return end
-
-    @contextlib.contextmanager
-    def _until(self, end: float) -> Iterator[None]:
-        before, self._own.end = self._end, end
-        try:
-            yield
-        finally:
-            self._own.end = before
+        return self._deadline - time.monotonic()
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Read one object; ClusterError for what is none. Of other paths what the server says."""
@@ -365,7 +348,7 @@ class Connection:
         (a BOOKMARK has nothing but one). ClusterError with status 410 if the server has forgotten
         the revision: list again. ClusterError without a status if the connection breaks.
         """
-        seconds = max(1, math.ceil(min(timeout, max(0.0, self._end - time.monotonic()))))
+        seconds = max(1, math.ceil(min(timeout, self.left)))
         asked = {
             **query,
             "watch": "1",
@@ -565,14 +548,18 @@ class Connection:
         content: str = "application/json",
         stream: bool = False,
         silence: float | None = None,
+        patience: float = math.inf,
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         """The answer to a request, tried as long as it may be, and its body unless `stream`.
 
-        The Date of the answer is kept.
+        `patience` are the seconds for all tries together, where that is less than is left. The Date
+        of the answer is remembered.
         """
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body).encode()
-        send = partial(self._tried, method, url, data, content, stream=stream, silence=silence)
+        send = partial(
+            self._tried, method, url, data, content, stream=stream, silence=silence, most=patience
+        )
         used = self.access
         response, read = send()
         if response.status == UNKNOWN_CALLER and self.renewed(used):
@@ -593,6 +580,7 @@ class Connection:
         *,
         stream: bool,
         silence: float | None,
+        most: float,
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         """Send a request until it is answered, or no more time or tries are left."""
         import urllib3
@@ -600,10 +588,12 @@ class Connection:
         headers = self._headers()
         if data is not None:
             headers["content-type"] = content
-        limited = math.isfinite(self._end)
-        until = time.monotonic() + self._timeout
+        limited = math.isfinite(self._deadline)
+        now = time.monotonic()
+        until = now + self._timeout
         if limited:
-            until = min(self._end, until) if self._options.repeating else self._end
+            until = min(self._deadline, until) if self._options.repeating else self._deadline
+        until = min(until, now + most)
         for attempt in itertools.count(1):
             begun = time.monotonic()
             if limited and until <= begun:
@@ -656,7 +646,7 @@ class Connection:
         delay *= _RANDOM.uniform(0.5, 1.0)
         if wanted is not None:
             delay = max(float(wanted), delay if attempt >= _ATTEMPTS else 0.0)
-        enough = math.isfinite(self._end) or attempt < _ATTEMPTS
+        enough = math.isfinite(self._deadline) or attempt < _ATTEMPTS
         if not enough or time.monotonic() + delay >= until:
             return False
         time.sleep(delay)

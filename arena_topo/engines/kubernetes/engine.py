@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from arena_topo.clusters import selectors
 from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
 from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
 from arena_topo.engines.kubernetes.mpijob import (
@@ -38,7 +37,7 @@ from arena_topo.errors import (
     NotFound,
 )
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Manifest, Mechanisms, Plan
+from arena_topo.manifests import Mechanisms, Plan
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Machine, Node, published
@@ -56,9 +55,6 @@ if TYPE_CHECKING:
     from arena_topo.engines.volume import Volume
 
 Object = dict[str, Any]
-
-_FEW = 32
-"""Jobs up to which their pods are asked for by name: the names are part of an address."""
 
 PROBED = 60.0
 """Seconds for which the mechanisms of a namespace are not tried again: administrators may install
@@ -83,7 +79,7 @@ def open_backend(options: Options) -> KubernetesBackend:
     return KubernetesBackend(options)
 
 
-class KubernetesBackend:
+class KubernetesBackend(Writer):
     """Jobs as MPIJobs of a cluster."""
 
     name = "kubernetes"
@@ -103,7 +99,7 @@ class KubernetesBackend:
         self._tensorboards: dict[str, tuple[float, str]] = {}
         """When the TensorBoard of a job (uid) was looked up, and its address."""
         self._owner: str | None = None
-        self.writer = Writer(self.api, self.api_version)
+        super().__init__(self.api, self.api_version)
         self.sources = Sources(self.api, self.api_version, fabric=options.fabric is None)
 
     @property
@@ -269,19 +265,7 @@ class KubernetesBackend:
         AlreadyExists if the job's name is taken. The names are kubectl's: `configmap/NAME`.
         """
         first, *others = plan.objects
-        job, _ = self.writer.create_job(plan, first)
-        return (object_name(first), *self.writer.own(job, others))
-
-    def validate(self, plan: Plan) -> tuple[str, ...]:
-        """Let the server check every object without storing any; its warnings.
-
-        AlreadyExists if the job's name is taken.
-        """
-        return self.writer.validate(plan)
-
-    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """What is there under the names of a plan's objects, in their order; None: nothing."""
-        return self.writer.stored(plan)
+        return (object_name(first), *self.own(self.create(plan, first), others))
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job with its pods; NotFound if there is none."""
@@ -393,11 +377,7 @@ class KubernetesBackend:
         mpijobs = [bare(one) if odd else one for one, odd in zip(listed, odds, strict=True)]
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
 
-        names = {one["metadata"]["name"] for one in mpijobs}
-
         def gather(wanted: str, label: str) -> None:
-            if selector and len(names) <= _FEW:
-                wanted = selectors.every(wanted, selectors.either(label, names))
             for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=wanted):
                 meta = pod["metadata"]
                 job = (meta.get("labels") or {}).get(label, "")

@@ -93,10 +93,10 @@ class Writer:
         AlreadyExists if the job's name is taken, and nothing else is wrong.
         """
         first, *others = plan.objects
+        warnings: list[str] = []
         taken: AlreadyExists | None = None
-        warnings: tuple[str, ...] = ()
         try:
-            _, warnings = self.create_job(plan, first, dryRun="All")
+            self.create(plan, first, warnings=warnings, dryRun="All")
         except AlreadyExists as error:
             taken = error
         for one in others:
@@ -105,7 +105,7 @@ class Writer:
                 warnings += self._api.post(path_of(one, plan.namespace), one, dryRun="All")[1]
         if taken is not None:
             raise taken
-        return warnings
+        return tuple(warnings)
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
         """What is there under the names of a plan's objects, in their order; None: nothing.
@@ -143,10 +143,10 @@ class Writer:
                     return True
         return False
 
-    def create_job(
-        self, plan: Plan, first: Manifest, **query: str
-    ) -> tuple[Object, tuple[str, ...]]:
-        """Create the MPIJob of a plan: what was stored, and warnings about it.
+    def create(
+        self, plan: Plan, first: Manifest, *, warnings: list[str] | None = None, **query: str
+    ) -> Object:
+        """Create the MPIJob of a plan: what was stored; the server's `warnings` go into the list.
 
         Where the connection breaks it is sent again, and one that was taken the first time is found
         by its labels, annotations and age. AlreadyExists if its name is taken; InvalidJob if its
@@ -155,7 +155,7 @@ class Writer:
         name = plan.job.name
         self._check_priority(plan.job.priority)
         try:
-            return self._made(path_of(first, plan.namespace), first, query)
+            stored, said = self._made(path_of(first, plan.namespace), first, query)
         except AlreadyExists as error:
             raise AlreadyExists(
                 f"the job {name} is already exist, please delete it first."
@@ -163,6 +163,9 @@ class Writer:
             ) from error
         except NotFound as error:
             raise self._unserved(plan, error) from error
+        if warnings is not None:
+            warnings += said
+        return stored
 
     def _made(
         self, path: str, first: Manifest, query: dict[str, str]
