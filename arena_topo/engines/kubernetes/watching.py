@@ -15,11 +15,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import FORBIDDEN, GONE, Connection
-from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, first_served
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError
 
 Object = dict[str, Any]
 
@@ -106,19 +107,9 @@ class Watch:
             self._stop.wait(pause * _RANDOM.uniform(0.5, 1.0))
 
     def _list(self) -> None:
-        paths = self.source.paths()
-        for path in paths:
-            try:
-                found, revision = self._api.listed(
-                    path, self._entry, judged=True, **self.source.query
-                )
-            except NotFound:
-                if path == paths[-1] and not self.source.grouped:
-                    raise
-            else:
-                self._replace(path, found, revision)
-                return
-        self._replace("", (), "")
+        ask = partial(self._api.listed, keep=self._entry, judged=True)
+        path, (found, revision) = first_served(self.source, ask) or ("", ((), ""))
+        self._replace(path, found, revision)
 
     def _entry(self, thing: Object) -> Object | None:
         kept = self._keep(thing)
