@@ -132,11 +132,9 @@ class Connection:
     """One API server: JSON in, JSON out. Every failure is an ArenaError that says what to try.
 
     Requests are repeated where that is safe: GET requests when the server is overloaded or breaks
-    off, others only where it said that it did not take them (429). Without a deadline that is at
-    most five times and within the request timeout (seconds; 0 is no limit, as in kubectl). With
-    one (`Options.deadline`, seconds from here on for all requests together) each try may take the
-    request timeout, and tries go on until the deadline (who is `Options.repeating` asks again by
-    itself: its tries too are within the request timeout); TimedOut once it has passed.
+    off, others only where it said that it did not take them (429); at most five times, and within
+    the request timeout (seconds; 0 is no limit, as in kubectl). `Options.deadline` (seconds from
+    here on) is for all requests together; TimedOut once it has passed.
     """
 
     def __init__(self, options: Options, at: Access | None = None) -> None:
@@ -585,20 +583,15 @@ class Connection:
         """Send a request until it is answered, or no more time or tries are left."""
         import urllib3
 
+        if self.left <= 0:
+            raise self._late()
         headers = self._headers()
         if data is not None:
             headers["content-type"] = content
-        limited = math.isfinite(self._deadline)
-        now = time.monotonic()
-        until = now + self._timeout
-        if limited:
-            until = min(self._deadline, until) if self._options.repeating else self._deadline
-        until = min(until, now + most)
+        until = time.monotonic() + min(self.left, self._timeout, most)
         for attempt in itertools.count(1):
             begun = time.monotonic()
-            if limited and until <= begun:
-                raise self._late()
-            left = max(0.001, min(until - begun, self._timeout))
+            left = max(0.001, until - begun)
             reading = silence if stream else left
             try:
                 response = self._pool.request(
@@ -618,11 +611,8 @@ class Connection:
             # http.client has no other word for a chunk of a negative length.
             except (urllib3.exceptions.HTTPError, ValueError) as error:
                 log(method, url, type(error).__name__, begun)
-                passes = method == "GET" and (
-                    isinstance(error, urllib3.exceptions.ProtocolError)
-                    or (limited and isinstance(error, urllib3.exceptions.ReadTimeoutError))
-                )
-                if not passes or not self._pauses(attempt, until):
+                broken = isinstance(error, urllib3.exceptions.ProtocolError)
+                if method != "GET" or not broken or not _pauses(attempt, until):
                     raise unreachable(
                         self.access.server, method, error, self._patience()
                     ) from error
@@ -632,25 +622,10 @@ class Connection:
                     method == "GET" and response.status in _PASSING
                 )
                 wanted = whole(response.headers.get("retry-after", "").strip())
-                if not overloaded or not self._pauses(attempt, until, wanted):
+                if not overloaded or not _pauses(attempt, until, wanted):
                     return response, read
                 response.drain_conn()
         raise AssertionError("the last attempt returns or raises")
-
-    def _pauses(self, attempt: int, until: float, wanted: int | None = None) -> bool:
-        """Wait before another try, as long as the server wants; False, at once, if there is none.
-
-        A server that goes on to ask for no delay is not asked without one for ever.
-        """
-        delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(attempt, _ATTEMPTS + 1))
-        delay *= _RANDOM.uniform(0.5, 1.0)
-        if wanted is not None:
-            delay = max(float(wanted), delay if attempt >= _ATTEMPTS else 0.0)
-        enough = math.isfinite(self._deadline) or attempt < _ATTEMPTS
-        if not enough or time.monotonic() + delay >= until:
-            return False
-        time.sleep(delay)
-        return True
 
     def _late(self) -> TimedOut:
         late = TimedOut(f"{self.access.server} took too long", hint=self._patience())
@@ -683,9 +658,20 @@ class Connection:
 
     def _patience(self) -> str:
         """How long was waited, as the person has said it."""
-        if math.isfinite(self._limit):
+        if self.left <= 0:
             return f"--timeout is {self._limit:g} s in all"
         return f"--request-timeout is {self._timeout:g} s"
+
+
+def _pauses(attempt: int, until: float, wanted: int | None = None) -> bool:
+    """Wait before another try, as long as the server wants; False, at once, if there is none."""
+    delay = min(_LAST_DELAY, _FIRST_DELAY * 2**attempt) * _RANDOM.uniform(0.5, 1.0)
+    if wanted is not None:
+        delay = float(wanted)
+    if attempt == _ATTEMPTS or time.monotonic() + delay >= until:
+        return False
+    time.sleep(delay)
+    return True
 
 
 def log(method: str, url: str, outcome: str, begun: float) -> None:
