@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import Backend, heartbeat
 from arena_topo.engines.kubernetes.lease import DURATION
-from arena_topo.engines.kubernetes.mpijob import is_launcher
+from arena_topo.engines.kubernetes.mpijob import condition_of, is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import fairness, rollout
@@ -425,7 +425,7 @@ class Controller:
             return pod
         status = pod["status"]
         conditions = [
-            {**one, "lastTransitionTime": written(at)} if _is_unscheduled(one) else one
+            {**one, "lastTransitionTime": written(at)} if one.get("type") == "PodScheduled" else one
             for one in status["conditions"]
         ]
         return {**pod, "status": {**status, "conditions": conditions}}
@@ -636,15 +636,8 @@ def _is_bound(pod: Object) -> bool:
 
 def _unscheduled(pod: Object) -> bool:
     """Whether the scheduler finds no node for a pod."""
-    return any(map(_is_unscheduled, (pod.get("status") or {}).get("conditions") or ()))
-
-
-def _is_unscheduled(condition: Object) -> bool:
-    return (condition.get("type"), condition.get("status"), condition.get("reason")) == (
-        "PodScheduled",
-        "False",
-        "Unschedulable",
-    )
+    found = condition_of(pod, "PodScheduled") or {}
+    return (found.get("status"), found.get("reason")) == ("False", "Unschedulable")
 
 
 def _matters(view: Snapshot) -> tuple[object, ...]:

@@ -53,9 +53,9 @@ def engine(
 ) -> Backend:
     """Open the engine that the options ask for, and say so where nobody asked for a local one.
 
-    `fabric` says what joins the nodes of its cluster. A command that is `repeating` looks once where
-    `--timeout` is 0 s. A command that `stays` looks for as long as `--timeout` allows, each time
-    with the patience of one request.
+    `fabric` says what joins the nodes of its cluster. A command that is `repeating` looks once
+    where `--timeout` is 0 s. A command that `stays` looks for as long as `--timeout` allows, each
+    time with the patience of one request.
     """
     options = replace(everywhere.options(), fabric=fabric)
     if stays:

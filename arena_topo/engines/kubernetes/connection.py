@@ -66,9 +66,6 @@ CONNECT_TIMEOUT = 5.0
 PAGE = 500
 """Objects per list request (kubectl's own chunk size)."""
 
-PAGES = 2000
-"""Pages of a list: a million objects, where the largest clusters have 150,000 pods."""
-
 Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
 """What is kept of an object that a list returns."""
 
@@ -294,7 +291,7 @@ class Connection:
             asked = {**query, "limit": str(limit)} if limit else dict(query)
             found: list[Any] = []
             try:
-                for _ in range(PAGES + 1):
+                while True:
                     page = self._page(path, asked, decode)
                     found += chosen(page["items"] or ())
                     meta = page.get("metadata") or {}
@@ -302,15 +299,13 @@ class Connection:
                     if not token:
                         return found, str(meta.get("resourceVersion") or "")
                     if not isinstance(token, str) or token == asked.get("continue"):
-                        break
+                        raise self.no_server(f"the list of {path} does not end")
                     # The token knows its revision; the server refuses to be told it twice.
                     asked = {key: said for key, said in asked.items() if key not in _REVISION}
                     asked["continue"] = token
             except ClusterError as error:
                 if error.status != GONE or not limit:
                     raise
-            else:
-                raise self.no_server(f"the list of {path} does not end")
         raise AssertionError("the last attempt returns or raises")
 
     def _page(

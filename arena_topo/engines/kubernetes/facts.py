@@ -20,6 +20,7 @@ from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.kubernetes.mpijob import (
     GROUP,
     PLURAL,
+    condition,
     is_about,
     job_status,
     pinned_nodes,
@@ -27,6 +28,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     subject,
 )
 from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.sources import published_slices
 from arena_topo.engines.kubernetes.writing import missing
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
@@ -270,20 +272,13 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
     Those of pods that are not ready come first.
     """
     names: dict[str, None] = {}
-    for pod in sorted(pods, key=lambda one: _ready(one.get("status") or {})):
+    for pod in sorted(pods, key=lambda one: condition(one, "Ready") == "True"):
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         if status.get("phase") == "Succeeded":
             continue
         bound = spec.get("nodeName")
         names |= dict.fromkeys([str(bound)] if bound else pinned_nodes(pod))
     return list(names)
-
-
-def _ready(status: Object) -> bool:
-    return any(
-        one.get("type") == "Ready" and one.get("status") == "True"
-        for one in status.get("conditions") or ()
-    )
 
 
 # Which GPUs its workers were given
@@ -327,31 +322,15 @@ def look(api: Connection, status: JobStatus) -> Sightings:
 
 def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterable[Given]:
     from arena_topo.clusters import slices  # noqa: PLC0415  only of jobs that claim their GPUs
-    from arena_topo.clusters.records import (  # noqa: PLC0415  the same
-        ClaimRecord,
-        SliceRecord,
-        pages,
-    )
+    from arena_topo.clusters.records import ClaimRecord, pages  # noqa: PLC0415  the same
 
     for version in slices.VERSIONS:
-        root = f"/apis/{slices.GROUP}/{version}"
-        path = f"{root}/namespaces/{status.namespace}/resourceclaims"
-        try:
+        path = f"/apis/{slices.GROUP}/{version}/namespaces/{status.namespace}/resourceclaims"
+        with contextlib.suppress(NotFound):
             claims = api.records(path, pages("ResourceClaim"))
-        except NotFound:
-            continue
-        told = [
-            one
-            for node in nodes
-            for one in api.records(
-                f"{root}/resourceslices",
-                pages("ResourceSlice"),
-                fieldSelector=f"spec.nodeName={node}",
-            )
-            if isinstance(one, SliceRecord)
-        ]
-        places = slices.devices(told, {}, {}, []).places
-        return _given([one for one in claims if isinstance(one, ClaimRecord)], places, status)
+            told = [one for node in nodes for one in published_slices(api, node)]
+            places = slices.devices(told, {}, {}, []).places
+            return _given([one for one in claims if isinstance(one, ClaimRecord)], places, status)
     return ()
 
 

@@ -8,16 +8,16 @@ mirror    by the controller, what agents have reported into ACK's
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arena_topo.clusters import observed, slices
-from arena_topo.clusters.records import SliceRecord, pages
+from arena_topo.clusters import observed
+from arena_topo.clusters.records import SliceRecord
 from arena_topo.engines import Options, Publication
 from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.sources import published_slices
 from arena_topo.engines.kubernetes.writing import part, unless_overtaken
 from arena_topo.errors import AlreadyExists, ArenaError, ClusterError, NotFound, UsageError
 from arena_topo.names import is_subdomain
@@ -60,14 +60,7 @@ class Reports:
 
     def slices(self) -> list[SliceRecord]:
         """What DRA drivers publish of the node; none where that is not served."""
-        for version in slices.VERSIONS:
-            path = f"/apis/{slices.GROUP}/{version}/resourceslices"
-            with contextlib.suppress(NotFound):
-                found = self._api.records(
-                    path, pages("ResourceSlice"), fieldSelector=f"spec.nodeName={self._node}"
-                )
-                return [one for one in found if isinstance(one, SliceRecord)]
-        return []
+        return published_slices(self._api, self._node)
 
     def read(self) -> Object | None:
         """What is written there now; None if nothing is."""

@@ -15,7 +15,7 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import published
 
 if TYPE_CHECKING:
-    from arena_topo.clusters.records import Record, StatusOf, Unread
+    from arena_topo.clusters.records import Record, SliceRecord, StatusOf, Unread
 
 Object = dict[str, Any]
 _Answer = TypeVar("_Answer")
@@ -185,9 +185,20 @@ class Sources:
         return {}
 
 
-def joined(
-    answers: Answers,
-) -> tuple[list[Any], list[str]]:
+def published_slices(api: Connection, node: str) -> list[SliceRecord]:
+    """What DRA drivers publish of a node; none where that is not served."""
+    from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
+    from arena_topo.clusters.records import SliceRecord, pages  # noqa: PLC0415  the same
+
+    for version in slices.VERSIONS:
+        path = f"/apis/{slices.GROUP}/{version}/resourceslices"
+        with contextlib.suppress(NotFound):
+            found = api.records(path, pages("ResourceSlice"), fieldSelector=f"spec.nodeName={node}")
+            return [one for one in found if isinstance(one, SliceRecord)]
+    return []
+
+
+def joined(answers: Answers) -> tuple[list[Any], list[str]]:
     """All objects, and a note for what could not be read of which no other list told anything."""
     # Most drivers are of other devices, and then nobody need look at claims.
     devices = _any_devices(answers)
