@@ -6,7 +6,7 @@ An API server selects by itself; engines without one select by `LabelSelector.ma
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -63,6 +63,11 @@ class LabelSelector:
 def every(*texts: str) -> str:
     """The selector of what all of these select; empty ones select anything."""
     return ",".join(filter(None, texts))
+
+
+def either(key: str, values: Iterable[str]) -> str:
+    """The selector of what has one of these values."""
+    return f"{key} in ({','.join(sorted(values))})"
 
 
 def _requirement(one: re.Match[str]) -> Requirement:

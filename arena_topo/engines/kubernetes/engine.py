@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.clusters import selectors
 from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
 from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
 from arena_topo.engines.kubernetes.mpijob import (
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from arena_topo.engines.volume import Volume
 
 Object = dict[str, Any]
+
+_FEW = 32
+"""Jobs up to which their pods are asked for by name: the names are part of an address."""
 
 PROBED = 60.0
 """Seconds for which the mechanisms of a namespace are not tried again: administrators may install
@@ -377,7 +381,11 @@ class KubernetesBackend(Writer):
         mpijobs = [bare(one) if odd else one for one, odd in zip(listed, odds, strict=True)]
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
 
+        names = {one["metadata"]["name"] for one in mpijobs}
+
         def gather(wanted: str, label: str) -> None:
+            if selector and len(names) <= _FEW:
+                wanted = selectors.every(wanted, selectors.either(label, names))
             for pod in self.api.collect(f"/api/v1{space}/pods", labelSelector=wanted):
                 meta = pod["metadata"]
                 job = (meta.get("labels") or {}).get(label, "")
