@@ -314,25 +314,19 @@ def _entered(path: str) -> int:
 
 def _read(path: str, name: str) -> str:
     """The text of a file, up to the last whole line; empty where there is none that may be read."""
-    data = b""
     try:
         opened = _entered(path)
-    except OSError:
-        return ""
-    try:
-        # Without waiting, should it be a pipe.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.open(name, flags, dir_fd=opened)
         try:
-            status = os.fstat(file)
-            if S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-                data = os.read(file, LARGEST)
+            # Without waiting, should it be a pipe.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(name, flags, dir_fd=opened), "rb") as file:  # noqa: PTH123 - as above
+                status = os.fstat(file.fileno())
+                mine = S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+                data = file.read(LARGEST) if mine else b""
         finally:
-            os.close(file)
+            os.close(opened)
     except OSError:
         return ""
-    finally:
-        os.close(opened)
     return data[: data.rfind(b"\n")].decode("utf-8", "replace") if b"\n" in data else ""
 
 

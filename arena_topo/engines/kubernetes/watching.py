@@ -117,16 +117,8 @@ class Watch:
 
     def _replace(self, path: str, found: Iterable[Object], revision: str) -> None:
         with self._lock:
-            before, after = self._items, {}
-            for one in found:
-                known, (written, kept) = before.get(one["at"]), one["is"]
-                # The same object stands for itself in what was worked out of it.
-                after[one["at"]] = written, known[1] if known and known[1] == kept else kept
-            same = before.keys() == after.keys() and all(
-                before[key][1] is one for key, (_, one) in after.items()
-            )
-            self._items, self.path = after, path
-            self._told(changed=not same or self._error is not None)
+            self._items, self.path = {one["at"]: one["is"] for one in found}, path
+            self._told(changed=True)
             self.revision = revision
 
     def _follow(self) -> None:
