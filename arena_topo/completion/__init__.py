@@ -314,16 +314,13 @@ class Line:
             self._choices(left, prefix + head + comma, last, found)
         elif kind == "machines":
             self._machines(prefix, value, found)
-        elif kind in _STATIC:
-            for name, what in self._list(kind):
-                found.add(prefix + name, what)
-        elif kind == "claims":
-            found.directive = "words nospace"
-            for name, what in self._living(kind):
-                found.add(f"{prefix}{name}:", what)
         else:
-            for name, what in self._living(kind):
-                found.add(prefix + name, what)
+            # After a claim comes where it is mounted.
+            end = ":" if kind == "claims" else ""
+            if end:
+                found.directive = "words nospace"
+            for name, what in self._list(kind) if kind in _STATIC else self._living(kind):
+                found.add(f"{prefix}{name}{end}", what)
 
     def _machines(self, prefix: str, value: str, found: _Found) -> None:
         """Complete PRESET[:COUNT],PRESET[:COUNT]; a count is offered once the preset is whole."""
