@@ -17,7 +17,7 @@ from arena_topo.engines.kubernetes.probing import allowed
 from arena_topo.engines.kubernetes.shapes import bare, oddity
 from arena_topo.engines.kubernetes.writing import part, path_of
 from arena_topo.engines.volume import Volume
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.install import SYSTEM, VIEW, Right
 from arena_topo.manifests.versions import ApiVersion
@@ -193,8 +193,6 @@ def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
         if namespace is None:
             error.hint = f"{error.hint}; or ask for one namespace with -n"
         raise
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ClusterError("the list of volume claims makes no sense", why=str(error)) from error
     kept = [one for one in found if one is not None]
     return tuple(sorted(kept, key=lambda one: (one.namespace, one.name)))
 
@@ -207,7 +205,7 @@ def _volume(claim: dict[str, Any]) -> Volume | None:
     modes = spec.get("accessModes") or ()
     return Volume(
         name=metadata["name"],
-        namespace=metadata["namespace"],
+        namespace=str(metadata.get("namespace") or ""),
         modes=tuple(one for one in _MODES if one in modes),
         description=str(notes.get("description") or ""),
         owner=str(notes.get("owner") or ""),

@@ -58,7 +58,8 @@ _READ = {
         **_POD_SPEC,
         **_REPLICAS,
         "runPolicy": dict,
-        # Of a node, a service, a DeviceClass.
+        # Of a volume claim, a node, a service, a DeviceClass.
+        "accessModes": [str],
         "taints": [{"key": str, "value": str, "effect": str}],
         "ports": [dict],
         "selectors": [{"cel": {"expression": str}}],
