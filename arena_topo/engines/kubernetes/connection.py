@@ -510,22 +510,21 @@ class Connection:
         if status is not None:
             # client-go too believes the Status, and not the code of the answer that brings it.
             raise refusal(method, path, status, response.reason, data)
-        kind = ClusterError if method == "GET" else Unreadable
         if not isinstance(answer, dict):
-            raise self.no_server(f"{method} {path} returned no JSON object", kind)
+            raise self.no_server(f"{method} {path} returned no JSON object")
         deleted = method == "DELETE" and answer.get("kind") != "Status"
         if (deleted or answers_object(method, path, body)) and not is_object(answer):
-            raise self.no_server(f"{method} {path} returned what is no object", kind)
+            raise self.no_server(f"{method} {path} returned what is no object")
         whole = "items" in answer or answer.get("kind") == "Status"
         if not whole and (odd := misfit(answer)) is not None:
-            raise nonsense(answer, odd, kind)
+            raise nonsense(answer, odd)
         said = ", ".join(response.headers.getlist("warning"))
         found = re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', said)
         return answer, tuple(re.sub(r"\\(.)", r"\1", text) for text in found)
 
-    def no_server(self, why: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
+    def no_server(self, why: str) -> Unreadable:
         """The error of an answer that no API server would give."""
-        return kind(
+        return Unreadable(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
             hint=IN_BETWEEN,

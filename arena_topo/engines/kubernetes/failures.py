@@ -41,11 +41,7 @@ IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`
 
 
 class Unsure(ArenaError):
-    """No answer came to a request that changes something: nobody knows whether it was taken."""
-
-
-class _BrokenOff(Unsure, ClusterError):
-    pass
+    """No answer that can be read: a write may have been taken, or not."""
 
 
 class _Late(Unsure, TimedOut):
@@ -53,11 +49,11 @@ class _Late(Unsure, TimedOut):
 
 
 class Unreadable(Unsure, ClusterError):
-    """A request that changes something was answered with what nobody can read."""
+    """An answer broke off, or makes no sense."""
 
 
 def unsure(error: BaseException) -> bool:
-    """Whether the request may have been taken for all that: it broke off, or the server failed."""
+    """Whether a write that failed may have been taken for all that."""
     status = error.status if isinstance(error, ClusterError) else None
     return isinstance(error, Unsure) or (status is not None and status >= _SERVER_ERROR)
 
@@ -101,7 +97,7 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
             why=why,
             hint=f"is there a route to it (VPN, firewall)? {limit}",
         )
-    kind = _BrokenOff if sent else ClusterError
+    kind = Unreadable if sent else ClusterError
     return kind(f"{server} broke the connection{doubt}", why=why, hint=_ELSEWHERE)
 
 

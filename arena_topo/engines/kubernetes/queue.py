@@ -21,7 +21,7 @@ from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.records import Record, Unread, record
 from arena_topo.engines.kubernetes import lease
 from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
-from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.failures import unsure
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import belongs, controller_of, is_about, is_owned, when
 from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued
@@ -334,7 +334,7 @@ class Queue(Writer):
         doubts = 0
         for attempt in itertools.count():
             try:
-                return stored_job(self._api.patch(path, patch), Unreadable)
+                return stored_job(self._api.patch(path, patch))
             except NotFound:
                 return None
             except ClusterError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
-from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.failures import unsure
 from arena_topo.engines.kubernetes.mpijob import is_namesakes, is_owned, seconds
 from arena_topo.engines.kubernetes.shapes import stored_job
 from arena_topo.errors import (
@@ -176,7 +176,7 @@ class Writer:
             while True:
                 try:
                     made, warnings = self._api.post(path, first, **query)
-                    return stored_job(made, Unreadable, tried=bool(query)), warnings
+                    return stored_job(made, tried=bool(query)), warnings
                 except AlreadyExists:
                     there = self._api.get(f"{path}/{first['metadata']['name']}") if lost else None
                     if there is None or not _made_of(there, first, began):
