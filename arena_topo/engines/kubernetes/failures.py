@@ -101,15 +101,16 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
     return kind(f"{server} broke the connection{doubt}", why=why, hint=_ELSEWHERE)
 
 
-_PATH = re.compile(
+PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+)(?:/.*)?)?"
 )
+"""The path of a kind of objects, or of one."""
 
 
 def answers_object(method: str, path: str, body: object) -> bool:
     """Whether the answer to a request, where it is no error, is one object with a name."""
-    target = _PATH.fullmatch(path)
+    target = PATH.fullmatch(path)
     if target is None or target["sub"]:
         return False
     if method == "POST":
@@ -170,7 +171,7 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
     message = brief(whole) or None
     if len(whole) > MOST:
         _said.debug("the API server says: %s", whole)
-    target = _PATH.fullmatch(path)
+    target = PATH.fullmatch(path)
     what = target["resource"] if target else path
     if target and target["sub"]:
         what += f"/{target['sub']}"
