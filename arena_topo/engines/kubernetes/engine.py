@@ -164,23 +164,16 @@ class KubernetesBackend(Writer):
 
     def _viewed_instead(self, error: AccessDenied) -> Cluster:
         """What the controller has published; without that the error, and what to ask for."""
-        seen = self._viewed() if error.status == FORBIDDEN else None
-        if seen is None:
-            if error.status == FORBIDDEN:
-                error.hint = _VIEWED
-            raise error
-        return seen
-
-    def _viewed(self) -> Cluster | None:
-        """The cluster as the controller has published it; None where that cannot be had."""
         from arena_topo.clusters import view  # noqa: PLC0415  for the few who need it
 
-        path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}"
+        if error.status != FORBIDDEN:
+            raise error
         found = None
         with contextlib.suppress(AccessDenied):
-            found = self.api.find(path)
+            found = self.api.find(f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}")
         if found is None:
-            return None
+            error.hint = _VIEWED
+            raise error
         seen = view.decode(found, now=self.api.now(), source=self._source)
         if self._options.fabric is None:
             return seen

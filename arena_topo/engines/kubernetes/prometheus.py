@@ -116,17 +116,13 @@ class Prometheus:
                 )
                 return ()
             return samples(self._vector(*found, query(pods)), namespace=namespace)
-        except AccessDenied as error:
-            tell(
-                f"what GPUs do is not known: {error.message}; set {ADDRESS} to ask Prometheus"
-                " itself"
-            )
         except ArenaError as error:
             # It may have gone elsewhere.
             self._found = None
-            tell(
-                f"what GPUs do is not known: {error.message}{f': {error.why}' if error.why else ''}"
-            )
+            more = f": {error.why}" if error.why else ""
+            if isinstance(error, AccessDenied):
+                more = f"; set {ADDRESS} to ask Prometheus itself"
+            tell(f"what GPUs do is not known: {error.message}{more}")
         return ()
 
     def _look(self) -> tuple[Connection, str] | None:
