@@ -3,7 +3,7 @@
 A shell asks at every TAB, and a person waits. So nothing is imported here but what Python has
 loaded anyway, and an error is no answer. `words.txt` has the commands and flags (made of the
 command tree, see `cli.catalogue`); names of jobs, nodes and so on come from a cache (`names`).
-Whoever runs this brings `ask`, which fills that cache where it is empty or old.
+The caller brings `ask`, which fills that cache where it is empty or old.
 
 The question: `_ARENA_TOPO_COMPLETE` names the shell, the words of the line are the arguments, up to
 and including the one at the cursor. The answer: a line `words`, `files` or `folders` (the shell

@@ -10,8 +10,8 @@
     bert       RUNNING, 8 GPUs
 
 `list`, `get`, `submit`, `delete` and other commands write what they know (`cli.remembering`). What
-is absent or older than FRESH is asked for at once, for at most LIMIT seconds, by whoever runs TAB;
-after that what is known is offered, however old. A file is replaced as a whole, so that no reader
+is absent or older than FRESH is asked for at TAB, for at most LIMIT seconds; after that the known
+names are offered, however old. A file is replaced as a whole, so that no reader
 sees half of it; of two writers at the same moment the later one wins.
 
 A file that is damaged, of another version, not the user's own or open to others has no names.

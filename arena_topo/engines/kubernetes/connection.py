@@ -115,7 +115,7 @@ _PASSING = frozenset({500, 502, 503, 504})
 
 
 def access(options: Options) -> Access:
-    """Where the API server is and what proves who asks; UsageError names what is wrong."""
+    """The address of the API server and the credentials; UsageError names what is wrong."""
     found = resolve(options)
     if found.provider:
         return provided(found)
@@ -149,7 +149,7 @@ class Connection:
         self._renewing = threading.Lock()
 
     def close(self) -> None:
-        """Let go of its connections; those in use end with their answers."""
+        """Close the connections; those in use close after their answers."""
         self._pool.clear()
 
     def now(self) -> float:
@@ -220,7 +220,7 @@ class Connection:
     def put(self, path: str, body: Mapping[str, Any], **query: str) -> dict[str, Any]:
         """Replace one object: what was stored.
 
-        ClusterError with status 409 if somebody has changed it since its `resourceVersion`.
+        ClusterError with status 409 if it was changed since its `resourceVersion`.
         """
         return self._json("PUT", path, query, body)[0]
 
@@ -234,9 +234,9 @@ class Connection:
         """Change one object: what was stored. The body of a JSON patch is a list of steps.
 
         ClusterError with status 409 if it names a `resourceVersion` that is not the last, 422 if a
-        `test` fails or the result is not valid. After a broken connection nobody knows whether it
-        was taken; a JSON patch that tests what it changes may be sent again, and then a 422 may
-        mean that it was.
+        `test` fails or the result is not valid. After a broken connection it is not known whether
+        the patch was applied; a JSON patch that tests what it changes may be sent again, and then a
+        422 may mean that the first was applied.
         """
         return self._json("PATCH", path, query, body, content=_PATCHES[kind])[0]
 
@@ -251,11 +251,11 @@ class Connection:
     ) -> list[dict[str, Any]]:
         """All objects of a list, page by page; of each only what `keep` returns (None: nothing).
 
-        ClusterError names one that has not the shape of an object, unless whoever reads the list
-        looks at that (`judged`), and goes on without it. Pages are dropped as they are reduced. A
-        list that changed too much between its pages (410) is read once more from the start, then
-        in one piece. With `resourceVersion` and `resourceVersionMatch="Exact"` it is the list at
-        that very revision; ClusterError with status 410 if the server has forgotten it.
+        ClusterError names an object that has not the shape of one, unless the caller checks that
+        (`judged`). Pages are dropped as they are reduced. A list that changed too much between its
+        pages (410) is read once more from the start, then in one piece. With `resourceVersion` and
+        `resourceVersionMatch="Exact"` it is the list at that very revision; ClusterError with
+        status 410 if the server has forgotten it.
         """
         return self.listed(path, keep, judged=judged, **query)[0]
 
@@ -385,7 +385,7 @@ class Connection:
 
         `opened` is called once the server has begun to answer well.
 
-        ClusterError too where what comes is a web page, or packed in a way nobody can undo.
+        ClusterError too for a web page, and for a body in a coding that cannot be decoded.
         """
         from urllib3.exceptions import HTTPError, ReadTimeoutError
 
@@ -597,7 +597,7 @@ class Connection:
                         connect=min(CONNECT_TIMEOUT, left),
                         read=reading if reading is not None and reading < _LONGEST else None,
                     ),
-                    # Whoever is sent elsewhere would take credentials and bodies along.
+                    # A redirected request would take credentials and bodies to another host.
                     redirect=False,
                     preload_content=False,
                 )
@@ -669,7 +669,7 @@ def _pauses(attempt: int, until: float, wanted: int | None = None) -> bool:
 
 
 def log(method: str, url: str, outcome: str, begun: float) -> None:
-    """Tell who debugs of one try; its headers and bodies hold secrets, and stay out."""
+    """Log one try, without headers and bodies: they hold secrets."""
     if _requests.isEnabledFor(logging.DEBUG):
         path = urlsplit(url).path
         watch = "?watch=1" if "watch=1" in url else ""

@@ -79,7 +79,7 @@ _VIEWED = (
 
 
 def open_backend(options: Options) -> KubernetesBackend:
-    """The engine for the cluster that the options and the kubeconfig name; talks to nobody yet."""
+    """The engine for the cluster of the options and the kubeconfig; sends no request yet."""
     return KubernetesBackend(options)
 
 
@@ -112,7 +112,7 @@ class KubernetesBackend(Writer):
         return self.api.access.context or self.api.access.server
 
     def close(self) -> None:
-        """Let go of the connections to the API server."""
+        """Close the connections to the API server."""
         self.api.close()
 
     def default_namespace(self) -> str:
@@ -120,9 +120,9 @@ class KubernetesBackend(Writer):
         return self._options.namespace or self.api.access.namespace or "default"
 
     def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
-        """The user as the API server sees it; where it tells nobody, as the kubeconfig calls it.
+        """The name of the user to the API server, else, with a note to `tell`, in the kubeconfig.
 
-        `tell` hears of the latter. AccessDenied if the server does not know who is asking.
+        AccessDenied if the server does not know the user.
         """
         if self._owner is not None:
             return self._owner
@@ -152,9 +152,9 @@ class KubernetesBackend(Writer):
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now.
 
-        Who may not list nodes or pods gets what the controller has seen (`Cluster.view`); without
-        one AccessDenied. A note where only MPIJobs, topology ConfigMaps, Kueue topologies, or the
-        slices and claims of DRA drivers may not be listed.
+        Where nodes or pods may not be listed, the view that the controller has published
+        (`Cluster.view`); without a view AccessDenied. A note where only MPIJobs, topology
+        ConfigMaps, Kueue topologies, or the slices and claims of DRA drivers may not be listed.
         """
         try:
             found, unread = self.sources.objects()
@@ -241,7 +241,7 @@ class KubernetesBackend(Writer):
         return ()
 
     def has_node(self, name: str) -> bool:
-        """Whether the cluster has a node of this name; AccessDenied for who may not get nodes."""
+        """Whether the cluster has a node of this name; AccessDenied without the right to ask."""
         return self.api.find(f"/api/v1/nodes/{part(name)}") is not None
 
     def machines(self) -> tuple[Node, ...]:
@@ -275,7 +275,7 @@ class KubernetesBackend(Writer):
             self._tensorboards[uid] = time.monotonic(), tensorboard
         status = job_status(mpijob, pods, tensorboard=tensorboard)
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
-            # A refused pod (quota, admission) is told in the job's events and nowhere else.
+            # Only the job's events tell of a pod that was refused (quota, admission).
             with contextlib.suppress(AccessDenied):
                 warnings = [one for one in self.events(status) if one.kind == "Warning"]
                 if warnings:

@@ -277,7 +277,7 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """GPUs (indexes) of a node that somebody has, `who` being `NAMESPACE/POD`."""
+    """GPUs (indexes) of a node that were given to a pod (`who`: `NAMESPACE/POD`)."""
 
     who: str
     node: str

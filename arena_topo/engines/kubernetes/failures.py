@@ -37,7 +37,7 @@ _UNNAMED = 500
 _WHY = 200
 """Characters of a cause: of what is no HTTP it is the first line."""
 IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
-"""What to try where somebody else seems to answer than an API server."""
+"""What to try where the answer seems to come from something other than an API server."""
 
 
 class Unsure(ArenaError):

@@ -1,4 +1,4 @@
-"""Kubeconfig files -> Access: where an API server is, and how to prove who asks.
+"""Kubeconfig files -> Access: the address of an API server, and the credentials.
 
 Resolved as kubectl does: the file named, else the files of KUBECONFIG merged, else
 `~/.kube/config`, else a pod's service account; the first file to name a thing decides. Tokens,
@@ -109,7 +109,7 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where an API server is, and how to prove who asks.
+    """The address of an API server, and the credentials.
 
     `login` is `user:password` where the address of the server says who logs in, which `server` does
     not hold. `ca` is PEM text; `certificate` names PEM files of a client's certificate and key, or
@@ -371,11 +371,11 @@ def _load(path: Path) -> Mapping[str, Any]:
     return found
 
 
-# ---------------------------------------------------------------- who asks
+# ---------------------------------------------------------------- credentials
 
 
 def _identified(found: Access, user: _Entry) -> Access:
-    """Add a user's token, password, certificate and impersonation, or who has to be asked."""
+    """Add a user's token, password, certificate and impersonation, or what gives credentials."""
     headers = dict(found.headers)
     name, uid = user.of("as"), user.of("as-uid")
     if name:

@@ -199,8 +199,8 @@ def published_slices(api: Connection, node: str) -> list[SliceRecord]:
 
 
 def joined(answers: Answers) -> tuple[list[Any], list[str]]:
-    """All objects, and a note for what could not be read of which no other list told anything."""
-    # Most drivers are of other devices, and then nobody need look at claims.
+    """All objects, and a note for each list that was denied and that no other list replaces."""
+    # Most DRA drivers publish no GPUs; their slices and claims do not matter.
     devices = _any_devices(answers)
     found: list[Any] = []
     denied: dict[str | None, ArenaError] = {}

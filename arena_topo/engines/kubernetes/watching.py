@@ -5,8 +5,8 @@ revisions; a watch that ends is opened again from the last revision or bookmark 
 where the server has forgotten that one (410), all is listed again. What is kept of an object is
 made when it arrives; an event that changes nothing of that is no change.
 
-A cache lags behind, by a moment or, over a network that swallows packets, by up to `LAG`. Whoever
-acts on what it says must let the server test that it still holds.
+A cache lags behind, by a moment or, over a network that swallows packets, by up to `LAG`. So the
+server must test each write that is based on the cache.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Watch:
         self.path = ""
         """Where the list is; nowhere where it is not served."""
         self.revision = ""
-        """The last one of which all that was written before has been taken in; none: list again."""
+        """All changes up to this revision are in the cache; empty: list again."""
         self._error: ArenaError | None = ClusterError("nothing was read yet")
         self._thread = threading.Thread(target=self._run, name=source.kind, daemon=True)
 
@@ -168,9 +168,9 @@ class Watch:
             self._changed()
 
     def _refused(self, error: ArenaError) -> bool:
-        """Let a list count as one that may not be read; whether it is to be asked for seldom.
+        """Take a list as denied or not served; whether to ask again only after `ASK_AGAIN` seconds.
 
-        Who may list but not watch goes on with what was listed, and lists again after a while.
+        Where it may be listed but not watched, the listed objects count until it is listed again.
         """
         listed = bool(self.revision)
         self.revision = ""
@@ -182,7 +182,7 @@ class Watch:
     def _failed(self, error: Exception, *, at_once: bool) -> None:
         """What is known may be out of date, unless the next try is better."""
         if not isinstance(error, ArenaError):
-            # An object that nobody thought of, perhaps; all is read anew.
+            # Perhaps an unexpected object: list again.
             self.revision = ""
             error = ClusterError(f"{type(error).__name__}: {error}")
         with self._lock:

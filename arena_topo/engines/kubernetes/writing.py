@@ -108,9 +108,9 @@ class Writer:
         return tuple(warnings)
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """What is there under the names of a plan's objects, in their order; None: nothing.
+        """The stored objects of a plan's names, in their order; None where there is no object.
 
-        Nothing either is what belongs to an earlier job of this name, or to somebody else.
+        None also for an object of an earlier job of this name, or of another owner.
         """
         found: list[Manifest | None] = []
         for one in plan.objects:
@@ -196,7 +196,7 @@ class Writer:
     def _withdraw(
         self, path: str, first: Manifest, began: float | None, error: BaseException
     ) -> None:
-        """Take back a job of which nobody knows whether it was made; else say that it may be."""
+        """Delete a job that may have been created; where that fails, say that it may be there."""
         try:
             with self._api.grace():
                 found = self._api.find(f"{path}/{first['metadata']['name']}")
@@ -215,7 +215,7 @@ class Writer:
         if not name or name in self._classes:
             return
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{part(name)}"
-        # Whoever may not look may still use it.
+        # Using a priority class needs no right to read it.
         with contextlib.suppress(AccessDenied):
             if self._api.find(path) is None:
                 raise InvalidJob(
@@ -252,8 +252,8 @@ class Writer:
                         "kind": job["kind"],
                         "name": job["metadata"]["name"],
                         "uid": job["metadata"]["uid"],
-                        # No blockOwnerDeletion: who may not write the finalizers of jobs may be
-                        # refused it (admission plugin OwnerReferencesPermissionEnforcement).
+                        # No blockOwnerDeletion: without the right to write the finalizers of jobs
+                        # it is refused (admission plugin OwnerReferencesPermissionEnforcement).
                         "controller": True,
                     }
                 ],
@@ -296,7 +296,7 @@ class Writer:
                     raise
 
     def _clear(self, path: str, job: Object) -> bool:
-        """Delete what an earlier job of this name has left; False if it is somebody else's."""
+        """Delete what an earlier job of this name has left; False if it has another owner."""
         left = self._api.find(path)
         if left is None:
             return True
