@@ -214,7 +214,7 @@ class Client:
         goal, several = _one(Goal, until), _words(names)
         limit = _least(timeout, self.options.deadline)
         # One look may take its time, even where nothing may be waited for.
-        with self._opened(repeating=True, deadline=limit or None) as backend:
+        with self._opened(deadline=limit or None) as backend:
             found = waiting.wait_all(
                 backend,
                 several,
@@ -309,7 +309,7 @@ class Client:
                 follow=follow, tail=tail, since=since, container=container, previous=previous
             ),
         )
-        backend = opening.engine(replace(self.options, repeating=follow), tell=self.tell)
+        backend = opening.engine(self.options, tell=self.tell)
         where = backend.default_namespace()
         shown = following.Shown(backend, name, where, asked, tell=lambda note: self.tell(note.text))
         return Logs(shown, job=name, namespace=where, done=backend.close)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from binascii import crc32
 from pathlib import Path
 
 import program
@@ -479,20 +478,20 @@ def test_a_plugin_that_waits_for_somebody_has_no_terminal_no_window_and_no_more_
 # ---------------------------------------------------------------- the files
 
 
-def test_the_oldest_of_too_many_files_go(tmp_path):
+def test_many_contexts_leave_few_files_and_none_has_the_names_of_another(tmp_path):
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    at = Path(names.folder(environ))
-    (at / "folder").mkdir(parents=True, mode=0o700)
-    at.chmod(0o700)
-    names.Cache("first", environ).write()
-    (first,) = at.glob("context-*")
-    os.utime(first, (0, 0))
-    for number in range(150):
-        names.Cache(f"context {number}", environ).write()
-    left = {one.name for one in at.iterdir()}
-    assert 80 < len(left) <= 102
-    assert "folder" in left
-    assert first.name not in left
+    known = {}
+    for number in range(1000):
+        cache = names.Cache(f"context {number}", environ)
+        assert cache.names("nodes") == {}
+        cache.put("nodes", "", {f"node-{number}": ""}, whole=True)
+        cache.write()
+        known[number] = cache
+    assert len(list(folder_of(environ).iterdir())) <= 256
+    read = {number: names.Cache(one.key, environ).names("nodes") for number, one in known.items()}
+    left = {number: list(some) for number, some in read.items() if some}
+    assert left == {number: [f"node-{number}"] for number in left}
+    assert 999 in left
 
 
 def test_names_beyond_what_a_file_may_hold_are_left_out(tmp_path):
@@ -534,8 +533,8 @@ for at in range(100):
         subprocess.Popen([sys.executable, "-c", script, str(n)], env=environ) for n in range(4)
     ]
     while any(one.poll() is None for one in writers):
-        text = names._read(names.folder(environ), f"context-{crc32(b'key'):08x}") or names.HEAD
-        assert text.startswith(names.HEAD)
+        for one in folder_of(environ).glob("context-*"):
+            assert one.read_text().startswith(names.HEAD)
     assert {one.returncode for one in writers} == {0}
     assert len(list(folder_of(environ).iterdir())) == 1
 

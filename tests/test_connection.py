@@ -13,8 +13,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -897,43 +896,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_server_that_never_wants_a_delay_is_not_asked_without_one_for_ever(
-    api: FakeApi, connect, clock: Clock
+@pytest.mark.parametrize("deadline", [None, 30.0])
+@pytest.mark.parametrize("trouble", [{"status": 503}, {"status": 429, "retry_after": 0}])
+def test_trouble_that_does_not_pass_is_the_error_after_five_tries(
+    api: FakeApi, connect, clock: Clock, trouble: dict[str, int], deadline: float | None
 ):
-    api.fail("/version", status=429, retry_after=0, times=500)
-    with pytest.raises(ClusterError):
-        connect(deadline=30.0).get("/version")
-    # The delays are drawn at random between a half and the whole of five seconds at most.
-    assert 5 < len(api.requests) < 30
-    assert clock.now <= 1030.0
-
-
-def test_within_a_deadline_passing_troubles_are_tried_for_as_long_as_it_lasts(
-    api: FakeApi, connect, clock: Clock
-):
-    api.fail("/version", status=503, times=4)
-    api.fail("/version", reset=True, times=4)
-    api.fail("/version", status=429, retry_after=0, times=4)
-    assert connect(deadline=600.0).get("/version")["major"] == "1"
-    assert len(api.requests) == 13
-    assert clock.now > 1000.0
-
-
-def test_a_try_that_is_not_answered_is_followed_by_another_within_the_deadline(
-    api: FakeApi, connect
-):
-    api.fail("/version", silent=True)
-    connection = connect(request_timeout=0.1, deadline=60.0)
-    assert connection.get("/version")["major"] == "1"
-    assert len(api.requests) >= 2  # on a busy machine the second may have no answer in time
-
-
-def test_trouble_that_outlasts_the_deadline_is_the_error(api: FakeApi, connect, clock: Clock):
-    api.fail("/version", status=503, times=999)
-    with pytest.raises(ClusterError, match="currently unable to handle") as caught:
-        connect(deadline=30.0).get("/version")
-    assert caught.value.status == 503
-    assert 1020.0 < clock.now <= 1030.0
+    api.fail("/version", times=99, **trouble)
+    with pytest.raises(ClusterError) as caught:
+        connect(deadline=deadline).get("/version")
+    assert caught.value.status == trouble["status"]
+    assert len(api.requests) == 5
+    assert clock.now < 1030.0
 
 
 def test_a_server_that_stays_silent_past_the_deadline_names_the_flag(api: FakeApi, connect):
@@ -956,31 +929,6 @@ def test_the_deadline_is_for_all_requests_together(api: FakeApi, connect, clock:
     with pytest.raises(TimedOut):
         connection.get("/version")
     assert len(api.requests) == 2
-
-
-def elsewhere(call: Callable[[], Any]) -> Any:
-    """What a call comes to in a thread of its own."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result()
-
-
-def test_a_shorter_limit_is_for_the_thread_that_sets_it(connect):
-    connection = connect()
-    with connection.within(0.0):
-        with pytest.raises(TimedOut):
-            connection.get("/version")
-        assert elsewhere(lambda: connection.get("/version"))
-    assert connection.get("/version")
-
-
-def test_time_to_tidy_up_is_for_the_thread_that_takes_it(connect):
-    connection = connect(deadline=0.0)
-    with connection.grace():
-        assert connection.get("/version")
-        with pytest.raises(TimedOut):
-            elsewhere(lambda: connection.get("/version"))
-    with pytest.raises(TimedOut):
-        connection.get("/version")
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun(api: FakeApi, connect):

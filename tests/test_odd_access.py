@@ -315,7 +315,6 @@ ODD = {
         "current-context: [a]",
         "not a kubeconfig: current-context: expected a text",
     ),
-    "large": ("#" * (16 << 20) + "\n", "not a kubeconfig: it has more than 16 MiB"),
 }
 
 

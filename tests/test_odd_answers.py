@@ -21,7 +21,6 @@ from worlds import planned
 
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import connection
-from arena_topo.engines.kubernetes import connection as connections
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.errors import ArenaError, ClusterError, TimedOut
@@ -223,20 +222,6 @@ def test_a_list_that_goes_on_where_it_was_is_given_up(serve: Serve):
     with pytest.raises(ClusterError, match="does not answer like") as caught:
         serve(answer("Connection: close", body=body)).collect("/api/v1/pods")
     assert caught.value.why == "the list of /api/v1/pods does not end"
-
-
-def test_a_list_that_always_goes_on_is_given_up(
-    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(connections, "PAGE", 1)
-    monkeypatch.setattr(connections, "PAGES", 3)
-    connection = Connection(Options(kubeconfig=kubeconfig(tmp_path / "config", api.url)))
-    for name in "abcd":
-        api.add(node(name))
-    assert len(connection.collect("/api/v1/nodes")) == 4
-    api.add(node("e"))
-    with pytest.raises(ClusterError, match="does not answer like"):
-        connection.collect("/api/v1/nodes")
 
 
 FAILURE = (

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import Backend, heartbeat
 from arena_topo.engines.kubernetes.lease import DURATION
-from arena_topo.engines.kubernetes.mpijob import is_launcher
+from arena_topo.engines.kubernetes.mpijob import condition_of, is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import fairness, rollout
@@ -87,7 +87,7 @@ def run(
     """Do rounds until SIGTERM, as long as the Lease is ours; UsageError if there is none.
 
     SIGTERM lets the round end in good order. Ctrl-C ends it where it is, which loses nothing
-    either, and gives the Lease back too. `once` does a single round, whoever has the Lease.
+    either, and releases the Lease too. `once` does a single round, without the Lease.
     """
     queue = backend.queue
     if queue is None:
@@ -336,7 +336,7 @@ class Controller:
             return self._handed(job, seen)
         if job.suspended:
             if job.state == "placed":
-                # Whoever recorded that may die before it is resumed.
+                # The submitter that recorded the placement may die before it resumes the job.
                 self._again(fairness.STALE + 1)
             self._force_delete(seen.pods)
             return False
@@ -425,7 +425,7 @@ class Controller:
             return pod
         status = pod["status"]
         conditions = [
-            {**one, "lastTransitionTime": written(at)} if _is_unscheduled(one) else one
+            {**one, "lastTransitionTime": written(at)} if one.get("type") == "PodScheduled" else one
             for one in status["conditions"]
         ]
         return {**pod, "status": {**status, "conditions": conditions}}
@@ -462,11 +462,11 @@ class Controller:
         return done
 
     def _force_delete(self, pods: Sequence[Object]) -> None:
-        """Let go of pods of a gang that was taken back from a machine that does not answer.
+        """Force-delete the pods of a gang that was rolled back from a node that does not answer.
 
-        Nobody else would: its kubelet never says that they have ended, and as long as they are
-        there the operator makes no others of their names. Where the kubelet answers, as on a node
-        that is only cordoned, containers end in their own time, and hold their GPUs until then.
+        The kubelet of that node never confirms the deletion, and while the pods exist the operator
+        creates no others of their names. Where the kubelet answers, as on a node that is only
+        cordoned, containers end in their grace period, and have their GPUs until then.
         """
         for pod in pods:
             leaves = bool(pod["metadata"].get("deletionTimestamp"))
@@ -526,8 +526,9 @@ class Controller:
             if self._balked(job) or (quiet and self._just_refused(job)):
                 continue
             if self._each(job, partial(self._started, job, view, older=older)):
-                # The others are held against what was free before, and less is free now: who does
-                # not fit there does not fit, and for who does the starter reads all anew.
+                # The other gangs are compared with the GPUs that were free before. Fewer are free
+                # now: a gang that does not fit there does not fit, and for one that fits the
+                # starter reads the cluster anew.
                 view = replace(view, jobs=tuple(one for one in view.jobs if one.key != job.key))
                 quiet, older = False, True
         if older:
@@ -535,7 +536,7 @@ class Controller:
             self._again(PERIOD)
 
     def _started(self, job: QueuedJob, view: Snapshot, *, older: bool) -> bool:
-        """Start a waiting gang if it fits now and nobody older needs the same GPUs.
+        """Start a waiting gang if it fits now and no older gang needs the same GPUs.
 
         `older`: others were started since the view was read. Whether it may be out of date now.
         """
@@ -636,15 +637,8 @@ def _is_bound(pod: Object) -> bool:
 
 def _unscheduled(pod: Object) -> bool:
     """Whether the scheduler finds no node for a pod."""
-    return any(map(_is_unscheduled, (pod.get("status") or {}).get("conditions") or ()))
-
-
-def _is_unscheduled(condition: Object) -> bool:
-    return (condition.get("type"), condition.get("status"), condition.get("reason")) == (
-        "PodScheduled",
-        "False",
-        "Unschedulable",
-    )
+    found = condition_of(pod, "PodScheduled") or {}
+    return (found.get("status"), found.get("reason")) == ("False", "Unschedulable")
 
 
 def _matters(view: Snapshot) -> tuple[object, ...]:

@@ -53,11 +53,11 @@ def engine(
 ) -> Backend:
     """Open the engine that the options ask for, and say so where nobody asked for a local one.
 
-    `fabric` says what joins the nodes of its cluster; who is `repeating` looks again by itself
-    where a request is not answered, and says so. Who `stays` looks for as long as --timeout allows,
-    each time with the patience of one request.
+    `fabric` says what joins the nodes of its cluster. A command that is `repeating` looks once
+    where `--timeout` is 0 s. A command that `stays` looks for as long as `--timeout` allows, each
+    time with the patience of one request.
     """
-    options = replace(everywhere.options(), fabric=fabric, repeating=repeating)
+    options = replace(everywhere.options(), fabric=fabric)
     if stays:
         options = replace(options, deadline=None)
     if repeating and options.deadline == 0:

@@ -3,7 +3,7 @@
 A shell asks at every TAB, and a person waits. So nothing is imported here but what Python has
 loaded anyway, and an error is no answer. `words.txt` has the commands and flags (made of the
 command tree, see `cli.catalogue`); names of jobs, nodes and so on come from a cache (`names`).
-Whoever runs this brings `ask`, which fills that cache where it is empty or old.
+The caller brings `ask`, which fills that cache where it is empty or old.
 
 The question: `_ARENA_TOPO_COMPLETE` names the shell, the words of the line are the arguments, up to
 and including the one at the cursor. The answer: a line `words`, `files` or `folders` (the shell
@@ -314,16 +314,13 @@ class Line:
             self._choices(left, prefix + head + comma, last, found)
         elif kind == "machines":
             self._machines(prefix, value, found)
-        elif kind in _STATIC:
-            for name, what in self._list(kind):
-                found.add(prefix + name, what)
-        elif kind == "claims":
-            found.directive = "words nospace"
-            for name, what in self._living(kind):
-                found.add(f"{prefix}{name}:", what)
         else:
-            for name, what in self._living(kind):
-                found.add(prefix + name, what)
+            # After a claim comes where it is mounted.
+            end = ":" if kind == "claims" else ""
+            if end:
+                found.directive = "words nospace"
+            for name, what in self._list(kind) if kind in _STATIC else self._living(kind):
+                found.add(f"{prefix}{name}{end}", what)
 
     def _machines(self, prefix: str, value: str, found: _Found) -> None:
         """Complete PRESET[:COUNT],PRESET[:COUNT]; a count is offered once the preset is whole."""

@@ -10,8 +10,8 @@
     bert       RUNNING, 8 GPUs
 
 `list`, `get`, `submit`, `delete` and other commands write what they know (`cli.remembering`). What
-is absent or older than FRESH is asked for at once, for at most LIMIT seconds, by whoever runs TAB;
-after that what is known is offered, however old. A file is replaced as a whole, so that no reader
+is absent or older than FRESH is asked for at TAB, for at most LIMIT seconds; after that the known
+names are offered, however old. A file is replaced as a whole, so that no reader
 sees half of it; of two writers at the same moment the later one wins.
 
 A file that is damaged, of another version, not the user's own or open to others has no names.
@@ -75,7 +75,8 @@ _VARIABLES = frozenset(
 LARGEST = 1 << 20
 """Bytes that a file may have: some ten thousand names."""
 
-_MOST_FILES = 100
+_SLOTS = 256
+"""Files at most. Of two contexts that share one the later has it, and the other is asked again."""
 
 _LONGEST = 253
 """Characters of a name: as many as an object of Kubernetes may have (RFC 1123, a subdomain)."""
@@ -164,7 +165,7 @@ class Cache:
         self.key = key
         self.namespace = ""
         self._folder = folder(environ)
-        self._file = f"context-{crc32(key.encode('utf-8', 'surrogateescape')):08x}"
+        self._file = f"context-{crc32(key.encode('utf-8', 'surrogateescape')) % _SLOTS:02x}"
         self._stamps: dict[str, str] = {}
         self._sections: dict[str, str] = {}
         head, *sections = _read(self._folder, self._file).split("\n[")
@@ -313,30 +314,24 @@ def _entered(path: str) -> int:
 
 def _read(path: str, name: str) -> str:
     """The text of a file, up to the last whole line; empty where there is none that may be read."""
-    data = b""
     try:
         opened = _entered(path)
-    except OSError:
-        return ""
-    try:
-        # Without waiting, should it be a pipe.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.open(name, flags, dir_fd=opened)
         try:
-            status = os.fstat(file)
-            if S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-                data = os.read(file, LARGEST)
+            # Without waiting, should it be a pipe.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(name, flags, dir_fd=opened), "rb") as file:  # noqa: PTH123 - as above
+                status = os.fstat(file.fileno())
+                mine = S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+                data = file.read(LARGEST) if mine else b""
         finally:
-            os.close(file)
+            os.close(opened)
     except OSError:
         return ""
-    finally:
-        os.close(opened)
     return data[: data.rfind(b"\n")].decode("utf-8", "replace") if b"\n" in data else ""
 
 
 def _replace(path: str, name: str, data: bytes) -> None:
-    """Write a file as a whole, and remove the oldest files where there are too many."""
+    """Write a file as a whole."""
     from arena_topo.files import replace_file  # noqa: PLC0415 - not to read names
 
     if not path:
@@ -345,7 +340,6 @@ def _replace(path: str, name: str, data: bytes) -> None:
     opened = _entered(path)
     try:
         replace_file(name, data, folder=opened, durable=False)
-        _prune(opened)
     finally:
         os.close(opened)
 
@@ -360,18 +354,3 @@ def _make(path: str) -> None:
             # It would be root's in somebody's home, who could not write there ever after.
             raise OSError(above)
         os.makedirs(path, 0o700, exist_ok=True)  # noqa: PTH103 - as above
-
-
-def _prune(opened: int) -> None:
-    """Remove the oldest of too many files."""
-    files = []
-    for name in os.listdir(opened):
-        try:
-            files.append((os.stat(name, dir_fd=opened, follow_symlinks=False).st_mtime, name))
-        except OSError:
-            continue  # another process renamed it
-    for _, name in sorted(files)[:-_MOST_FILES]:
-        try:
-            os.unlink(name, dir_fd=opened)
-        except OSError:
-            continue  # another process removed it, or it is a folder

@@ -326,8 +326,7 @@ class Options:
     """How to reach an engine: everything a person may say about it on the command line.
 
     `request_timeout` (seconds, 0: none) is for each request, `deadline` (seconds, None: none) for
-    all of them together; who is `repeating` asks again by itself, so each request is given up after
-    its own time. `cluster` and `user` are entries of the kubeconfig that stand in for those
+    all of them together. `cluster` and `user` are entries of the kubeconfig that stand in for those
     of the context; `impersonate` and `impersonate_groups` are whom to act as. `prometheus_address`
     is the URL of the Prometheus that knows of GPUs. `fabric` says what joins its nodes, whatever
     their labels say.
@@ -345,5 +344,4 @@ class Options:
     emulate: str | None = None
     request_timeout: float = 30.0
     deadline: float | None = None
-    repeating: bool = False
     fabric: FabricFile | None = None

@@ -172,7 +172,7 @@ class NodeStatus:
 
     @property
     def using(self) -> GPUSet:
-        """GPUs that somebody is known to have."""
+        """GPUs that are known to be in use."""
         known = 0
         for pod in self.pods or ():
             known |= gpu_set(pod.devices or ())
@@ -202,7 +202,7 @@ class NodeStatus:
         return self.node.machine.everything if told is None or not told else told
 
     def memory_of(self) -> float:
-        """GiB of one shared GPU; 0 where nobody tells."""
+        """GiB of one shared GPU; 0 where it is not known."""
         total = self.total
         return self.capacity.get(SHARE_MEMORY, 0.0) / total if total else 0.0
 
@@ -293,7 +293,7 @@ def _status(
 
 
 def viewed(cluster: Cluster, *, pods: bool = False) -> Occupancy:
-    """The nodes of a cluster of which only this is known; with `pods` that none runs there."""
+    """The nodes of a cluster without their pods; `pods` says that no pod runs there."""
     return Occupancy(
         cluster=cluster,
         nodes=tuple(

@@ -24,7 +24,7 @@ def engine(
     emulating: str = "--emulate",
     tell: Callable[[str], None] = unheard,
 ) -> Backend:
-    """Open the engine that the options ask for; `tell` hears of a local one that nobody asked for.
+    """Open the engine that the options ask for; a note to `tell` where `auto` chose the local one.
 
     `emulating` is what asked for emulated machines. UsageError as of `open_backend`.
     """
@@ -121,7 +121,7 @@ def open_backend(options: Options, *, image: str | None = None) -> Backend:
 
 
 def _outside_its_image(image: str | None, *, emulated: bool) -> UsageError:
-    """The error of a job that would run on this machine without its image, and nobody said so."""
+    """The error of a job that `auto` would run on this machine, outside its image."""
     if emulated:
         return UsageError(
             f"image {image} cannot run on this machine, and no cluster is meant by --emulate",
@@ -150,7 +150,7 @@ def engine_of(options: Options) -> str:
     if options.backend != "auto":
         return options.backend
     if options.emulate:
-        # Who asks for machines that do not exist does not mean those of a cluster.
+        # Emulated machines are of the local engine.
         return "local"
     from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415  only for `auto`
 

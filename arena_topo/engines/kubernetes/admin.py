@@ -17,9 +17,10 @@ from arena_topo.engines.kubernetes.probing import allowed
 from arena_topo.engines.kubernetes.shapes import bare, oddity
 from arena_topo.engines.kubernetes.writing import part, path_of
 from arena_topo.engines.volume import Volume
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.errors import AccessDenied, ArenaError, NotFound
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.install import SYSTEM, VIEW, Right
+from arena_topo.manifests.versions import ApiVersion
 from arena_topo.numbers import whole
 from arena_topo.topology import published
 
@@ -86,11 +87,9 @@ class Administration:
         """A namespace; None if there is none."""
         return self._api.find(f"/api/v1/namespaces/{part(name)}")
 
-    def served(self) -> tuple[str, ...]:
+    def served(self) -> tuple[ApiVersion, ...]:
         """The versions of MPIJob that are served; none without an operator."""
-        listed = self._api.find(f"/apis/{GROUP}") or {}
-        versions = [str(one.get("version")) for one in listed.get("versions") or ()]
-        return tuple(one for one in versions if self._api.serves(GROUP, one, PLURAL))
+        return tuple(one for one in ApiVersion if self._api.serves(GROUP, one, PLURAL))
 
     def operators(self) -> list[Object]:
         """The Deployments of all namespaces that run an MPI operator."""
@@ -125,12 +124,11 @@ class Administration:
         served = self.served()
         if not served:
             return []
-        version = self.backend.api_version()
 
         def keep(one: Object) -> Object:
             return one if oddity(one) is None else bare(one)
 
-        return self._api.collect(f"/apis/{GROUP}/{version}/{PLURAL}", keep, judged=True)
+        return self._api.collect(f"/apis/{GROUP}/{served[0]}/{PLURAL}", keep, judged=True)
 
     def nodes(self) -> list[Object]:
         """All nodes, without what kubelets say of images."""
@@ -190,13 +188,11 @@ def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
     space = f"/namespaces/{part(namespace)}" if namespace else ""
     path = f"/api/v1{space}/persistentvolumeclaims"
     try:
-        found = [_volume(one) for one in api.collect(path, judged=True)]
+        found = [_volume(one) for one in api.collect(path)]
     except AccessDenied as error:
         if namespace is None:
             error.hint = f"{error.hint}; or ask for one namespace with -n"
         raise
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ClusterError("the list of volume claims makes no sense", why=str(error)) from error
     kept = [one for one in found if one is not None]
     return tuple(sorted(kept, key=lambda one: (one.namespace, one.name)))
 
@@ -209,7 +205,7 @@ def _volume(claim: dict[str, Any]) -> Volume | None:
     modes = spec.get("accessModes") or ()
     return Volume(
         name=metadata["name"],
-        namespace=metadata["namespace"],
+        namespace=str(metadata.get("namespace") or ""),
         modes=tuple(one for one in _MODES if one in modes),
         description=str(notes.get("description") or ""),
         owner=str(notes.get("owner") or ""),

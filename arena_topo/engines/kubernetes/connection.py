@@ -66,9 +66,6 @@ CONNECT_TIMEOUT = 5.0
 PAGE = 500
 """Objects per list request (kubectl's own chunk size)."""
 
-PAGES = 2000
-"""Pages of a list: a million objects, where the largest clusters have 150,000 pods."""
-
 Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
 """What is kept of an object that a list returns."""
 
@@ -118,7 +115,7 @@ _PASSING = frozenset({500, 502, 503, 504})
 
 
 def access(options: Options) -> Access:
-    """Where the API server is and what proves who asks; UsageError names what is wrong."""
+    """The address of the API server and the credentials; UsageError names what is wrong."""
     found = resolve(options)
     if found.provider:
         return provided(found)
@@ -132,11 +129,9 @@ class Connection:
     """One API server: JSON in, JSON out. Every failure is an ArenaError that says what to try.
 
     Requests are repeated where that is safe: GET requests when the server is overloaded or breaks
-    off, others only where it said that it did not take them (429). Without a deadline that is at
-    most five times and within the request timeout (seconds; 0 is no limit, as in kubectl). With
-    one (`Options.deadline`, seconds from here on for all requests together) each try may take the
-    request timeout, and tries go on until the deadline (who is `Options.repeating` asks again by
-    itself: its tries too are within the request timeout); TimedOut once it has passed.
+    off, others only where it said that it did not take them (429); at most five times, and within
+    the request timeout (seconds; 0 is no limit, as in kubectl). `Options.deadline` (seconds from
+    here on) is for all requests together; TimedOut once it has passed.
     """
 
     def __init__(self, options: Options, at: Access | None = None) -> None:
@@ -145,7 +140,6 @@ class Connection:
         self._timeout = options.request_timeout or math.inf
         self._limit = math.inf if options.deadline is None else options.deadline
         self._deadline = time.monotonic() + self._limit
-        self._own = threading.local()
         self.silence = self._timeout
         """Seconds without a byte after which an answer is given up that must come at once."""
         # In one piece, as threads answer for each other: a time, and when it came (monotonic).
@@ -155,7 +149,7 @@ class Connection:
         self._renewing = threading.Lock()
 
     def close(self) -> None:
-        """Let go of its connections; those in use end with their answers."""
+        """Close the connections; those in use close after their answers."""
         self._pool.clear()
 
     def now(self) -> float:
@@ -175,37 +169,21 @@ class Connection:
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
-        """Let this thread's requests inside have this much time past the deadline: to tidy up.
+        """Give the requests inside so many seconds, past the deadline if need be, to tidy up.
 
-        The alarm that ends a command waits for them as long.
+        The alarm that ends a command waits as long.
         """
-        with self._until(max(self._end, time.monotonic() + seconds)), undisturbed(seconds):
-            yield
+        before, self._deadline = self._deadline, max(self._deadline, time.monotonic() + seconds)
+        try:
+            with undisturbed(seconds):
+                yield
+        finally:
+            self._deadline = before
 
     @property
     def left(self) -> float:
         """Seconds until the deadline; infinite without one."""
-        return self._end - time.monotonic()
-
-    @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
-        """Give this thread's requests inside no more than this much time, all together."""
-        with self._until(min(self._end, time.monotonic() + seconds)):
-            yield
-
-    @property
-    def _end(self) -> float:
-        """The deadline of this thread's requests on the monotonic clock."""
-        end: float = getattr(self._own, "end", self._deadline)
-        return end
-
-    @contextlib.contextmanager
-    def _until(self, end: float) -> Iterator[None]:
-        before, self._own.end = self._end, end
-        try:
-            yield
-        finally:
-            self._own.end = before
+        return self._deadline - time.monotonic()
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Read one object; ClusterError for what is none. Of other paths what the server says."""
@@ -242,7 +220,7 @@ class Connection:
     def put(self, path: str, body: Mapping[str, Any], **query: str) -> dict[str, Any]:
         """Replace one object: what was stored.
 
-        ClusterError with status 409 if somebody has changed it since its `resourceVersion`.
+        ClusterError with status 409 if it was changed since its `resourceVersion`.
         """
         return self._json("PUT", path, query, body)[0]
 
@@ -256,9 +234,9 @@ class Connection:
         """Change one object: what was stored. The body of a JSON patch is a list of steps.
 
         ClusterError with status 409 if it names a `resourceVersion` that is not the last, 422 if a
-        `test` fails or the result is not valid. After a broken connection nobody knows whether it
-        was taken; a JSON patch that tests what it changes may be sent again, and then a 422 may
-        mean that it was.
+        `test` fails or the result is not valid. After a broken connection it is not known whether
+        the patch was applied; a JSON patch that tests what it changes may be sent again, and then a
+        422 may mean that the first was applied.
         """
         return self._json("PATCH", path, query, body, content=_PATCHES[kind])[0]
 
@@ -273,11 +251,11 @@ class Connection:
     ) -> list[dict[str, Any]]:
         """All objects of a list, page by page; of each only what `keep` returns (None: nothing).
 
-        ClusterError names one that has not the shape of an object, unless whoever reads the list
-        looks at that (`judged`), and goes on without it. Pages are dropped as they are reduced. A
-        list that changed too much between its pages (410) is read once more from the start, then
-        in one piece. With `resourceVersion` and `resourceVersionMatch="Exact"` it is the list at
-        that very revision; ClusterError with status 410 if the server has forgotten it.
+        ClusterError names an object that has not the shape of one, unless the caller checks that
+        (`judged`). Pages are dropped as they are reduced. A list that changed too much between its
+        pages (410) is read once more from the start, then in one piece. With `resourceVersion` and
+        `resourceVersionMatch="Exact"` it is the list at that very revision; ClusterError with
+        status 410 if the server has forgotten it.
         """
         return self.listed(path, keep, judged=judged, **query)[0]
 
@@ -313,7 +291,7 @@ class Connection:
             asked = {**query, "limit": str(limit)} if limit else dict(query)
             found: list[Any] = []
             try:
-                for _ in range(PAGES + 1):
+                while True:
                     page = self._page(path, asked, decode)
                     found += chosen(page["items"] or ())
                     meta = page.get("metadata") or {}
@@ -321,15 +299,13 @@ class Connection:
                     if not token:
                         return found, str(meta.get("resourceVersion") or "")
                     if not isinstance(token, str) or token == asked.get("continue"):
-                        break
+                        raise self.no_server(f"the list of {path} does not end")
                     # The token knows its revision; the server refuses to be told it twice.
                     asked = {key: said for key, said in asked.items() if key not in _REVISION}
                     asked["continue"] = token
             except ClusterError as error:
                 if error.status != GONE or not limit:
                     raise
-            else:
-                raise self.no_server(f"the list of {path} does not end")
         raise AssertionError("the last attempt returns or raises")
 
     def _page(
@@ -365,7 +341,7 @@ class Connection:
         (a BOOKMARK has nothing but one). ClusterError with status 410 if the server has forgotten
         the revision: list again. ClusterError without a status if the connection breaks.
         """
-        seconds = max(1, math.ceil(min(timeout, max(0.0, self._end - time.monotonic()))))
+        seconds = max(1, math.ceil(min(timeout, self.left)))
         asked = {
             **query,
             "watch": "1",
@@ -409,7 +385,7 @@ class Connection:
 
         `opened` is called once the server has begun to answer well.
 
-        ClusterError too where what comes is a web page, or packed in a way nobody can undo.
+        ClusterError too for a web page, and for a body in a coding that cannot be decoded.
         """
         from urllib3.exceptions import HTTPError, ReadTimeoutError
 
@@ -534,22 +510,21 @@ class Connection:
         if status is not None:
             # client-go too believes the Status, and not the code of the answer that brings it.
             raise refusal(method, path, status, response.reason, data)
-        kind = ClusterError if method == "GET" else Unreadable
         if not isinstance(answer, dict):
-            raise self.no_server(f"{method} {path} returned no JSON object", kind)
+            raise self.no_server(f"{method} {path} returned no JSON object")
         deleted = method == "DELETE" and answer.get("kind") != "Status"
         if (deleted or answers_object(method, path, body)) and not is_object(answer):
-            raise self.no_server(f"{method} {path} returned what is no object", kind)
+            raise self.no_server(f"{method} {path} returned what is no object")
         whole = "items" in answer or answer.get("kind") == "Status"
         if not whole and (odd := misfit(answer)) is not None:
-            raise nonsense(answer, odd, kind)
+            raise nonsense(answer, odd)
         said = ", ".join(response.headers.getlist("warning"))
         found = re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', said)
         return answer, tuple(re.sub(r"\\(.)", r"\1", text) for text in found)
 
-    def no_server(self, why: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
+    def no_server(self, why: str) -> Unreadable:
         """The error of an answer that no API server would give."""
-        return kind(
+        return Unreadable(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
             hint=IN_BETWEEN,
@@ -565,14 +540,18 @@ class Connection:
         content: str = "application/json",
         stream: bool = False,
         silence: float | None = None,
+        patience: float = math.inf,
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         """The answer to a request, tried as long as it may be, and its body unless `stream`.
 
-        The Date of the answer is kept.
+        `patience` are the seconds for all tries together, where that is less than is left. The Date
+        of the answer is remembered.
         """
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body).encode()
-        send = partial(self._tried, method, url, data, content, stream=stream, silence=silence)
+        send = partial(
+            self._tried, method, url, data, content, stream=stream, silence=silence, most=patience
+        )
         used = self.access
         response, read = send()
         if response.status == UNKNOWN_CALLER and self.renewed(used):
@@ -593,22 +572,20 @@ class Connection:
         *,
         stream: bool,
         silence: float | None,
+        most: float,
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         """Send a request until it is answered, or no more time or tries are left."""
         import urllib3
 
+        if self.left <= 0:
+            raise self._late()
         headers = self._headers()
         if data is not None:
             headers["content-type"] = content
-        limited = math.isfinite(self._end)
-        until = time.monotonic() + self._timeout
-        if limited:
-            until = min(self._end, until) if self._options.repeating else self._end
+        until = time.monotonic() + min(self.left, self._timeout, most)
         for attempt in itertools.count(1):
             begun = time.monotonic()
-            if limited and until <= begun:
-                raise self._late()
-            left = max(0.001, min(until - begun, self._timeout))
+            left = max(0.001, until - begun)
             reading = silence if stream else left
             try:
                 response = self._pool.request(
@@ -620,7 +597,7 @@ class Connection:
                         connect=min(CONNECT_TIMEOUT, left),
                         read=reading if reading is not None and reading < _LONGEST else None,
                     ),
-                    # Whoever is sent elsewhere would take credentials and bodies along.
+                    # A redirected request would take credentials and bodies to another host.
                     redirect=False,
                     preload_content=False,
                 )
@@ -628,11 +605,8 @@ class Connection:
             # http.client has no other word for a chunk of a negative length.
             except (urllib3.exceptions.HTTPError, ValueError) as error:
                 log(method, url, type(error).__name__, begun)
-                passes = method == "GET" and (
-                    isinstance(error, urllib3.exceptions.ProtocolError)
-                    or (limited and isinstance(error, urllib3.exceptions.ReadTimeoutError))
-                )
-                if not passes or not self._pauses(attempt, until):
+                broken = isinstance(error, urllib3.exceptions.ProtocolError)
+                if method != "GET" or not broken or not _pauses(attempt, until):
                     raise unreachable(
                         self.access.server, method, error, self._patience()
                     ) from error
@@ -642,25 +616,10 @@ class Connection:
                     method == "GET" and response.status in _PASSING
                 )
                 wanted = whole(response.headers.get("retry-after", "").strip())
-                if not overloaded or not self._pauses(attempt, until, wanted):
+                if not overloaded or not _pauses(attempt, until, wanted):
                     return response, read
                 response.drain_conn()
         raise AssertionError("the last attempt returns or raises")
-
-    def _pauses(self, attempt: int, until: float, wanted: int | None = None) -> bool:
-        """Wait before another try, as long as the server wants; False, at once, if there is none.
-
-        A server that goes on to ask for no delay is not asked without one for ever.
-        """
-        delay = min(_LAST_DELAY, _FIRST_DELAY * 2 ** min(attempt, _ATTEMPTS + 1))
-        delay *= _RANDOM.uniform(0.5, 1.0)
-        if wanted is not None:
-            delay = max(float(wanted), delay if attempt >= _ATTEMPTS else 0.0)
-        enough = math.isfinite(self._end) or attempt < _ATTEMPTS
-        if not enough or time.monotonic() + delay >= until:
-            return False
-        time.sleep(delay)
-        return True
 
     def _late(self) -> TimedOut:
         late = TimedOut(f"{self.access.server} took too long", hint=self._patience())
@@ -694,13 +653,24 @@ class Connection:
 
     def _patience(self) -> str:
         """How long was waited, as the person has said it."""
-        if math.isfinite(self._limit):
+        if self.left <= 0:
             return f"--timeout is {self._limit:g} s in all"
         return f"--request-timeout is {self._timeout:g} s"
 
 
+def _pauses(attempt: int, until: float, wanted: int | None = None) -> bool:
+    """Wait before another try, as long as the server wants; False, at once, if there is none."""
+    delay = min(_LAST_DELAY, _FIRST_DELAY * 2**attempt) * _RANDOM.uniform(0.5, 1.0)
+    if wanted is not None:
+        delay = float(wanted)
+    if attempt == _ATTEMPTS or time.monotonic() + delay >= until:
+        return False
+    time.sleep(delay)
+    return True
+
+
 def log(method: str, url: str, outcome: str, begun: float) -> None:
-    """Tell who debugs of one try; its headers and bodies hold secrets, and stay out."""
+    """Log one try, without headers and bodies: they hold secrets."""
     if _requests.isEnabledFor(logging.DEBUG):
         path = urlsplit(url).path
         watch = "?watch=1" if "watch=1" in url else ""

@@ -34,7 +34,7 @@ from arena_topo.engines.kubernetes.sources import NoOperator, Sources
 from arena_topo.engines.kubernetes.writing import Writer, arenas, deletion, part
 from arena_topo.errors import AccessDenied, ClusterError, JobNotFound, NotFound
 from arena_topo.job import MPIJob
-from arena_topo.manifests import Manifest, Mechanisms, Plan
+from arena_topo.manifests import Mechanisms, Plan
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Machine, Node, published
@@ -75,11 +75,11 @@ _VIEWED = (
 
 
 def open_backend(options: Options) -> KubernetesBackend:
-    """The engine for the cluster that the options and the kubeconfig name; talks to nobody yet."""
+    """The engine for the cluster of the options and the kubeconfig; sends no request yet."""
     return KubernetesBackend(options)
 
 
-class KubernetesBackend:
+class KubernetesBackend(Writer):
     """Jobs as MPIJobs of a cluster."""
 
     name = "kubernetes"
@@ -99,7 +99,7 @@ class KubernetesBackend:
         self._tensorboards: dict[str, tuple[float, str]] = {}
         """When the TensorBoard of a job (uid) was looked up, and its address."""
         self._owner: str | None = None
-        self.writer = Writer(self.api, self.api_version)
+        super().__init__(self.api, self.api_version)
         self.sources = Sources(self.api, self.api_version, fabric=options.fabric is None)
 
     @property
@@ -108,7 +108,7 @@ class KubernetesBackend:
         return self.api.access.context or self.api.access.server
 
     def close(self) -> None:
-        """Let go of the connections to the API server."""
+        """Close the connections to the API server."""
         self.api.close()
 
     def default_namespace(self) -> str:
@@ -116,9 +116,9 @@ class KubernetesBackend:
         return self._options.namespace or self.api.access.namespace or "default"
 
     def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
-        """The user as the API server sees it; where it tells nobody, as the kubeconfig calls it.
+        """The name of the user to the API server, else, with a note to `tell`, in the kubeconfig.
 
-        `tell` hears of the latter. AccessDenied if the server does not know who is asking.
+        AccessDenied if the server does not know the user.
         """
         if self._owner is not None:
             return self._owner
@@ -148,9 +148,9 @@ class KubernetesBackend:
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now.
 
-        Who may not list nodes or pods gets what the controller has seen (`Cluster.view`); without
-        one AccessDenied. A note where only MPIJobs, topology ConfigMaps, Kueue topologies, or the
-        slices and claims of DRA drivers may not be listed.
+        Where nodes or pods may not be listed, the view that the controller has published
+        (`Cluster.view`); without a view AccessDenied. A note where only MPIJobs, topology
+        ConfigMaps, Kueue topologies, or the slices and claims of DRA drivers may not be listed.
         """
         try:
             found, unread = self.sources.objects()
@@ -160,23 +160,16 @@ class KubernetesBackend:
 
     def _viewed_instead(self, error: AccessDenied) -> Cluster:
         """What the controller has published; without that the error, and what to ask for."""
-        seen = self._viewed() if error.status == FORBIDDEN else None
-        if seen is None:
-            if error.status == FORBIDDEN:
-                error.hint = _VIEWED
-            raise error
-        return seen
-
-    def _viewed(self) -> Cluster | None:
-        """The cluster as the controller has published it; None where that cannot be had."""
         from arena_topo.clusters import view  # noqa: PLC0415  for the few who need it
 
-        path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}"
+        if error.status != FORBIDDEN:
+            raise error
         found = None
         with contextlib.suppress(AccessDenied):
-            found = self.api.find(path)
+            found = self.api.find(f"/api/v1/namespaces/{view.NAMESPACE}/configmaps/{view.NAME}")
         if found is None:
-            return None
+            error.hint = _VIEWED
+            raise error
         seen = view.decode(found, now=self.api.now(), source=self._source)
         if self._options.fabric is None:
             return seen
@@ -244,7 +237,7 @@ class KubernetesBackend:
         return ()
 
     def has_node(self, name: str) -> bool:
-        """Whether the cluster has a node of this name; AccessDenied for who may not get nodes."""
+        """Whether the cluster has a node of this name; AccessDenied without the right to ask."""
         return self.api.find(f"/api/v1/nodes/{part(name)}") is not None
 
     def machines(self) -> tuple[Node, ...]:
@@ -265,19 +258,7 @@ class KubernetesBackend:
         AlreadyExists if the job's name is taken. The names are kubectl's: `configmap/NAME`.
         """
         first, *others = plan.objects
-        job, _ = self.writer.create_job(plan, first)
-        return (object_name(first), *self.writer.own(job, others))
-
-    def validate(self, plan: Plan) -> tuple[str, ...]:
-        """Let the server check every object without storing any; its warnings.
-
-        AlreadyExists if the job's name is taken.
-        """
-        return self.writer.validate(plan)
-
-    def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """What is there under the names of a plan's objects, in their order; None: nothing."""
-        return self.writer.stored(plan)
+        return (object_name(first), *self.own(self.create(plan, first), others))
 
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job with its pods; NotFound if there is none."""
@@ -290,7 +271,7 @@ class KubernetesBackend:
             self._tensorboards[uid] = time.monotonic(), tensorboard
         status = job_status(mpijob, pods, tensorboard=tensorboard)
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
-            # A refused pod (quota, admission) is told in the job's events and nowhere else.
+            # Only the job's events tell of a pod that was refused (quota, admission).
             with contextlib.suppress(AccessDenied):
                 warnings = [one for one in self.events(status) if one.kind == "Warning"]
                 if warnings:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines.kubernetes.failures import PATH
 from arena_topo.engines.kubernetes.mpijob import (
     GROUP,
     PLURAL,
+    condition,
     is_about,
     job_status,
     pinned_nodes,
@@ -27,6 +29,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     subject,
 )
 from arena_topo.engines.kubernetes.shapes import oddity
+from arena_topo.engines.kubernetes.sources import published_slices
 from arena_topo.engines.kubernetes.writing import missing
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
@@ -115,7 +118,7 @@ def read(
     """Read what explains a job; `pods` lists the job's own. Nothing but Ctrl-C stops it."""
     meta = mpijob["metadata"]
     looks = _Looks(api, str(meta.get("namespace") or "default"))
-    mine = looks.may("list", "pods", lambda: tuple(pods())) or ()
+    mine = looks.may(f"{looks.space}/pods", lambda: tuple(pods())) or ()
     status, now = job_status(mpijob, mine), api.now()
     notes = meta.get("annotations") or {}
     alive, stopped = not status.phase.over, suspended(mpijob)
@@ -129,7 +132,7 @@ def read(
         now=now,
         pods=mine,
         events=_events(looks, mpijob, mine, created),
-        quotas=looks.listed("resourcequotas") if alive else None,
+        quotas=looks.listed(f"{looks.space}/resourcequotas") if alive else None,
         workload=_workload(looks, meta) if alive and (stopped or suspender(mpijob)) else None,
         jobs=_jobs(looks, version) if waiting else None,
         priorities=_priorities(looks) if waiting else {},
@@ -146,18 +149,11 @@ class _Looks:
     def __init__(self, api: Connection, namespace: str) -> None:
         self.api = api
         self.denied: list[Denied] = []
-        self._namespace = namespace
+        self.namespace = namespace
+        self.space = f"/api/v1/namespaces/{namespace}"
 
-    def may(
-        self,
-        verb: str,
-        resource: str,
-        look: Callable[[], _Read],
-        *,
-        group: str = "",
-        everywhere: bool = False,
-    ) -> _Read | None:
-        """What a look returns; None where it is not allowed, or fails."""
+    def may(self, path: str, look: Callable[[], _Read], *, verb: str = "list") -> _Read | None:
+        """What a look at a path returns; None where it is not allowed, or fails."""
         why = None
         try:
             return look()
@@ -168,34 +164,28 @@ class _Looks:
             return None
         except ArenaError as error:
             why = error.message
-        space = "" if everywhere else self._namespace
+        target = PATH.fullmatch(path)
+        if target is None:
+            raise ValueError(f"{path} names no kind of objects")
+        resource, group, namespace = (
+            target[key] or "" for key in ("resource", "group", "namespace")
+        )
         self.denied.append(
-            Denied(verb=verb, resource=resource, group=group, namespace=space, why=why)
+            Denied(verb=verb, resource=resource, group=group, namespace=namespace, why=why)
         )
         return None
 
     def listed(
-        self,
-        resource: str,
-        *,
-        group: str = "",
-        version: str = "v1",
-        everywhere: bool = False,
-        keep: Keep | None = None,
-        **query: Any,
+        self, path: str, keep: Keep | None = None, **query: Any
     ) -> tuple[Object, ...] | None:
         """A list; None where it is not allowed, or fails."""
-        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        space = "" if everywhere else f"/namespaces/{self._namespace}"
-        look = partial(self.api.collect, f"{root}{space}/{resource}", keep, **query)
-        found = self.may("list", resource, look, group=group, everywhere=everywhere)
+        found = self.may(path, partial(self.api.collect, path, keep, **query))
         return None if found is None else tuple(found)
 
     def node(self, name: str) -> Object | None:
         """A node; None for one that does not exist, and nothing of one that may not be seen."""
-        known = len(self.denied)
-        look = partial(self.api.get, f"/api/v1/nodes/{name}")
-        found = self.may("get", "nodes", look, everywhere=True)
+        known, path = len(self.denied), f"/api/v1/nodes/{name}"
+        found = self.may(path, partial(self.api.get, path), verb="get")
         return found if len(self.denied) == known else {}
 
 
@@ -209,7 +199,7 @@ def _events(
         mine = is_about(one, name=name, created=created, uids=uids)
         return one if mine or subject(one).get("kind") == "ResourceQuota" else None
 
-    return looks.listed("events", keep=keep) or ()
+    return looks.listed(f"{looks.space}/events", keep) or ()
 
 
 def _workload(looks: _Looks, meta: Object) -> Object | None:
@@ -219,8 +209,8 @@ def _workload(looks: _Looks, meta: Object) -> Object | None:
     except ArenaError:
         return None
     version = (group.get("preferredVersion") or {}).get("version") or "v1beta2"
-    selector = f"{JOB_UID}={meta.get('uid')}"
-    found = looks.listed("workloads", group=KUEUE, version=version, labelSelector=selector) or ()
+    path = f"/apis/{KUEUE}/{version}/namespaces/{looks.namespace}/workloads"
+    found = looks.listed(path, labelSelector=f"{JOB_UID}={meta.get('uid')}") or ()
     return max(found, key=lambda one: str(one["metadata"].get("creationTimestamp")), default=None)
 
 
@@ -235,13 +225,15 @@ def _jobs(looks: _Looks, version: str) -> tuple[Object, ...] | None:
         looks.denied.append(Denied(verb="read", resource="mpijobs", group=GROUP, why=why))
         return None
 
-    look = partial(looks.listed, PLURAL, group=GROUP, version=version, keep=keep, judged=True)
-    found = look(everywhere=True)
-    return look() if found is None else found
+    root = f"/apis/{GROUP}/{version}"
+    found = looks.listed(f"{root}/{PLURAL}", keep, judged=True)
+    if found is None:
+        found = looks.listed(f"{root}/namespaces/{looks.namespace}/{PLURAL}", keep, judged=True)
+    return found
 
 
 def _priorities(looks: _Looks) -> dict[str, int]:
-    found = looks.listed("priorityclasses", group="scheduling.k8s.io", everywhere=True)
+    found = looks.listed("/apis/scheduling.k8s.io/v1/priorityclasses")
     return {str(one["metadata"]["name"]): int(one.get("value") or 0) for one in found or ()}
 
 
@@ -249,7 +241,7 @@ def _operators(looks: _Looks) -> dict[str, int] | None:
     def keep(one: dict[str, Any]) -> dict[str, Any] | None:
         return one if one["metadata"].get("name") in OPERATORS else None
 
-    found = looks.listed("deployments", group="apps", everywhere=True, keep=keep)
+    found = looks.listed("/apis/apps/v1/deployments", keep)
     if found is None:
         return None
     return {
@@ -261,7 +253,8 @@ def _operators(looks: _Looks) -> dict[str, int] | None:
 
 
 def _missing(looks: _Looks, mpijob: Object) -> tuple[str, ...]:
-    return looks.may("get", "configmaps", lambda: missing(looks.api, mpijob)) or ()
+    path = f"{looks.space}/configmaps"
+    return looks.may(path, lambda: missing(looks.api, mpijob), verb="get") or ()
 
 
 def _doubtful(pods: Iterable[Object]) -> list[str]:
@@ -270,7 +263,7 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
     Those of pods that are not ready come first.
     """
     names: dict[str, None] = {}
-    for pod in sorted(pods, key=lambda one: _ready(one.get("status") or {})):
+    for pod in sorted(pods, key=lambda one: condition(one, "Ready") == "True"):
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         if status.get("phase") == "Succeeded":
             continue
@@ -279,19 +272,12 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
     return list(names)
 
 
-def _ready(status: Object) -> bool:
-    return any(
-        one.get("type") == "Ready" and one.get("status") == "True"
-        for one in status.get("conditions") or ()
-    )
-
-
 # Which GPUs its workers were given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """GPUs (indexes) of a node that somebody has, `who` being `NAMESPACE/POD`."""
+    """GPUs (indexes) of a node that were given to a pod (`who`: `NAMESPACE/POD`)."""
 
     who: str
     node: str
@@ -327,31 +313,15 @@ def look(api: Connection, status: JobStatus) -> Sightings:
 
 def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterable[Given]:
     from arena_topo.clusters import slices  # noqa: PLC0415  only of jobs that claim their GPUs
-    from arena_topo.clusters.records import (  # noqa: PLC0415  the same
-        ClaimRecord,
-        SliceRecord,
-        pages,
-    )
+    from arena_topo.clusters.records import ClaimRecord, pages  # noqa: PLC0415  the same
 
     for version in slices.VERSIONS:
-        root = f"/apis/{slices.GROUP}/{version}"
-        path = f"{root}/namespaces/{status.namespace}/resourceclaims"
-        try:
+        path = f"/apis/{slices.GROUP}/{version}/namespaces/{status.namespace}/resourceclaims"
+        with contextlib.suppress(NotFound):
             claims = api.records(path, pages("ResourceClaim"))
-        except NotFound:
-            continue
-        told = [
-            one
-            for node in nodes
-            for one in api.records(
-                f"{root}/resourceslices",
-                pages("ResourceSlice"),
-                fieldSelector=f"spec.nodeName={node}",
-            )
-            if isinstance(one, SliceRecord)
-        ]
-        places = slices.devices(told, {}, {}, []).places
-        return _given([one for one in claims if isinstance(one, ClaimRecord)], places, status)
+            told = [one for node in nodes for one in published_slices(api, node)]
+            places = slices.devices(told, {}, {}, []).places
+            return _given([one for one in claims if isinstance(one, ClaimRecord)], places, status)
     return ()
 
 

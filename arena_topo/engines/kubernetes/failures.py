@@ -37,15 +37,11 @@ _UNNAMED = 500
 _WHY = 200
 """Characters of a cause: of what is no HTTP it is the first line."""
 IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
-"""What to try where somebody else seems to answer than an API server."""
+"""What to try where the answer seems to come from something other than an API server."""
 
 
 class Unsure(ArenaError):
-    """No answer came to a request that changes something: nobody knows whether it was taken."""
-
-
-class _BrokenOff(Unsure, ClusterError):
-    pass
+    """No answer that can be read: a write may have been taken, or not."""
 
 
 class _Late(Unsure, TimedOut):
@@ -53,11 +49,11 @@ class _Late(Unsure, TimedOut):
 
 
 class Unreadable(Unsure, ClusterError):
-    """A request that changes something was answered with what nobody can read."""
+    """An answer broke off, or makes no sense."""
 
 
 def unsure(error: BaseException) -> bool:
-    """Whether the request may have been taken for all that: it broke off, or the server failed."""
+    """Whether a write that failed may have been taken for all that."""
     status = error.status if isinstance(error, ClusterError) else None
     return isinstance(error, Unsure) or (status is not None and status >= _SERVER_ERROR)
 
@@ -101,19 +97,20 @@ def unreachable(server: str, method: str, error: Exception, limit: str) -> Arena
             why=why,
             hint=f"is there a route to it (VPN, firewall)? {limit}",
         )
-    kind = _BrokenOff if sent else ClusterError
+    kind = Unreadable if sent else ClusterError
     return kind(f"{server} broke the connection{doubt}", why=why, hint=_ELSEWHERE)
 
 
-_PATH = re.compile(
+PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+)(?:/.*)?)?"
 )
+"""The path of a kind of objects, or of one."""
 
 
 def answers_object(method: str, path: str, body: object) -> bool:
     """Whether the answer to a request, where it is no error, is one object with a name."""
-    target = _PATH.fullmatch(path)
+    target = PATH.fullmatch(path)
     if target is None or target["sub"]:
         return False
     if method == "POST":
@@ -174,7 +171,7 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
     message = brief(whole) or None
     if len(whole) > MOST:
         _said.debug("the API server says: %s", whole)
-    target = _PATH.fullmatch(path)
+    target = PATH.fullmatch(path)
     what = target["resource"] if target else path
     if target and target["sub"]:
         what += f"/{target['sub']}"

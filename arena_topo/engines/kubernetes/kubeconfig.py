@@ -1,4 +1,4 @@
-"""Kubeconfig files -> Access: where an API server is, and how to prove who asks.
+"""Kubeconfig files -> Access: the address of an API server, and the credentials.
 
 Resolved as kubectl does: the file named, else the files of KUBECONFIG merged, else
 `~/.kube/config`, else a pod's service account; the first file to name a thing decides. Tokens,
@@ -30,9 +30,6 @@ from arena_topo.errors import AccessDenied, TimedOut, UsageError
 from arena_topo.escaping import brief
 
 IN_CLUSTER = "the pod's service account"
-
-MOST = 16 << 20
-"""Bytes of a kubeconfig: a cluster and a user with their certificates take about 8,000."""
 
 MOST_VALUES = 200_000
 """Values in a kubeconfig: a cluster and a user have some 20."""
@@ -112,7 +109,7 @@ class _Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where an API server is, and how to prove who asks.
+    """The address of an API server, and the credentials.
 
     `login` is `user:password` where the address of the server says who logs in, which `server` does
     not hold. `ca` is PEM text; `certificate` names PEM files of a client's certificate and key, or
@@ -357,11 +354,7 @@ def _load(path: Path) -> Mapping[str, Any]:
     import yaml  # 30 ms that most commands save
 
     try:
-        with path.open("rb") as file:
-            text = file.read(MOST + 1)
-        if len(text) > MOST:
-            raise UsageError(f"{path}: not a kubeconfig: it has more than {MOST >> 20} MiB")
-        document = safe_yaml.document(text, most=MOST_VALUES)
+        document = safe_yaml.document(path.read_bytes(), most=MOST_VALUES)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except safe_yaml.Excess as error:
@@ -378,11 +371,11 @@ def _load(path: Path) -> Mapping[str, Any]:
     return found
 
 
-# ---------------------------------------------------------------- who asks
+# ---------------------------------------------------------------- credentials
 
 
 def _identified(found: Access, user: _Entry) -> Access:
-    """Add a user's token, password, certificate and impersonation, or who has to be asked."""
+    """Add a user's token, password, certificate and impersonation, or what gives credentials."""
     headers = dict(found.headers)
     name, uid = user.of("as"), user.of("as-uid")
     if name:

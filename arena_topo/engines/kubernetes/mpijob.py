@@ -341,12 +341,6 @@ def _chief(pods: Iterable[Object]) -> Object | None:
     )
 
 
-def _conditions(one: Object) -> Iterator[Object]:
-    for condition in (one.get("status") or {}).get("conditions") or ():
-        if isinstance(condition, Mapping):
-            yield condition
-
-
 def condition(thing: Object, kind: str) -> str | None:
     """The status of a condition, `True`, `False` or `Unknown`; None where there is none."""
     found = condition_of(thing, kind)
@@ -355,7 +349,8 @@ def condition(thing: Object, kind: str) -> str | None:
 
 def condition_of(thing: Object, kind: str) -> Object | None:
     """A condition of any object; None where there is none of that type."""
-    return next((one for one in _conditions(thing) if one.get("type") == kind), None)
+    there = (thing.get("status") or {}).get("conditions") or ()
+    return next((one for one in there if one.get("type") == kind), None)
 
 
 def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:

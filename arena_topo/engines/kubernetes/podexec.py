@@ -270,10 +270,6 @@ def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
     )
 
 
-class _Lost(Exception):
-    """The connection broke, or is silent."""
-
-
 class _Talk:
     """Hands on what either side says until the command has ended, or the deadline has passed."""
 
@@ -290,20 +286,19 @@ class _Talk:
         """What is to be sent: kind and content of messages."""
         self._heard = self._pinged = time.monotonic()
         self._ended = math.inf
+        self._why = "it was closed before the command ended"
         self._size: tuple[int, int] | None = None
 
     def run(
         self, server: str, pod: str, *, feeds: bool = False, resized: int | None = None
     ) -> bytes:
         """The Status at the end; `resized` is readable when the terminal's size has changed."""
-        try:
-            self._converse(feeds=feeds, resized=resized)
-        except _Lost as error:
-            # Load balancers may reset what is over; the exit code has arrived for all that.
-            if not self._status:
-                if time.monotonic() >= self._deadline:
-                    raise TimedOut(self._late) from error
-                raise _broken(server, pod, str(error)) from error
+        self._converse(feeds=feeds, resized=resized)
+        # Load balancers may reset what is over; the exit code has arrived for all that.
+        if not self._status:
+            if time.monotonic() >= self._deadline:
+                raise TimedOut(self._late)
+            raise _broken(server, pod, self._why)
         return bytes(self._status)
 
     def _converse(self, *, feeds: bool, resized: int | None) -> None:
@@ -312,7 +307,8 @@ class _Talk:
         if resized is not None:
             self._resize()
         while (now := time.monotonic()) < self._ended:
-            self._keep_alive(now)
+            if not self._keeps_alive(now):
+                break
             reads: list[Any] = [sock] if resized is None else [sock, resized]
             if feeds and not self._waiting:
                 reads.append(console.STDIN)
@@ -330,8 +326,6 @@ class _Talk:
                 feeds = self._send() and feeds
             if (buffered or sock in ready) and not self._receive():
                 break
-        if not self._status:
-            raise _Lost("it was closed before the command ended")
 
     def _receive(self) -> bool:
         """Take the next message, whole; False if there are no more."""
@@ -342,7 +336,8 @@ class _Talk:
         except WebSocketConnectionClosedException:
             return False
         except (WebSocketException, OSError) as error:
-            raise _Lost(str(error)) from error
+            self._why = str(error)
+            return False
         self._heard = time.monotonic()
         if kind in {ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT} and data:
             channel, data = data[0], data[1:]
@@ -390,17 +385,20 @@ class _Talk:
                 self._size = now
                 self._say(SIZE, json.dumps({"Width": now[0], "Height": now[1]}).encode())
 
-    def _keep_alive(self, now: float) -> None:
+    def _keeps_alive(self, now: float) -> bool:
+        """Ping the server when a ping is due; False once the server has been silent for long."""
         from websocket import ABNF
 
         if now >= self._deadline:
             raise TimedOut(self._late)
         if now - self._heard > SILENCE:
-            raise _Lost(f"silent for {SILENCE:g} s")
+            self._why = f"silent for {SILENCE:g} s"
+            return False
         if now - self._pinged >= PING:
             self._pinged = now
             if not self._waiting:
                 self._waiting.append((ABNF.OPCODE_PING, b""))
+        return True
 
 
 def _buffered(sock: Any) -> bool:

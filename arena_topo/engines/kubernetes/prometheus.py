@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -36,7 +35,7 @@ ADDRESS, TOKEN = "PROMETHEUS_ADDRESS", "PROMETHEUS_TOKEN"
 """Environment variables that arena reads too."""
 
 PATIENCE = 2.0
-"""Seconds that looking for a Prometheus and asking it may take in all."""
+"""Seconds in which a Prometheus has to answer."""
 
 SERVICES = (
     ("kubernetes.io/service-name=prometheus-admin", 9335),
@@ -88,7 +87,7 @@ _NOT_OK = 300
 class Prometheus:
     """What measures the GPUs of one cluster. Where it was found is remembered, and that it was not.
 
-    `gpus` gives up `PATIENCE` seconds after it began to ask.
+    `gpus` gives up where it does not answer in `PATIENCE` seconds.
     """
 
     def __init__(self, api: Connection, options: Options) -> None:
@@ -106,11 +105,9 @@ class Prometheus:
 
         None where there is no Prometheus or it cannot be asked; `tell` hears why.
         """
-        deadline = time.monotonic() + PATIENCE
         try:
             if self._found is None:
-                with self._api.within(PATIENCE):
-                    self._found = (self._look(),)
+                self._found = (self._look(),)
             [found] = self._found
             if found is None:
                 tell(
@@ -118,19 +115,14 @@ class Prometheus:
                     f" set {ADDRESS}, or label its service {SERVICES[1][0]}"
                 )
                 return ()
-            with found[0].within(deadline - time.monotonic()):
-                return samples(self._vector(*found, query(pods)), namespace=namespace)
-        except AccessDenied as error:
-            tell(
-                f"what GPUs do is not known: {error.message}; set {ADDRESS} to ask Prometheus"
-                " itself"
-            )
+            return samples(self._vector(*found, query(pods)), namespace=namespace)
         except ArenaError as error:
             # It may have gone elsewhere.
             self._found = None
-            tell(
-                f"what GPUs do is not known: {error.message}{f': {error.why}' if error.why else ''}"
-            )
+            more = f": {error.why}" if error.why else ""
+            if isinstance(error, AccessDenied):
+                more = f"; set {ADDRESS} to ask Prometheus itself"
+            tell(f"what GPUs do is not known: {error.message}{more}")
         return ()
 
     def _look(self) -> tuple[Connection, str] | None:
@@ -147,7 +139,7 @@ class Prometheus:
         return None
 
     def _vector(self, api: Connection, path: str, asked: str) -> list[Any]:
-        response, data = api.answer("GET", path, {"query": asked})
+        response, data = api.answer("GET", path, {"query": asked}, patience=PATIENCE)
         if response.status >= _NOT_OK:
             if api is self._api:
                 raise refusal("GET", path, response.status, response.reason, data)

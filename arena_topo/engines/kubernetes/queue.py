@@ -21,10 +21,10 @@ from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.records import Record, Unread, record
 from arena_topo.engines.kubernetes import lease
 from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
-from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.failures import unsure
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import belongs, controller_of, is_about, is_owned, when
-from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued, written
+from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, joined
 from arena_topo.engines.kubernetes.watching import Cache
@@ -38,7 +38,7 @@ from arena_topo.engines.kubernetes.writing import (
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound, TimedOut
 from arena_topo.manifests import FORMAT, STATE, Manifest, Mechanisms, Plan, patches, pinning
 from arena_topo.manifests.versions import JOB_LABEL, ApiVersion
-from arena_topo.topology import Cluster, published
+from arena_topo.topology import Cluster
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.engine import KubernetesBackend
@@ -77,7 +77,6 @@ class Queue(Writer):
         self._last: tuple[int, Snapshot] | None = None
         # The controller of an object never changes.
         self._controller = lru_cache(maxsize=4096)(self._controller_of)
-        self._published: tuple[Cluster, str] | None = None
         self._mirrored: list[list[Object] | ArenaError] | None = None
 
     def now(self) -> float:
@@ -263,15 +262,6 @@ class Queue(Writer):
         from arena_topo.clusters import view  # noqa: PLC0415  only the controller
 
         path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps"
-        known, self._published = self._published, None
-        if known is not None and known[0] is cluster:
-            # It is as it was, unless somebody has written to it since.
-            meta = {"resourceVersion": known[1]}
-            changed = {"metadata": meta, "data": {published.OBSERVED: written(round(now, 3))}}
-            with unless_overtaken():
-                stored = self._api.patch(f"{path}/{view.NAME}", changed, "merge")
-                self._published = cluster, str(stored["metadata"]["resourceVersion"])
-                return
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -279,10 +269,9 @@ class Queue(Writer):
             **view.encode(cluster, observed_at=now),
         }
         try:
-            stored = self._api.put(f"{path}/{view.NAME}", body)
+            self._api.put(f"{path}/{view.NAME}", body)
         except NotFound:
-            stored, _ = self._api.post(path, body)
-        self._published = cluster, str(stored["metadata"]["resourceVersion"])
+            self._api.post(path, body)
 
     def mirror(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Copy what agents have published to where ACK's tools look, if it has changed."""
@@ -317,15 +306,10 @@ class Queue(Writer):
         """
         if not self.api_version().traits.suspends:
             return ("suspend", "schedulingGates")
-        seen, _ = self.create_job(plan, mpijob, dryRun="All")
+        seen = self.create(plan, mpijob, dryRun="All")
         if queued(seen, {}) is None:
             raise nonsense(seen, "its workers are not as they were sent")
         return (*(() if suspended(seen) else ("suspend",)), *pinning.dropped(mpijob, seen))
-
-    def create(self, plan: Plan, mpijob: Manifest) -> Manifest:
-        """Create the MPIJob of a plan in the form given; AlreadyExists if its name is taken."""
-        stored, _ = self.create_job(plan, mpijob)
-        return stored
 
     def claims(self, stored: Manifest) -> list[Manifest]:
         """The ResourceClaims that a job owns by now; none where they may not be listed."""
@@ -350,7 +334,7 @@ class Queue(Writer):
         doubts = 0
         for attempt in itertools.count():
             try:
-                return stored_job(self._api.patch(path, patch), Unreadable)
+                return stored_job(self._api.patch(path, patch))
             except NotFound:
                 return None
             except ClusterError as error:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from arena_topo.errors import ClusterError
+from arena_topo.engines.kubernetes.failures import Unreadable
 from arena_topo.escaping import brief
 from arena_topo.topology import decoding
 
@@ -58,7 +58,8 @@ _READ = {
         **_POD_SPEC,
         **_REPLICAS,
         "runPolicy": dict,
-        # Of a node, a service, a DeviceClass.
+        # Of a volume claim, a node, a service, a DeviceClass.
+        "accessModes": [str],
         "taints": [{"key": str, "value": str, "effect": str}],
         "ports": [dict],
         "selectors": [{"cel": {"expression": str}}],
@@ -142,35 +143,33 @@ def misfit(one: Any, kind: Any = _TYPE) -> str | None:
     return None
 
 
-def sound(one: dict[str, Any], kind: type[ClusterError] = ClusterError) -> dict[str, Any]:
-    """The same object; ClusterError, of this kind, if it has not the shape of one."""
+def sound(one: dict[str, Any]) -> dict[str, Any]:
+    """The same object; Unreadable if it has not the shape of one."""
     odd = oddity(one)
     if odd is not None:
-        raise nonsense(one, odd, kind)
+        raise nonsense(one, odd)
     return one
 
 
-def stored_job(
-    one: dict[str, Any], kind: type[ClusterError] = ClusterError, *, tried: bool = False
-) -> dict[str, Any]:
-    """The same MPIJob as a server stores it; ClusterError if something is missing that each has.
+def stored_job(one: dict[str, Any], *, tried: bool = False) -> dict[str, Any]:
+    """The same MPIJob as a server stores it; Unreadable if something is missing that each has.
 
     One that was only `tried`, in a dry run, has no revision.
     """
-    meta, spec = sound(one, kind)["metadata"], one.get("spec")
+    meta, spec = sound(one)["metadata"], one.get("spec")
     for key in ("namespace", "uid", *(() if tried else ("resourceVersion",))):
         if not meta.get(key):
-            raise nonsense(one, f"there is no metadata.{key}", kind)
+            raise nonsense(one, f"there is no metadata.{key}")
     if spec is None:
-        raise nonsense(one, "there is no spec", kind)
+        raise nonsense(one, "there is no spec")
     return one
 
 
-def nonsense(one: Any, odd: str, kind: type[ClusterError] = ClusterError) -> ClusterError:
+def nonsense(one: Any, odd: str) -> Unreadable:
     """The error of an object that makes no sense."""
     meta = one.get("metadata") if isinstance(one, Mapping) else None
     name = meta.get("name") if isinstance(meta, dict) else None
-    return kind(
+    return Unreadable(
         f"what the API server says of {brief(str(name or 'an object'), 253)} makes no sense",
         why=odd,
         hint="is there a proxy in between? see what `kubectl get -o yaml` says",

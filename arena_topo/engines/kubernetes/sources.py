@@ -15,10 +15,10 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import published
 
 if TYPE_CHECKING:
-    from arena_topo.clusters.records import Record, StatusOf, Unread
+    from arena_topo.clusters.records import Record, SliceRecord, StatusOf, Unread
 
 Object = dict[str, Any]
-_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
 
 
 class NoOperator(ClusterError):
@@ -47,6 +47,22 @@ class Source:
     def query(self) -> dict[str, str]:
         """What the request asks besides."""
         return {"labelSelector": self.selector} if self.selector else {}
+
+
+def first_served(source: Source, ask: Callable[..., _Answer]) -> tuple[str, _Answer] | None:
+    """The first path of a list that is served, and what `ask` returns for it.
+
+    None where none is; NotFound where a list that every cluster has is missing.
+    """
+    missing: NotFound | None = None
+    for path in source.paths():
+        try:
+            return path, ask(path, **source.query)
+        except NotFound as error:
+            missing = error
+    if missing is not None and not source.grouped:
+        raise missing
+    return None
 
 
 Answers = list[tuple[Source, list[Any] | ArenaError]]
@@ -105,28 +121,16 @@ class Sources:
 
     def read(self, source: Source, keep: Callable[[Object], Any], **query: str) -> list[Any]:
         """All objects of a list, each as `keep` leaves it when its page arrives."""
-        return self._served_first(source, partial(self._api.collect, keep=keep, judged=True), query)
+        found = first_served(source, partial(self._api.collect, keep=keep, judged=True, **query))
+        return found[1] if found else []
 
     def records(self, source: Source, status_of: StatusOf | None = None) -> list[Record | Unread]:
         """The records of all objects of a list, made as their pages arrive."""
         from arena_topo.clusters.records import pages  # noqa: PLC0415  to read the cluster
 
         page = pages(source.kind, status_of=status_of)
-        return self._served_first(source, partial(self._api.records, page=page), {})
-
-    @staticmethod
-    def _served_first(
-        source: Source, ask: Callable[..., list[_Item]], query: Mapping[str, str]
-    ) -> list[_Item]:
-        missing: NotFound | None = None
-        for path in source.paths():
-            try:
-                return ask(path, **source.query, **query)
-            except NotFound as error:
-                missing = error
-        if missing is not None and not source.grouped:
-            raise missing
-        return []
+        found = first_served(source, partial(self._api.records, page=page))
+        return found[1] if found else []
 
     def answers(
         self,
@@ -181,11 +185,22 @@ class Sources:
         return {}
 
 
-def joined(
-    answers: Answers,
-) -> tuple[list[Any], list[str]]:
-    """All objects, and a note for what could not be read of which no other list told anything."""
-    # Most drivers are of other devices, and then nobody need look at claims.
+def published_slices(api: Connection, node: str) -> list[SliceRecord]:
+    """What DRA drivers publish of a node; none where that is not served."""
+    from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
+    from arena_topo.clusters.records import SliceRecord, pages  # noqa: PLC0415  the same
+
+    for version in slices.VERSIONS:
+        path = f"/apis/{slices.GROUP}/{version}/resourceslices"
+        with contextlib.suppress(NotFound):
+            found = api.records(path, pages("ResourceSlice"), fieldSelector=f"spec.nodeName={node}")
+            return [one for one in found if isinstance(one, SliceRecord)]
+    return []
+
+
+def joined(answers: Answers) -> tuple[list[Any], list[str]]:
+    """All objects, and a note for each list that was denied and that no other list replaces."""
+    # Most DRA drivers publish no GPUs; their slices and claims do not matter.
     devices = _any_devices(answers)
     found: list[Any] = []
     denied: dict[str | None, ArenaError] = {}

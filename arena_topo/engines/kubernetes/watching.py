@@ -5,8 +5,8 @@ revisions; a watch that ends is opened again from the last revision or bookmark 
 where the server has forgotten that one (410), all is listed again. What is kept of an object is
 made when it arrives; an event that changes nothing of that is no change.
 
-A cache lags behind, by a moment or, over a network that swallows packets, by up to `LAG`. Whoever
-acts on what it says must let the server test that it still holds.
+A cache lags behind, by a moment or, over a network that swallows packets, by up to `LAG`. So the
+server must test each write that is based on the cache.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import FORBIDDEN, GONE, Connection
-from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source
-from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, first_served
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError
 
 Object = dict[str, Any]
 
@@ -66,7 +67,7 @@ class Watch:
         self.path = ""
         """Where the list is; nowhere where it is not served."""
         self.revision = ""
-        """The last one of which all that was written before has been taken in; none: list again."""
+        """All changes up to this revision are in the cache; empty: list again."""
         self._error: ArenaError | None = ClusterError("nothing was read yet")
         self._thread = threading.Thread(target=self._run, name=source.kind, daemon=True)
 
@@ -106,19 +107,9 @@ class Watch:
             self._stop.wait(pause * _RANDOM.uniform(0.5, 1.0))
 
     def _list(self) -> None:
-        paths = self.source.paths()
-        for path in paths:
-            try:
-                found, revision = self._api.listed(
-                    path, self._entry, judged=True, **self.source.query
-                )
-            except NotFound:
-                if path == paths[-1] and not self.source.grouped:
-                    raise
-            else:
-                self._replace(path, found, revision)
-                return
-        self._replace("", (), "")
+        ask = partial(self._api.listed, keep=self._entry, judged=True)
+        path, (found, revision) = first_served(self.source, ask) or ("", ((), ""))
+        self._replace(path, found, revision)
 
     def _entry(self, thing: Object) -> Object | None:
         kept = self._keep(thing)
@@ -126,16 +117,8 @@ class Watch:
 
     def _replace(self, path: str, found: Iterable[Object], revision: str) -> None:
         with self._lock:
-            before, after = self._items, {}
-            for one in found:
-                known, (written, kept) = before.get(one["at"]), one["is"]
-                # The same object stands for itself in what was worked out of it.
-                after[one["at"]] = written, known[1] if known and known[1] == kept else kept
-            same = before.keys() == after.keys() and all(
-                before[key][1] is one for key, (_, one) in after.items()
-            )
-            self._items, self.path = after, path
-            self._told(changed=not same or self._error is not None)
+            self._items, self.path = {one["at"]: one["is"] for one in found}, path
+            self._told(changed=True)
             self.revision = revision
 
     def _follow(self) -> None:
@@ -185,9 +168,9 @@ class Watch:
             self._changed()
 
     def _refused(self, error: ArenaError) -> bool:
-        """Let a list count as one that may not be read; whether it is to be asked for seldom.
+        """Take a list as denied or not served; whether to ask again only after `ASK_AGAIN` seconds.
 
-        Who may list but not watch goes on with what was listed, and lists again after a while.
+        Where it may be listed but not watched, the listed objects count until it is listed again.
         """
         listed = bool(self.revision)
         self.revision = ""
@@ -199,7 +182,7 @@ class Watch:
     def _failed(self, error: Exception, *, at_once: bool) -> None:
         """What is known may be out of date, unless the next try is better."""
         if not isinstance(error, ArenaError):
-            # An object that nobody thought of, perhaps; all is read anew.
+            # Perhaps an unexpected object: list again.
             self.revision = ""
             error = ClusterError(f"{type(error).__name__}: {error}")
         with self._lock:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from arena_topo.engines.kubernetes.connection import CONFLICT, Connection
-from arena_topo.engines.kubernetes.failures import Unreadable, unsure
+from arena_topo.engines.kubernetes.failures import unsure
 from arena_topo.engines.kubernetes.mpijob import is_namesakes, is_owned, seconds
 from arena_topo.engines.kubernetes.shapes import stored_job
 from arena_topo.errors import (
@@ -94,10 +94,10 @@ class Writer:
         AlreadyExists if the job's name is taken, and nothing else is wrong.
         """
         first, *others = plan.objects
+        warnings: list[str] = []
         taken: AlreadyExists | None = None
-        warnings: tuple[str, ...] = ()
         try:
-            _, warnings = self.create_job(plan, first, dryRun="All")
+            self.create(plan, first, warnings=warnings, dryRun="All")
         except AlreadyExists as error:
             taken = error
         for one in others:
@@ -106,12 +106,12 @@ class Writer:
                 warnings += self._api.post(path_of(one, plan.namespace), one, dryRun="All")[1]
         if taken is not None:
             raise taken
-        return warnings
+        return tuple(warnings)
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """What is there under the names of a plan's objects, in their order; None: nothing.
+        """The stored objects of a plan's names, in their order; None where there is no object.
 
-        Nothing either is what belongs to an earlier job of this name, or to somebody else.
+        None also for an object of an earlier job of this name, or of another owner.
         """
         found: list[Manifest | None] = []
         for one in plan.objects:
@@ -144,10 +144,10 @@ class Writer:
                     return True
         return False
 
-    def create_job(
-        self, plan: Plan, first: Manifest, **query: str
-    ) -> tuple[Object, tuple[str, ...]]:
-        """Create the MPIJob of a plan: what was stored, and warnings about it.
+    def create(
+        self, plan: Plan, first: Manifest, *, warnings: list[str] | None = None, **query: str
+    ) -> Object:
+        """Create the MPIJob of a plan: what was stored; the server's `warnings` go into the list.
 
         Where the connection breaks it is sent again, and one that was taken the first time is found
         by its labels, annotations and age. AlreadyExists if its name is taken; InvalidJob if its
@@ -156,11 +156,14 @@ class Writer:
         name = plan.job.name
         self._check_priority(plan.job.priority)
         try:
-            return self._made(path_of(first, plan.namespace), first, query)
+            stored, said = self._made(path_of(first, plan.namespace), first, query)
         except AlreadyExists as error:
             raise JobExists(name) from error
         except NotFound as error:
             raise self._unserved(plan, error) from error
+        if warnings is not None:
+            warnings += said
+        return stored
 
     def _made(
         self, path: str, first: Manifest, query: dict[str, str]
@@ -171,7 +174,7 @@ class Writer:
             while True:
                 try:
                     made, warnings = self._api.post(path, first, **query)
-                    return stored_job(made, Unreadable, tried=bool(query)), warnings
+                    return stored_job(made, tried=bool(query)), warnings
                 except AlreadyExists:
                     there = self._api.get(f"{path}/{first['metadata']['name']}") if lost else None
                     if there is None or not _made_of(there, first, began):
@@ -191,7 +194,7 @@ class Writer:
     def _withdraw(
         self, path: str, first: Manifest, began: float | None, error: BaseException
     ) -> None:
-        """Take back a job of which nobody knows whether it was made; else say that it may be."""
+        """Delete a job that may have been created; where that fails, say that it may be there."""
         try:
             with self._api.grace():
                 found = self._api.find(f"{path}/{first['metadata']['name']}")
@@ -210,7 +213,7 @@ class Writer:
         if not name or name in self._classes:
             return
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{part(name)}"
-        # Whoever may not look may still use it.
+        # Using a priority class needs no right to read it.
         with contextlib.suppress(AccessDenied):
             if self._api.find(path) is None:
                 raise InvalidJob(
@@ -247,8 +250,8 @@ class Writer:
                         "kind": job["kind"],
                         "name": job["metadata"]["name"],
                         "uid": job["metadata"]["uid"],
-                        # No blockOwnerDeletion: who may not write the finalizers of jobs may be
-                        # refused it (admission plugin OwnerReferencesPermissionEnforcement).
+                        # No blockOwnerDeletion: without the right to write the finalizers of jobs
+                        # it is refused (admission plugin OwnerReferencesPermissionEnforcement).
                         "controller": True,
                     }
                 ],
@@ -291,7 +294,7 @@ class Writer:
                     raise
 
     def _clear(self, path: str, job: Object) -> bool:
-        """Delete what an earlier job of this name has left; False if it is somebody else's."""
+        """Delete what an earlier job of this name has left; False if it has another owner."""
         left = self._api.find(path)
         if left is None:
             return True
