@@ -260,12 +260,12 @@ class LocalBackend:
         if words is None or not job.command.lstrip().startswith(words[0]):
             return
         path = {one.key: one.value for one in job.env}.get("PATH", search_path(self._environment))
-        if mpirun.find(words[0], path) is None:
-            raise UsageError(
-                f"{words[0]} cannot run this command",
-                why="there is no MPI on this machine",
-                hint=mpirun.INSTALL,
-            )
+        found = mpirun.find(words[0], path)
+        why: str | None = "there is no MPI on this machine"
+        if found is not None:
+            why = mpirun.complaint(words[1:], found, mpirun.flavour(found))
+        if why is not None:
+            raise UsageError(f"{words[0]} cannot run this command", why=why, hint=mpirun.INSTALL)
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
         """What was submitted under the names of the objects of a plan; None: nothing."""

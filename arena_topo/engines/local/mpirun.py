@@ -4,7 +4,8 @@
     agent FOLDER [OPTION...] HOST ...  what the real mpirun starts instead of ssh
 
 The documentation of arena, Horovod and the MPI operator is written for Open MPI 4. Its command
-lines reach mpirun unchanged, except for settings of other machines, such as `eth0`.
+lines reach Open MPI unchanged, except for settings of other machines, such as `eth0`. Another MPI
+gets the lines that it understands; others are refused before a rank starts.
 
 FOLDER is the job's, where its supervisor has written what is known of the pods. The file runs as a
 script of an isolated Python, so it imports the standard library alone.
@@ -43,6 +44,9 @@ PRIVATE = (
 NOT_FOUND = 127
 """The exit code where there is no mpirun, as of a shell that does not find a command."""
 
+_USAGE = 2
+"""The exit code of a command line that is refused."""
+
 # ---------------------------------------------------------------- what a command line says
 
 _NONE = """
@@ -66,6 +70,23 @@ _VALUES = {
     **dict.fromkeys(_MCA, 2),
 }
 """The options of Open MPI 4 (its manual, mpirun(1)), and how many words follow each."""
+
+_HYDRA = frozenset(
+    ("np", "n", "N", "map-by", "bind-to", "host", "hostfile", "machinefile", "wdir", "v", "verbose")
+)
+"""The options of Open MPI 4 that MPICH and Intel MPI have too (tried with MPICH 5.0.2)."""
+
+_NOT_IN_5 = frozenset(
+    (
+        *("overload-allowed", "display-devel-allocation", "display-topo", "novm", "q", "quiet"),
+        *("bysocket", "bind-to-socket", "bind-to-none", "debug-devel", "d", "use-regexp"),
+        "do-not-resolve",
+    )
+)
+"""The options of Open MPI 4 that Open MPI 5 refuses (tried with 5.0.11)."""
+
+_TWO_DASHES_IN_5 = frozenset({"-map-by", "-bind-to", "-rank-by"})
+"""What Open MPI 5 understands with two dashes only (tried with 5.0.11)."""
 
 _BEFORE = re.compile(r"exec|time|[A-Za-z_]\w*=.*", re.DOTALL)
 """What may stand before the name of a program."""
@@ -123,14 +144,16 @@ def _programs(words: Sequence[str]) -> Iterator[Sequence[str]]:
             start = at + 1
 
 
-# ---------------------------------------------------------------- which mpirun is found
+# ---------------------------------------------------------------- whose mpirun it is
+
+OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL = "Open MPI 4", "Open MPI 5", "MPICH", "Intel MPI"
 
 
-def is_open_mpi_4(program: Path) -> bool:
-    """Whether a file is the mpirun of Open MPI 4 or before, as its `--version` says."""
+def flavour(program: Path) -> str | None:
+    """Whose mpirun a file is, as `--version` tells; None for another."""
     import subprocess  # noqa: PLC0415  slow to import, and `read` is used on clusters too
 
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    try:
         done = subprocess.run(
             [program, "--version"],
             capture_output=True,
@@ -140,8 +163,17 @@ def is_open_mpi_4(program: Path) -> bool:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        return re.search(r"\((Open MPI|OpenRTE)\) [1-4]\b", done.stdout + done.stderr) is not None
-    return False
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = done.stdout + done.stderr
+    if "Intel(R) MPI" in said:
+        return INTEL
+    if "HYDRA" in said:
+        return MPICH
+    found = re.search(r"\((Open MPI|OpenRTE|PRRTE)\) (\d+)", said)
+    if found is None:
+        return None
+    return OPEN_MPI_5 if found[1] == "PRRTE" or int(found[2]) > 4 else OPEN_MPI_4  # noqa: PLR2004
 
 
 def find(program: str, path: str, shims: Path | None = None) -> Path | None:
@@ -154,6 +186,18 @@ def find(program: str, path: str, shims: Path | None = None) -> Path | None:
         found = shutil.which(program, path=str(here))
         if found is not None:
             return Path(found)
+    return None
+
+
+def complaint(words: Sequence[str], program: Path, mpi: str | None) -> str | None:
+    """Why this mpirun, of that flavour, does not understand a command line; None if it does."""
+    for part in _programs(words):
+        for option, *_ in read(part)[0]:
+            name = option.lstrip("-")
+            if (mpi in {MPICH, INTEL} and name not in _HYDRA) or (
+                mpi == OPEN_MPI_5 and (name in _NOT_IN_5 or option in _TWO_DASHES_IN_5)
+            ):
+                return f"{program} is {mpi}'s, which does not understand {option}"
     return None
 
 
@@ -240,9 +284,11 @@ def run(folder: Path, program: str, words: Sequence[str]) -> int:
     if found is None:
         _say(f"{program}: no MPI is installed on this machine", INSTALL)
         return NOT_FOUND
-    known = is_open_mpi_4(found)
-    if not known:
-        _say(f"{program}: {found} is not Open MPI 4's; if it refuses an option, {INSTALL}")
+    mpi = flavour(found)
+    why = complaint(words, found, mpi)
+    if why is not None:
+        _say(f"{program}: {why}", INSTALL)
+        return _USAGE
     here = interfaces()
     own = job["launcher"].items()
     # MPICH passes the whole environment on, which would overwrite what is a worker's own.
@@ -254,7 +300,7 @@ def run(folder: Path, program: str, words: Sequence[str]) -> int:
     if absent or named:
         _say(f"{program}: {no_interface(absent + named)}")
     sys.stderr.flush()
-    if known:
+    if mpi == OPEN_MPI_4:
         environment["OPAL_OUTPUT_STDERR_FD"] = str(_filtered())
         daemon = found.resolve().with_name("orted")
         if daemon.exists():
