@@ -470,9 +470,7 @@ def test_a_driver_that_stops_answering_makes_all_unhealthy_but_not_at_once(world
 
 
 def test_critical_errors_make_a_gpu_unhealthy_and_those_of_programs_do_not(world):
-    nvml = NVML(*FOUR)
-    watch = Watch(nvml)
-    running = world.agent(watch=watch)
+    nvml, running = world.nvml, world.agent()
     running.once()
     nvml.events = [(0, 31), (1, 13), (2, 79)]
     running.once()
@@ -485,13 +483,10 @@ def test_critical_errors_make_a_gpu_unhealthy_and_those_of_programs_do_not(world
     nvml.lost = set()
     running.once()
     assert world.health == [True] * 4
-    watch.close()
-    assert nvml.opened == 0
 
 
-def test_a_gpu_that_was_reset_is_listened_to_again():
-    nvml = NVML(*FOUR)
-    watch = Watch(nvml)
+def test_a_gpu_that_was_reset_is_listened_to_again(world):
+    nvml, watch = world.nvml, Watch()
     watch.look()
     nvml.lost = {2}
     watch.look()
@@ -574,13 +569,12 @@ def test_rights_that_are_given_later_are_used(world):
 
 
 def test_the_loop_lets_go_of_the_driver_when_it_ends(world):
-    nvml = NVML(*FOUR)
-    running = Running(world.agent(watch=Watch(nvml)), interval=0.01)
+    running = Running(world.agent(), interval=0.01)
     until(lambda: world.api.find("ConfigMap", NAME, SYSTEM))
-    nvml.events = [(1, 48)]
+    world.nvml.events = [(1, 48)]
     until(lambda: world.health == [True, False, True, True])
     running.stop()
-    assert nvml.opened == 0
+    assert world.nvml.opened == 0
 
 
 def test_without_the_package_of_nvml_the_error_says_what_to_install(world, monkeypatch):

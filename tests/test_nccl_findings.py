@@ -635,6 +635,14 @@ CLOSED = (
 )
 
 
+def test_warnings_come_before_lines_of_information():
+    lines = [
+        "a:10:25 [0] NCCL INFO Could not enable P2P between dev 0(=6000) and dev 1(=7000)",
+        "a:10:25 [0] init.cc:1 NCCL WARN Mismatched NCCL version detected",
+    ]
+    assert [one.got.split()[0] for one in read(lines, None).findings] == ["Mismatched", "Could"]
+
+
 def test_two_texts_of_one_cause_stay_apart():
     second, first = read(list(CLOSED), None).findings
     assert first.got == "Net : Connection closed by remote peer c.x<5001>"

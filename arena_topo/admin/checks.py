@@ -1,7 +1,7 @@
-"""What a cluster and its caller lack for jobs to be placed, and how to get it.
+"""`check`: the prerequisites of topology jobs in a cluster, and the rights of the caller.
 
-Whatever may not be looked at is `unknown` with the missing right, and the rest is looked at all the
-same. Only what keeps jobs from running fails; what makes them run with less is a warning.
+A prerequisite that the caller may not read is `unknown`, with the missing right. A check fails if
+jobs do not run or are not placed without it; it warns if they run with less.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from arena_topo.topology import Cluster
 
 FRESH = 60.0
-"""Seconds after which a controller that has not renewed its Lease is not at work."""
+"""Seconds after which a controller that has not renewed its Lease counts as stopped."""
 
 _SHOWN = 4
 _UNKNOWN_CALLER = 401
@@ -60,7 +60,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One prerequisite: what was found of it, and what to do where it is not as it should be."""
+    """One prerequisite: what was found, and how to fix it."""
 
     name: str
     outcome: Outcome
@@ -98,7 +98,7 @@ def _fail(found: str, fix: str | None) -> _Judged:
 
 
 class _Check:
-    """The checks of one cluster; what several of them look at is read once."""
+    """The checks of one cluster; what several checks need is read once."""
 
     def __init__(self, admin: Administration, namespace: str) -> None:
         self.admin = admin
@@ -120,7 +120,7 @@ class _Check:
 
     @property
     def unsuspended(self) -> bool:
-        """Whether no version that is served knows suspension."""
+        """Whether no served version of MPIJob can be suspended."""
         return bool(self.served) and not {*self.served} & {*having(lambda one: one.suspends)}
 
     def mpijobs(self) -> Iterator[_Judged]:
@@ -372,9 +372,9 @@ _PRESENT = frozenset({"", "apps", "batch", "kubeflow.org", "resource.k8s.io"})
 
 
 def check(admin: Administration, namespace: str) -> Report:
-    """Look at every prerequisite of jobs in a namespace; ArenaError if the cluster is out of reach.
+    """Check every prerequisite of jobs in a namespace; ArenaError if the API server is unreachable.
 
-    AccessDenied where the API server does not know who is asking.
+    AccessDenied if the API server does not know the caller.
     """
     version = admin.version()
     work = _Check(admin, namespace)
@@ -402,7 +402,7 @@ def check(admin: Administration, namespace: str) -> Report:
 
 
 def _tried(look: Callable[[], Iterable[_Judged]]) -> Iterator[_Judged]:
-    """What a check finds; a right that is missing makes it unknown, another refusal a failure."""
+    """The findings of a check: a missing right makes it unknown, another error a failure."""
     try:
         yield from look()
     except AccessDenied as error:
@@ -416,7 +416,7 @@ def _tried(look: Callable[[], Iterable[_Judged]]) -> Iterator[_Judged]:
 
 
 def _format(admin: Administration, policy: str) -> str | None:
-    """The format that an installed policy is for, "" where it does not say; None: not known."""
+    """The map format of an installed policy, "" without a label; None if it is not known."""
     try:
         stored = admin.policy(policy)
     except AccessDenied:

@@ -22,7 +22,7 @@ from arena_topo.cli.arguments import (
 from arena_topo.cli.detaching import coming_back
 from arena_topo.cli.opening import engine, namespace_of
 from arena_topo.cli.options import PROGRAM, Globals, display, remark, say, show, spread, tell
-from arena_topo.cli.terminal import columns
+from arena_topo.cli.terminal import columns, wrapped
 from arena_topo.engines import opening
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag
@@ -185,7 +185,7 @@ def check(
 
     found = checks.check(admin, namespace)
     if output_format is Output.WIDE:
-        wide = columns() if sys.stdout is not None and sys.stdout.isatty() else None
+        wide = wrapped(sys.stdout) and columns()
         # Commands in it are copied.
         display(shown.report(found, width=wide), whole=True)
     else:

@@ -158,7 +158,7 @@ def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[
     others = [one for one in taints if one.get("key") != TAINT]
     if use is Use.TOPOLOGY:
         wanted_labels[TAINT] = VALUE
-        if not any(_is_ours(one) for one in taints):
+        if not any(bears.items() <= one.items() for one in taints):
             wanted_taints = [*others, bears]
     else:
         wanted_labels.pop(TAINT, None)
@@ -174,12 +174,6 @@ def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[
         return []
     revision = metadata["resourceVersion"]
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": revision}, *steps]
-
-
-def _is_ours(taint: Mapping[str, Any]) -> bool:
-    return (
-        taint.get("key") == TAINT and taint.get("value") == VALUE and taint.get("effect") == EFFECT
-    )
 
 
 def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:

@@ -64,7 +64,7 @@ class _Domain:
     @property
     def free(self) -> tuple[int, int]:
         """How many of its GPUs are free, and how many there are."""
-        return sum(map(_free, self.nodes)), sum(len(one.machine.gpus) for one in self.nodes)
+        return sum(map(free_gpus, self.nodes)), sum(len(one.machine.gpus) for one in self.nodes)
 
     @property
     def counted(self) -> str:
@@ -191,7 +191,7 @@ def _row(node: Node) -> _Row:
     signs = tuple(word if word in _MEANING else BROKEN for word in State.of(node).words)
     slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
     said = [one for one in (node.unavailable or node.shared, slow) if one]
-    known = f"{_free(node)} of {count(node.free)}" if DOUBT in signs else f"{_free(node)}"
+    known = f"{free_gpus(node)} of {count(node.free)}" if DOUBT in signs else f"{free_gpus(node)}"
     return _Row(
         signs=signs,
         known=known,
@@ -224,7 +224,8 @@ def _speed(cluster: Cluster, level: str) -> str:
     return f"{speeds.get(level, cluster.beyond):g} GB/s"
 
 
-def _free(node: Node) -> int:
+def free_gpus(node: Node) -> int:
+    """How many GPUs of a node a job could take now: none where no job can start."""
     return node.free_count if node.unavailable is None and node.shared is None else 0
 
 

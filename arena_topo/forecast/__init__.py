@@ -9,46 +9,42 @@ picture      a forecast as SVG
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from arena_topo.bandwidth import Algorithm
-from arena_topo.cli.arguments import PANEL
-from arena_topo.flag import flag
+from arena_topo.cli.arguments import option
 from arena_topo.job import PodShape
-
-_option = partial(flag, panel=PANEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What to forecast, as a person wrote it: GPUs of a node, and how many nodes alike."""
 
-    gpus: int | None = _option(
+    gpus: int | None = option(
         None, "GPUs of each node, the best ones (default all).", excludes=("--set",)
     )
-    chosen: str = _option("", "These GPUs of each node, by index.", "0,1,...", name="--set")
-    nodes: int = _option(1, "How many nodes alike take part.")
-    nics: str = _option(
+    chosen: str = option("", "These GPUs of each node, by index.", "0,1,...", name="--set")
+    nodes: int = option(1, "How many nodes alike take part.")
+    nics: str = option(
         "",
         "Network cards of each node instead of its own: 8x400G (Gb/s) or 8x50GB (GB/s).",
         "COUNTxSPEED",
     )
-    gpu_model: str = _option(
+    gpu_model: str = option(
         "",
         "The GPU model, for files that do not tell it: nvidia-smi topo -m never does.",
         "MODEL",
         completes="models",
     )
-    tcp: bool = _option(False, "Hosts talk over TCP: pods get no RDMA device.")
-    pod_shape: PodShape = _option(
+    tcp: bool = option(False, "Hosts talk over TCP: pods get no RDMA device.")
+    pod_shape: PodShape = option(
         PodShape.SHARED,
         "A pod for each GPU, which NCCL takes for a host (separate), or one host for the GPUs of a"
         " node (the others).",
     )
-    algorithm: Algorithm | None = _option(
+    algorithm: Algorithm | None = option(
         None, "The algorithm that NCCL_ALGO forces (default its own choice)."
     )
-    against: str = _option(
+    against: str = option(
         "",
         "Compare it with this output of nccl-tests, text or JSON; - is standard input.",
         "FILE",

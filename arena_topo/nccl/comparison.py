@@ -1,7 +1,7 @@
-"""What NCCL did with the GPUs that a job got, beside what its placement had promised.
+"""What NCCL did with the GPUs of a job, beside the placement that the job records.
 
-Pure. Ranks are told apart by the names of their hosts, which are those of the workers' pods; where
-the lines know no such name, by their numbers: workers hand out their ranks in order.
+Pure. A rank is matched to its worker by the name of its host, which is that of the worker's pod. If
+no host has the name of a pod, the number of the rank counts: workers have their ranks in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSlot:
-    """A worker as it was planned: its pod, its node, and GPUs of that node in the ring's order.
+    """A worker of the plan: its pod, its node, and its GPUs in the order of the ring.
 
     `gpus` is empty where the kubelet picks them.
     """
@@ -52,7 +52,7 @@ class WorkerSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What a placement promised: workers in order, `slots` ranks on each.
+    """The placement of a job: workers in order, `slots` ranks on each.
 
     `machines` are by node, where they are known.
     """
@@ -79,7 +79,7 @@ class Planned:
 
 
 def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> Planned | None:
-    """What the placement that is recorded on a job promised; None for a job without one.
+    """The placement that is recorded on a job; None for a job without one.
 
     `slots` are the ranks of a worker. `cluster` tells how the GPUs of its nodes are linked.
     """

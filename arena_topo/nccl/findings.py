@@ -1,8 +1,8 @@
-"""What NCCL did otherwise than was planned: what, why as far as lines say it, and what to try.
+"""Findings: what NCCL did otherwise than planned, the cause if a line shows it, what to try.
 
-Nothing is claimed without a line of NCCL that says it: where the lines show what was done and not
-why, `cause` is None. What a setting, or a pod with a name of its own, does to NCCL is from its
-source (src/transport.cc, src/transport/, src/graph/paths.cc, getHostHash in src/misc/utils.cc).
+Each finding quotes its line. Where the lines show what NCCL did but not why, `cause` is None. The
+effects of settings and of host names are from NCCL's source (src/transport.cc, src/transport/,
+src/graph/paths.cc, getHostHash in src/misc/utils.cc).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -182,20 +182,17 @@ class TableReader:
 # ---------------------------------------------------------------- JSON
 
 
-class _Reached(msgspec.Struct, frozen=True):
-    bus_bw: Annotated[float, msgspec.Meta(ge=0)] | str | None = None
-    """What is no number is the word `nan`."""
-
-
 class _Result(msgspec.Struct, frozen=True):
     size: int
-    out_of_place: _Reached | None = None
+    out_of_place: dict[str, Any] | None = None
     """None of what is only measured in place."""
 
     @property
     def row(self) -> Row:
-        rate = None if self.out_of_place is None else self.out_of_place.bus_bw
-        return Row(size=self.size, rate=None if isinstance(rate, str) else rate)
+        # A rate that is not a number is the word `nan`.
+        rate = (self.out_of_place or {}).get("bus_bw")
+        known = isinstance(rate, int | float) and rate >= 0
+        return Row(size=self.size, rate=rate if known else None)
 
 
 class _Device(msgspec.Struct, frozen=True):

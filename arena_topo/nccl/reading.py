@@ -499,10 +499,11 @@ class _Group:
     def communicator(self, late: Iterable[Connection]) -> Communicator:
         """What its members say, as one; `late` are connections they made later."""
         members = [self.ranks[rank] for rank in sorted(self.ranks)]
+        # Only rank 0 lists rings.
+        listed = sorted(self.ranks[0].rings.items()) if 0 in self.ranks else ()
         rings = {
             channel: (whole, line)
-            for one in reversed(members)
-            for channel, (ranks, line) in one.rings.items()
+            for channel, (ranks, line) in listed
             if (whole := _ring(ranks, self.size)) is not None
         }
         connections = {*late, *(one for member in members for one in member.connections)}
@@ -512,7 +513,7 @@ class _Group:
             ranks=tuple(one.seen() for one in members),
             certain=self.certain,
             channels=next((many for one in members if (many := one.number("channels"))), None),
-            rings={channel: rings[channel][0] for channel in sorted(rings)},
+            rings={channel: ring for channel, (ring, _) in rings.items()},
             ring_lines={channel: line for channel, (_, line) in rings.items()},
             searches=tuple(dict.fromkeys(one for each in members for one in each.searches)),
             connections=tuple(sorted(connections, key=_order)),

@@ -63,7 +63,6 @@ class Agent:
         *,
         say: Callable[[str], None],
         socket: str = SOCKET,
-        watch: Watch | None = None,
     ) -> None:
         if not is_subdomain(node):
             raise UsageError(
@@ -71,7 +70,7 @@ class Agent:
                 hint="set NODE_NAME to spec.nodeName by the downward API, or name the node",
             )
         self._reports, self._node, self._say = reports, node, say
-        self._watch = Watch() if watch is None else watch
+        self._watch = Watch()
         self._kubelet = PodResources(socket)
         self._begun = False
         self._machine: Machine | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from arena_topo.drawing.network import free_gpus
 from arena_topo.drawing.tables import machine_value
 from arena_topo.layout import number
 from arena_topo.topology import BEYOND, Cluster, GPUSet, Machine, Node, members, natural
@@ -37,7 +38,7 @@ def value(cluster: Cluster) -> dict[str, Any]:
                 "domains": list(node.domains),
                 "model": node.machine.model,
                 "gpus": len(node.machine.gpus),
-                "free": _free_count(node),
+                "free": free_gpus(node),
                 "opaque": node.unattributed,
                 "unavailable": node.unavailable or node.shared,
                 "networkGBps": number(node.network) if math.isfinite(node.network) else None,
@@ -67,7 +68,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
         **machine_value(machine),
         **({"busBandwidth": _measured(machine)} if machine.measured else {}),
         "free": free,
-        "freeCount": _free_count(node),
+        "freeCount": free_gpus(node),
         "inUse": [*members(GPUSet(healthy & ~node.free))],
         "opaque": node.unattributed,
         "unhealthy": [*members(GPUSet(machine.everything & ~healthy))],
@@ -98,7 +99,3 @@ def _measured(machine: Machine) -> dict[str, int | float | None]:
         ",".join(map(str, members(gpus))): number(rate)
         for gpus, rate in sorted(machine.measured, key=lambda one: members(one[0]))
     }
-
-
-def _free_count(node: Node) -> int:
-    return 0 if node.unavailable or node.shared else node.free_count

@@ -45,14 +45,14 @@ PAIRS, QUADS, EIGHTS: sets of GPUs of one node at full speed, free / taken apart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """What becomes of gangs of `size` GPUs, in the shape that needs the fewest nodes.
+    """How many gangs of `size` GPUs fit, in the shape that needs the fewest nodes.
 
-    That is `workers` x `gpus`: one node as long as it is large enough, then as many nodes as it
-    takes, with the largest power of two of GPUs that a machine has. `full` is GB/s that this
-    gang has on the empty cluster, None for a single GPU. So many of them fit at once at that speed:
-    `whole` now and `whole_empty` on the empty cluster; `counted` fit now by numbers alone, at any
-    speed. `best` is GB/s of all-reduce bus bandwidth that one gang of so many GPUs could have now
-    in any shape, on `nodes` nodes that meet at level `tier`; all three are None if there is none.
+    The shape is `workers` x `gpus`: one node if it is large enough, else nodes with the largest
+    power of two of GPUs that a machine has. `full` is GB/s of the gang on the empty cluster, None
+    for a single GPU. The number of gangs that fit at once at that speed is `whole` now and
+    `whole_empty` on the empty cluster; `counted` fit now by numbers of GPUs alone, at any speed.
+    `best` is GB/s of all-reduce bus bandwidth of one gang of this size now, in any shape, on
+    `nodes` nodes that meet at level `tier`; all three are None if no gang fits.
     """
 
     size: int
@@ -83,7 +83,7 @@ class Sets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """Nodes that are equally well off: `free` of `gpus` GPUs each, the same sets, all by names.
+    """Nodes in the same state: `free` of `gpus` GPUs each, the same sets, and their names.
 
     `stranded` GPUs of each are free, but no other free GPU is joined to them as fast as their best
     neighbour. `opaque`: it is not known which GPUs are free. `unavailable` says why no job can
@@ -148,9 +148,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragmentation:
-    """What the free GPUs of a cluster are good for, by kind of node, the largest kind first.
+    """The fragmentation of a cluster by kind of node, the largest kind first.
 
-    `shared` are GPUs that are cut up or shared, and `shared_nodes` their nodes: no gang gets them.
+    `shared` GPUs are cut up or shared, on `shared_nodes` nodes: no gang gets them.
     """
 
     kinds: tuple[Kind, ...]
@@ -159,7 +159,7 @@ class Fragmentation:
 
 
 def look(cluster: Cluster) -> Fragmentation:
-    """Work out what the free GPUs are good for now, and on the cluster without any job."""
+    """Compare the gangs that fit now with those that fit on the empty cluster."""
     kinds: dict[tuple[str | None, str], list[Node]] = defaultdict(list)
     shared = [node for node in cluster.nodes if node.shared is not None]
     for node in cluster.nodes:
@@ -233,7 +233,7 @@ def _gang(size: int, now: Solver, empty: Solver, wire: Wire) -> Gang:
 
 
 def _whole(solver: Solver, request: Request, like: Found) -> int:
-    """How many gangs fit at once as fast as one, each worker but a lone one on its own node."""
+    """How many gangs fit at once as fast as `like`; several workers are on nodes of their own."""
     if request.workers == 1:
         return sum(
             _disjoint(node, request.gpus, like.bandwidth)
@@ -247,7 +247,7 @@ def _whole(solver: Solver, request: Request, like: Found) -> int:
 
 
 def _alike(nodes: Sequence[Node]) -> Iterator[Alike]:
-    """The nodes, those that are equally well off together, the largest and freest first."""
+    """The nodes, grouped by their state."""
     found: dict[Alike, list[str]] = defaultdict(list)
     known: dict[tuple[object, ...], Alike] = {}
     for node in nodes:
@@ -261,7 +261,7 @@ def _alike(nodes: Sequence[Node]) -> Iterator[Alike]:
 
 
 def _described(sets: GPUSets, node: Node) -> Alike:
-    """How well off a node is, and those like it."""
+    """The state of a node, without its name."""
     every, found = sets.everything, []
     for size in SIZES:
         if size > sets.size:
@@ -327,7 +327,7 @@ def screen(found: Fragmentation) -> str:
 
 
 def verdict(kind: Kind) -> str:
-    """What the free GPUs of a kind are good for, in a sentence."""
+    """The largest gang that fits a kind at full speed, in a sentence."""
     free = f"{kind.free} of {counted(kind.total, 'GPU')} {_are(kind.free)} free"
     missing = kind.missing
     if not kind.free:

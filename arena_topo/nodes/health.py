@@ -44,8 +44,8 @@ class Watch:
     with a critical error stays ill until it disappears, as in a reset, or until a new watch begins.
     """
 
-    def __init__(self, nvml: Any | None = None) -> None:
-        self._nvml: Any = nvml
+    def __init__(self) -> None:
+        self._nvml: Any = None
         self._events: Any = None
         self._open = False
         self._looks = 0
@@ -53,8 +53,7 @@ class Watch:
 
     def look(self) -> Sight:
         """The GPUs now."""
-        if self._nvml is None:
-            self._nvml = _pynvml()
+        self._nvml = self._nvml or _pynvml()
         try:
             return self._look()
         except self._nvml.NVMLError as error:

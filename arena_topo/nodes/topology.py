@@ -38,7 +38,7 @@ from arena_topo.cli.options import (
     spread,
     tell,
 )
-from arena_topo.cli.terminal import columns, draws
+from arena_topo.cli.terminal import columns, draws, wrapped
 from arena_topo.drawing import network, tables
 from arena_topo.drawing.machine import State, assumed_nics, draw
 from arena_topo.errors import UsageError
@@ -332,8 +332,7 @@ def _drawn(state: State, *, plain: bool) -> str:
     """The matrix of a machine and its GPUs; a narrow terminal has NICs only below them."""
     width = columns()
     matrix = tables.matrix(state.machine)
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    if terminal and max(map(len, matrix.splitlines())) > width:
+    if wrapped(sys.stdout) and max(map(len, matrix.splitlines())) > width:
         matrix = tables.matrix(state.machine, cards=False)
     drawn = draw(state, pairs=False, unicode=draws(plain=plain), width=width)
     return f"{matrix}\n{drawn}{assumed_nics(state.machine)}"
