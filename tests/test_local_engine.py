@@ -254,6 +254,8 @@ def test_an_ordinary_job_counts_its_gpus_and_has_them_alone(engine):
     assert first.forecast.bus_bandwidth is not None
     # Nothing was searched for, so nothing is said to be proven or not.
     assert (first.forecast.optimal, first.forecast.bound) == (None, None)
+    # A worker without GPUs is not shown on its node.
+    submit(engine, job("third", LONG, gang=False, gputopology=False, workers=1, gpus=0))
     placed = {node.name: node for node in engine.nodes().nodes}
     shown = [(pod.name, pod.devices) for pod in placed["dgx-1-v100-0"].pods]
     assert shown == [("first-worker-0", (0, 1, 2)), ("first-worker-1", (3, 4, 5))]

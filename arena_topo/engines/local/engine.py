@@ -196,6 +196,8 @@ class LocalBackend:
                 continue
             workers = {one.worker: one for one in job.instances}
             for worker, node, gpus in job.forecast.workers:
+                if not gpus:
+                    continue
                 one, devices = workers[worker], tuple(sorted(gpus))
                 pods[node].append(
                     NodePod(
