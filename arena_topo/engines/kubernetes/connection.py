@@ -30,7 +30,6 @@ from arena_topo.engines.kubernetes.failures import (
     IN_BETWEEN,
     INVALID,
     UNKNOWN_CALLER,
-    Unreadable,
     answers_object,
     cause,
     failure,
@@ -41,7 +40,7 @@ from arena_topo.engines.kubernetes.failures import (
     unreachable,
 )
 from arena_topo.engines.kubernetes.kubeconfig import Access, asked, provided, resolve
-from arena_topo.engines.kubernetes.shapes import misfit, nonsense, sound
+from arena_topo.engines.kubernetes.shapes import Unreadable, misfit, nonsense, sound
 from arena_topo.engines.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut, UsageError
 from arena_topo.numbers import whole

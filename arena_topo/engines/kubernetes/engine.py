@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import selectors
@@ -263,7 +264,7 @@ class KubernetesBackend(Writer):
     def job(self, name: str, namespace: str) -> JobStatus:
         """One job with its pods; NotFound if there is none."""
         mpijob = self.mpijob(name, namespace)
-        pods = self.pods_of(mpijob, self.api_version(), namespace)
+        pods = self.pods_of(mpijob)
         uid = mpijob["metadata"]["uid"]
         known, tensorboard = self._tensorboards.get(uid, (-_KNOWN, ""))
         if time.monotonic() - known >= _KNOWN:
@@ -290,13 +291,9 @@ class KubernetesBackend(Writer):
         """All that explains a job, as far as it may be read; NotFound if there is no such job."""
         from arena_topo.engines.kubernetes import facts  # noqa: PLC0415  only to explain
 
-        version = self.api_version()
         mpijob = self.mpijob(name, namespace)
-
-        def pods() -> Iterator[Object]:
-            return iter(self.pods_of(mpijob, version, namespace))
-
-        return facts.read(self.api, mpijob, version=version, pods=pods)
+        pods = partial(self.pods_of, mpijob)
+        return facts.read(self.api, mpijob, version=self.api_version(), pods=pods)
 
     def sightings(self, status: JobStatus) -> Sightings:
         """Which GPUs claims and kubelets say that the workers of a job have."""
@@ -393,11 +390,7 @@ class KubernetesBackend(Writer):
         return tuple(sorted(found, key=lambda one: (-one.created, one.namespace, one.name)))
 
     def pods_of(
-        self,
-        mpijob: Object,
-        version: ApiVersion,
-        namespace: str,
-        shrink: Callable[[Object], Object] = lambda pod: pod,
+        self, mpijob: Object, shrink: Callable[[Object], Object] = lambda pod: pod
     ) -> list[Object]:
         """The pods of a job, each as `shrink` leaves it: no TensorBoard, no earlier namesake's.
 
@@ -407,8 +400,8 @@ class KubernetesBackend(Writer):
         def keep(pod: Object) -> Object | None:
             return shrink(pod) if belongs(pod, mpijob) else None
 
-        path = f"/api/v1/namespaces/{part(namespace)}/pods"
-        for selector in pod_selectors(mpijob, version):
+        path = f"/api/v1/namespaces/{part(mpijob['metadata']['namespace'])}/pods"
+        for selector in pod_selectors(mpijob, self.api_version()):
             if found := self.api.collect(path, keep, labelSelector=selector):
                 return found
         return []

@@ -118,7 +118,7 @@ def read(
     """Read what explains a job; `pods` lists the job's own. Nothing but Ctrl-C stops it."""
     meta = mpijob["metadata"]
     looks = _Looks(api, str(meta.get("namespace") or "default"))
-    mine = looks.may(f"{looks.space}/pods", lambda: tuple(pods())) or ()
+    mine = tuple(looks.may(f"{looks.space}/pods", pods) or ())
     status, now = job_status(mpijob, mine), api.now()
     notes = meta.get("annotations") or {}
     alive, stopped = not status.phase.over, suspended(mpijob)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from arena_topo.engines import REQUESTS
+from arena_topo.engines.kubernetes.shapes import Unreadable, Unsure
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -40,16 +41,8 @@ IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`
 """What to try where the answer seems to come from something other than an API server."""
 
 
-class Unsure(ArenaError):
-    """No answer that can be read: a write may have been taken, or not."""
-
-
 class _Late(Unsure, TimedOut):
     pass
-
-
-class Unreadable(Unsure, ClusterError):
-    """An answer broke off, or makes no sense."""
 
 
 def unsure(error: BaseException) -> bool:

@@ -75,10 +75,9 @@ def follow(
     known: list[Object] = []
 
     def pods() -> list[Object]:
-        version = engine.api_version()
         if not known:
             known.append(engine.mpijob(job.name, job.namespace))
-        return engine.pods_of(known[0], version, job.namespace, podlog.slim)
+        return engine.pods_of(known[0], podlog.slim)
 
     path = f"/api/v1/namespaces/{part(job.namespace)}/pods"
     return Follow(

@@ -139,6 +139,13 @@ class Access:
     provider: bool = False
     renewable: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise UsageError, which shows no value, where a header is no line of Latin-1."""
+        for name, text in self.sent:
+            if any(one < " " or one == "\x7f" or one > "\xff" for one in text):
+                where = self.files or IN_CLUSTER
+                raise UsageError(f"{where}: {name} has characters that no request can carry")
+
     @property
     def sent(self) -> tuple[tuple[str, str], ...]:
         """The headers of a request; the one of groups comes once for each."""
@@ -204,7 +211,7 @@ def resolve(options: Options) -> Access:
             headers={**found.headers, "impersonate-user": options.impersonate},
             groups=options.impersonate_groups or found.groups,
         )
-    return sendable(found)
+    return found
 
 
 def entries(options: Options) -> dict[str, tuple[str, ...]]:
@@ -217,18 +224,6 @@ def entries(options: Options) -> dict[str, tuple[str, ...]]:
 def read_from(options: Options) -> tuple[str, ...]:
     """The kubeconfig files that are read, firmest first."""
     return tuple(str(path) for path in _paths(options) if _present(path))
-
-
-def sendable(found: Access) -> Access:
-    """The same access; UsageError, which shows no value, where a header cannot carry one.
-
-    A header is one line of Latin-1.
-    """
-    for name, text in found.sent:
-        if any(one < " " or one == "\x7f" or one > "\xff" for one in text):
-            where = found.files or IN_CLUSTER
-            raise UsageError(f"{where}: {name} has characters that no request can carry")
-    return found
 
 
 # ---------------------------------------------------------------- files
@@ -462,7 +457,7 @@ def provided(found: Access) -> Access:
             hint="log in again with the tool of your cluster",
         )
     headers = {**found.headers, "authorization": str(said["value"])}
-    return sendable(replace(found, headers=headers))
+    return replace(found, headers=headers)
 
 
 def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Access:
@@ -530,7 +525,7 @@ def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Ac
         raise nothing(said or "its ExecCredential has no token and no certificate")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     pair = (certificate.encode(), key.encode()) if certificate and key else found.certificate
-    return sendable(replace(found, headers={**found.headers, **headers}, certificate=pair))
+    return replace(found, headers={**found.headers, **headers}, certificate=pair)
 
 
 def _info(found: Access, plugin: _Entry, talks: bool) -> str:  # noqa: FBT001  the document's field

@@ -10,7 +10,7 @@ tells `launcherStatus`, and the conditions' where it tells those; the status of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -225,12 +225,8 @@ def instance(pod: Object, *, chief: bool) -> Instance:
         gpus = gpu_count(spec)
     except (TypeError, ValueError):
         gpus = 0
-    states = [_states(one) for one in status.get("containerStatuses") or ()]
-    starts = [
-        at
-        for running, ended in states
-        if (at := seconds((running or ended or {}).get("startedAt"))) is not None
-    ]
+    lives = [state.get("running") or state.get("terminated") or {} for state in _states(pod)]
+    starts = [at for life in lives if (at := seconds(life.get("startedAt"))) is not None]
     return Instance(
         name=meta["name"],
         status=pod_status(pod),
@@ -527,17 +523,15 @@ def exit_code(pod: Object | None) -> int | None:
     return next((code for code in codes if code), codes[0] if codes else None)
 
 
-def _ends(pod: Object) -> Iterator[Object]:
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
-        _, ended = _states(container)
-        if ended:
-            yield ended
+def _ends(pod: Object) -> list[Object]:
+    """How the main containers of a pod ended, as far as they have."""
+    return [ended for state in _states(pod) if (ended := state.get("terminated"))]
 
 
-def _states(container: Object) -> tuple[Object | None, Object | None]:
-    """How a container runs, and how it ended."""
-    state = container.get("state") or {}
-    return state.get("running"), state.get("terminated")
+def _states(pod: Object) -> list[Object]:
+    """The states of the main containers of a pod."""
+    listed = (pod.get("status") or {}).get("containerStatuses") or ()
+    return [one.get("state") or {} for one in listed]
 
 
 def _finish(pod: Object | None) -> float | None:

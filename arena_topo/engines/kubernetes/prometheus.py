@@ -25,7 +25,6 @@ from arena_topo.engines.kubernetes.kubeconfig import (
     basic,
     parted,
     proxy_of_environment,
-    sendable,
 )
 from arena_topo.engines.metrics import MIB, GpuSample
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError
@@ -163,7 +162,7 @@ def _at(address: str) -> Access:
     if token := os.environ.get(TOKEN, "").strip():
         headers = {"authorization": f"Bearer {token}"}
     proxy = proxy_of_environment(bare)
-    return sendable(Access(server=bare.rstrip("/"), headers=headers, proxy=proxy, files=TOKEN))
+    return Access(server=bare.rstrip("/"), headers=headers, proxy=proxy, files=TOKEN)
 
 
 def _port(service: Mapping[str, Any], usual: int) -> int:

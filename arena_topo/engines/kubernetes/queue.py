@@ -374,9 +374,7 @@ class Queue(Writer):
 
     def pods(self, stored: Mapping[str, Any]) -> list[Manifest]:
         """The pods of a job."""
-        return self._engine.pods_of(
-            dict(stored), self.api_version(), stored["metadata"]["namespace"]
-        )
+        return self._engine.pods_of(dict(stored))
 
     def bind(self, pod: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
         """Patch a gated pod with its place; False if it is gone or was changed meanwhile."""

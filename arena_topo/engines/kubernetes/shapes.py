@@ -12,9 +12,18 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from arena_topo.engines.kubernetes.failures import Unreadable
+from arena_topo.errors import ArenaError, ClusterError
 from arena_topo.escaping import brief
 from arena_topo.topology import decoding
+
+
+class Unsure(ArenaError):
+    """No answer that can be read: a write may have been taken, or not."""
+
+
+class Unreadable(Unsure, ClusterError):
+    """An answer broke off, or makes no sense."""
+
 
 _ENDED = {"exitCode": int, "reason": str, "message": str, "signal": int}
 _STATE = {"running": dict, "waiting": {"reason": str, "message": str}, "terminated": _ENDED}
