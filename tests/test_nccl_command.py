@@ -97,7 +97,7 @@ def test_pods_of_one_node_that_meet_over_tcp_are_told_with_cause_and_advice(worl
     begun(world, ALONE, **APART)
     code, out, _err = run("logs", "demo", "--nccl")
     assert code == 0
-    assert out.startswith("NCCL 2.18.3+cuda12.2, 4 of 4 ranks spoke, 4 hosts\n")
+    assert out.startswith("NCCL 2.18.3+cuda12.2, lines of 4 of 4 ranks, 4 hosts\n")
     assert "  NET/Socket: 4 pairs between pods of one node\n" in out
     flat = " ".join(out.split())
     assert "got NET/Socket" in flat or "as the plan says for separate pods: NET/Socket" in flat
@@ -185,7 +185,7 @@ def test_followed_it_is_shown_as_soon_as_all_ranks_have_connected(world: World, 
     code, out, _err = run("logs", "demo", "-f", "--nccl")
     later.join()
     assert code == 0
-    assert "4 of 4 ranks spoke" in out
+    assert "lines of 4 of 4 ranks" in out
     assert "Init COMPLETE" not in out
     assert not world.backend.job("demo", "default").phase.over
 
@@ -251,7 +251,7 @@ def test_what_was_kept_is_read_without_asking_for_the_machines(
     )
     code, out, _err = run("logs", "demo", "--nccl", "--kept")
     assert code == 0
-    assert "4 of 4 ranks spoke" in out
+    assert "lines of 4 of 4 ranks" in out
     assert asked == []
 
 
@@ -335,8 +335,8 @@ def test_files_need_neither_a_job_nor_a_cluster(
     one, other = file_of(tmp_path, first, "one"), file_of(tmp_path, second, "other")
     code, out, _err = run("logs", "--nccl", "--from", one, "--from", other)
     assert code == 0
-    assert out.startswith("NCCL 2.18.3+cuda12.2, 2 of 2 ranks spoke, 2 hosts\n")
-    assert "Not compared with a plan: lines of files are of no job\n" in out
+    assert out.startswith("NCCL 2.18.3+cuda12.2, lines of 2 of 2 ranks, 2 hosts\n")
+    assert "Not compared with a plan: files belong to no job\n" in out
 
 
 def test_a_file_without_nccl_or_that_is_none_is_an_error(tmp_path: Path, run: Run):
@@ -463,7 +463,7 @@ def test_the_screen_is_the_golden_one_and_fits_a_terminal(
 def test_every_host_that_a_rank_names_is_counted_and_listed(run: Run):
     logs = Path(__file__).parent / "nccl"
     _code, out, _err = run("logs", "--nccl", "--from", str(logs / "cumem-2.21.5.log"))
-    assert "8 of 8 ranks spoke, 2 hosts" in out
+    assert "lines of 8 of 8 ranks, 2 hosts" in out
     assert "kolyoz2  4-7 " in out
 
 

@@ -406,8 +406,8 @@ def test_without_a_view_that_may_be_read_the_missing_rule_is_named(
             look()
         assert caught.value.hint == (
             'ask for this rule in a ClusterRole: {apiGroups: [""], resources: ["nodes", "pods"],'
-            ' verbs: ["list"]}; or for the controller, whose configmap'
-            " arena-topo-system/cluster-view says what is free without it"
+            ' verbs: ["list"]}; or for the controller of arena-topo: its ConfigMap'
+            " arena-topo-system/cluster-view lists free GPUs for users without this right"
         )
 
 

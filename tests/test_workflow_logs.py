@@ -302,7 +302,7 @@ def test_a_rank_that_alone_speaks_is_known_by_the_tags_that_the_command_asks_for
     assert Showing(world, Asked(only=only(["rank:1"]))).rest() == ["Traceback"]
     other = Showing(world, Asked(only=only(["rank:0"])))
     assert other.rest() == []
-    assert other.told() == ("none of these has spoken: the launcher's log is tagged by rank 1 only")
+    assert other.told() == ("none of these has a line: the launcher's log has tags of rank 1 only")
     world.finish("demo")
     assert followed.rest() == ["Traceback"]
     assert followed.told() == ""
@@ -319,8 +319,7 @@ def test_what_was_asked_for_is_not_advised(world: World):
     showing = Showing(world, Asked(only=only(["rank:0"])))
     showing.rest()
     assert showing.told() == (
-        "1 line of the launcher left out: no rank stands before, though the job's command asks for"
-        " it"
+        "1 line of the launcher left out: no tag of a rank, though the job's command asks for tags"
     )
     world.finish("demo")
     followed.rest()

@@ -317,7 +317,7 @@ class _Check:
         everywhere = self._missing(CLUSTER_READER)
         # Gates are patched by the submitter only where no policy lifts them.
         missing = everywhere or self._missing(SELF_PLACER)
-        found = f"not allowed to {_said(missing)}, and no controller is known to do it"
+        found = f"not allowed to {_said(missing)}, and no controller places jobs"
         if not missing:
             yield _ok("all that placing jobs oneself needs")
         elif self.controlled:

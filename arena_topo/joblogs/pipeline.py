@@ -54,12 +54,12 @@ class Pipeline:
             return None
         if ranks := sorted(self._lines.ranks):
             some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} other ranks"
-            return f"none of these has spoken: the launcher's log is tagged by {some} only"
+            return f"none of these has a line: the launcher's log has tags of {some} only"
         if not self._untagged:
             return None
         lines = f"{self._untagged} line{'s'[: self._untagged != 1]} of the launcher"
         if self._tagging is not None:
-            return f"{lines} left out: no rank stands before, though the job's command asks for it"
+            return f"{lines} left out: no tag of a rank, though the job's command asks for tags"
         return (
             f"{lines} left out: its log does not say which rank wrote what; let the job's mpirun"
             " say it: --tag-output (Open MPI 4), --output tag (Open MPI 5), -prepend-rank (MPICH,"

@@ -56,7 +56,7 @@ def of_files(names: Sequence[str], *, as_json: bool) -> None:
     first = "standard input" if names[0] == STDIN else names[0]
     hint = "run it with NCCL_DEBUG=INFO: mpirun -x NCCL_DEBUG=INFO"
     _refuse_silence(found, first if len(names) == 1 else "these files", hint)
-    _show(compare(found, None), as_json=as_json, unplanned="lines of files are of no job")
+    _show(compare(found, None), as_json=as_json, unplanned="files belong to no job")
 
 
 class Waits(Protocol):

@@ -61,7 +61,7 @@ def _headline(seen: Observed) -> str:
     report, main = seen.report, seen.main
     words = [f"NCCL {' and '.join(map(one_line, report.versions)) or 'of unknown version'}"]
     if main.size is not None:
-        words.append(f"{len(main.ranks)} of {counted(main.size, 'rank')} spoke")
+        words.append(f"lines of {len(main.ranks)} of {counted(main.size, 'rank')}")
     if report.hosts:
         words.append(counted(len(report.hosts), "host"))
     if len(report.communicators) > 1:

@@ -70,8 +70,8 @@ _INSTALL = (
 )
 _VIEWED = (
     'ask for this rule in a ClusterRole: {apiGroups: [""], resources: ["nodes", "pods"],'
-    ' verbs: ["list"]}; or for the controller, whose configmap'
-    f" {published.OWN_NAMESPACE}/{published.VIEW} says what is free without it"
+    ' verbs: ["list"]}; or for the controller of arena-topo: its ConfigMap'
+    f" {published.OWN_NAMESPACE}/{published.VIEW} lists free GPUs for users without this right"
 )
 
 
