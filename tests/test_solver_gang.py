@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Regime, Wire
 from arena_topo.errors import InvalidJob
-from arena_topo.solver import Reason, Request, Unplaceable, Verdict, place
+from arena_topo.solver import Reason, Request, Solver, Unplaceable, Verdict, place
 from arena_topo.solver.fragmentation import PackingCost
 from arena_topo.solver.gpu_sets import gpu_sets
 from arena_topo.topology import (
@@ -475,3 +475,14 @@ def test_where_a_machine_has_too_many_sets_the_answer_is_not_called_proven():
     answer = place(Request(workers=16, gpus=1), cluster(node("a", knot())))
     assert not answer.proof.optimal
     assert place(Request(workers=2, gpus=1), cluster(node("a", knot()))).proof.optimal
+
+
+def test_a_solver_answers_for_the_very_cluster_that_it_is_asked_about():
+    first, busy = cluster(node("a", V100)), cluster(node("a", V100, gpu_set((0,))))
+    request = Request(workers=1, gpus=2)
+    for _ in range(2):
+        assert Solver.of(first).find(request) is not None
+        assert Solver.of(busy).find(request) is None
+    assert Solver.of(first) is Solver.of(first)
+    # Equal clusters are no reason to compare thousands of nodes.
+    assert Solver.of(replace(first)) is not Solver.of(first)

@@ -254,6 +254,9 @@ def test_a_gang_that_no_kubelet_can_be_held_to_waits_and_keeps_nothing_from_othe
     assert "at worst 9.97 GB/s (4.99 to " in world.reason("first")
     assert first.nearest == "fits now with --min-bandwidth 9.97"
     world.quiet("first")
+    job = MPIJob(name="second", command="c", image="i", workers=2, gpus=8, gputopology=True)
+    planned = planning.plan(job, world.backend, namespace="default")
+    assert not any("GPUs are kept" in note for note in planned.notes)
     world.submit("second", workers=2, gpus=8)
     assert len(set(world.nodes("second"))) == 2
 

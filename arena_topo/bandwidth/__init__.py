@@ -258,7 +258,7 @@ def inside(
     host: Host, *, algorithm: Algorithm | None = None, constants: Constants = FITTED
 ) -> Estimate:
     """The bus bandwidth of two or more GPUs of one host; NotModelled as `estimate`."""
-    parts = tuple((_facts(_Itself(one), constants), gpus) for one, gpus in host.parts)
+    parts = tuple((_facts(one, constants), gpus) for one, gpus in host.parts)
     return _inside(parts, algorithm)
 
 
@@ -363,24 +363,20 @@ class Facts:
         return frozenset(_doubts(self.machine))
 
 
-class _Itself:
-    """A machine as a key by its identity: to compare link matrices takes long."""
+_MOST_FACTS = 256
+"""Machines of which the facts are remembered."""
 
-    __slots__ = ("machine",)
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.machine is self.machine
-
-    def __hash__(self) -> int:
-        return id(self.machine)
+_known_facts: dict[int, Facts] = {}
 
 
-@functools.lru_cache(maxsize=256)
-def _facts(machine: _Itself, constants: Constants) -> Facts:
-    return Facts(machine.machine, constants)
+def _facts(machine: Machine, constants: Constants) -> Facts:
+    """The facts of a machine; those of the latest machines are remembered, by identity."""
+    if constants is not FITTED:
+        return Facts(machine, constants)
+    if len(_known_facts) > _MOST_FACTS:
+        _known_facts.clear()
+    # Facts refer to their machine, so no other object gets its id.
+    return _known_facts.setdefault(id(machine), Facts(machine))
 
 
 _Parts = tuple[tuple[Facts, GPUSet], ...]

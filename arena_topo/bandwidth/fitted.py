@@ -25,7 +25,7 @@ class Factor:
     rows: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
     """All fitted constants.
 

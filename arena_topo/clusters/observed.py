@@ -108,7 +108,7 @@ class Reader:
         found: dict[str, list[Any]] = defaultdict(list)
         unread: list[str] = []
         for one in objects:
-            known = read(one) if isinstance(one, Mapping) else one
+            known = one if isinstance(one, Record | Unread) else read(one)
             if isinstance(known, Unread):
                 unread.append(str(known))
             elif known is not None:
@@ -162,10 +162,12 @@ class _Inventory:
             file=file,
         )
         self._notes += self._joined.notes
-        ordered = sorted(nodes, key=natural)
-        self._idle = [_Idle(nodes[name], known[name], self._joined) for name in ordered]
-        for name in ordered:
-            self._notes += _impossible(nodes[name], known[name])
+        self._idle = [
+            _Idle(nodes[name], known[name], self._joined) for name in sorted(nodes, key=natural)
+        ]
+        for one in self._idle:
+            if not one.shared:
+                self._notes += _impossible(nodes[one.name], one.resource)
 
     def is_of(self, static: list[Record]) -> bool:
         """Whether it was made of these very records."""
@@ -488,8 +490,10 @@ class _Idle:
     """A node as far as its use does not change it."""
 
     def __init__(self, one: NodeRecord, known: NodeGPUs, joined: network.Network) -> None:
-        name, labels, limits = NodeName(one.name), one.labels, one.allocatable or {}
-        resource, shared = _resource(one), nodelabels.shared(one.labels) or known.shared
+        labels, limits = one.labels, one.allocatable or {}
+        self.name = name = NodeName(one.name)
+        self.resource = resource = _resource(one)
+        self.shared = shared = nodelabels.shared(labels) or known.shared
         usable = count(known.healthy)
         if not known.driver and (one.allocatable is not None or one.capacity is not None):
             offered = int(one.offers.get(resource, 0))
@@ -497,7 +501,6 @@ class _Idle:
         self._known = known
         self._usable = usable
         self._cpu, self._memory = limits.get("cpu"), limits.get("memory")
-        self.name = name
         self._node = partial(
             Node,
             name=name,
@@ -554,11 +557,8 @@ def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple
     return GPUSet(free & ~busy), unattributed
 
 
-def _impossible(node: NodeRecord, known: NodeGPUs) -> Iterable[str]:
+def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
     """What a node offers that is more GPUs than any machine has, and what becomes of it."""
-    if nodelabels.shared(node.labels) or known.shared:
-        return
-    resource = _resource(node)
     many = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
     if many > MOST_GPUS:
         yield (

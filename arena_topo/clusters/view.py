@@ -28,7 +28,7 @@ from arena_topo.topology import Cluster, Machine, Node, Tier, published
 NAME = published.VIEW
 NAMESPACE = published.OWN_NAMESPACE
 
-_FORMAT = "v3"
+_FORMAT = "v4"
 _KEY = "cluster.gz"
 """Key of the view under `binaryData`."""
 
@@ -46,10 +46,6 @@ _FAST = -1.0
 """What stands for a network without a limit, as JSON has no infinity."""
 
 
-_UNATTRIBUTED = "hidden"
-"""What a view calls the `unattributed` GPUs of a node."""
-
-
 class _View(msgspec.Struct):
     """The machine of each node is one of `machines`; in its place stands one named by its number.
 
@@ -57,7 +53,7 @@ class _View(msgspec.Struct):
     """
 
     machines: list[Machine]
-    nodes: list[dict[str, Any]]
+    nodes: list[Node]
     tiers: tuple[Tier, ...]
     beyond: float
     guesses: dict[str, str]
@@ -158,15 +154,14 @@ def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
         shape = _shape(node.machine)
         if shape not in shapes:
             shapes[shape] = machines.setdefault(_bare(node.machine), str(len(machines)))
-        bare = replace(
-            node,
-            machine=Machine(name=shapes[shape], gpus=(), links=()),
-            labels={key: node.labels[key] for key in node.labels if key not in omitted},
-            network=_FAST if math.isinf(node.network) else node.network,
+        nodes.append(
+            replace(
+                node,
+                machine=Machine(name=shapes[shape], gpus=(), links=()),
+                labels={key: node.labels[key] for key in node.labels if key not in omitted},
+                network=_FAST if math.isinf(node.network) else node.network,
+            )
         )
-        wire = msgspec.to_builtins(bare)
-        wire[_UNATTRIBUTED] = wire.pop("unattributed")
-        nodes.append(wire)
     view = _View(
         machines=list(machines),
         nodes=nodes,
@@ -200,8 +195,7 @@ def _nodes(view: _View) -> Iterator[Node]:
         indexes = [gpu.index for gpu in machine.gpus]
         if indexes != [*range(size)] or len(machine.links) != size or {*map(len, rows)} - {size}:
             raise ValueError("a machine has more or fewer links than GPUs")
-    for wire in view.nodes:
-        node = msgspec.convert({**wire, "unattributed": wire.get(_UNATTRIBUTED, 0)}, Node)
+    for node in view.nodes:
         number = whole(node.machine.name)
         if number is None or number >= len(view.machines):
             raise ValueError(f"node {node.name} is of no machine that is told")

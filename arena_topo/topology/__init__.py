@@ -7,6 +7,7 @@ is kept apart from what may be used of it *now* (`Node`).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -485,11 +486,13 @@ def behind_nvswitch(model: str | None, links: Matrix) -> bool:
     )
 
 
-def natural(name: str) -> tuple[list[str | tuple[int, str]], str]:
+@functools.lru_cache(maxsize=1 << 14)
+def natural(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
     """A sort key by which `node-2` comes before `node-10`."""
     # Texts and numbers alternate, so keys never compare one with the other; a number without its
     # zeros in front is compared by its length first, however long it is.
-    texts = re.split(r"(\d+)", name)
-    parts: list[str | tuple[int, str]] = [*texts]
-    parts[1::2] = [(len(digits), digits) for digits in (one.lstrip("0") for one in texts[1::2])]
-    return parts, name
+    parts: list[str | tuple[int, str]] = [*re.split(r"(\d+)", name)]
+    for at in range(1, len(parts), 2):
+        digits = str(parts[at]).lstrip("0")
+        parts[at] = len(digits), digits
+    return tuple(parts), name
