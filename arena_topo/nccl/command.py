@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 from arena_topo import layout
 from arena_topo.cli.options import PROGRAM, display, remark, say, show, warn
-from arena_topo.cli.terminal import columns, draws
+from arena_topo.cli.terminal import draws, wrapped
 from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.files import STDIN, opened
@@ -56,7 +57,8 @@ def of_files(names: Sequence[str], *, as_json: bool) -> None:
     first = "standard input" if names[0] == STDIN else names[0]
     hint = "run it with NCCL_DEBUG=INFO: mpirun -x NCCL_DEBUG=INFO"
     _refuse_silence(found, first if len(names) == 1 else "these files", hint)
-    _show(compare(found, None), as_json=as_json, unplanned="lines of files are of no job")
+    unplanned = "the lines are from files, not from a job"
+    _show(compare(found, None), as_json=as_json, unplanned=unplanned)
 
 
 class Waits(Protocol):
@@ -219,4 +221,4 @@ def _show(
     if as_json:
         show(layout.to_json(view.value(found, job=job, namespace=namespace)) + "\n")
     else:
-        display(view.text(found, width=columns(), unicode=draws(), unplanned=unplanned))
+        display(view.text(found, width=wrapped(sys.stdout), unicode=draws(), unplanned=unplanned))
