@@ -36,7 +36,7 @@ from arena_topo.cli.options import (
     spread,
     tell,
 )
-from arena_topo.cli.terminal import columns, draws
+from arena_topo.cli.terminal import columns, draws, wrapped
 from arena_topo.drawing import network, tables
 from arena_topo.drawing.machine import State, assumed_nics, draw
 from arena_topo.errors import UsageError
@@ -352,7 +352,7 @@ def _show_fabric(cluster: Cluster, *, plain: bool, output_format: Output) -> Non
     elif output_format is Output.SVG:
         show(network.svg(cluster))
     elif output_format is Output.WIDE:
-        drawn = network.text(cluster, unicode=draws(plain=plain), width=columns())
+        drawn = network.text(cluster, unicode=draws(plain=plain), width=wrapped(sys.stdout))
         display(drawn + _emulated(cluster))
     else:
         show(document(fabric.value(cluster), output_format))
