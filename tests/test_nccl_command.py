@@ -451,13 +451,20 @@ def test_a_rank_without_its_first_line_is_not_put_down_to_the_version(tmp_path: 
 def test_the_screen_is_the_golden_one_and_fits_a_terminal(
     name: str, lines: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("arena_topo.nccl.command.columns", lambda: 80)
+    monkeypatch.setattr("arena_topo.nccl.command.wrapped", lambda _stream: 80)
     code, out, err = run("logs", "--nccl", "--from", file_of(tmp_path, lines))
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
     assert len(out.splitlines()) <= 45
     golden = SCREENS / f"{name}.txt"
     assert out == golden.read_text(encoding="utf-8")
+
+
+def test_in_a_pipe_nothing_of_a_log_is_wrapped_or_cut(run: Run):
+    logs = Path(__file__).parent / "nccl"
+    _code, out, _err = run("logs", "--nccl", "--from", str(logs / "cumem-2.21.5.log"))
+    assert max(map(len, out.splitlines())) > 100
+    assert "commId 0x996ee6f117cb8e1e - Init START\n" in out
 
 
 def test_every_host_that_a_rank_names_is_counted_and_listed(run: Run):

@@ -20,6 +20,9 @@ from arena_topo.words import counted
 MOST = 60
 """Rows of a drawing: one screen of a tall terminal."""
 
+_USUAL = 100
+"""Columns of lists of nodes where the output is no terminal."""
+
 _SHORTEST = 24
 """Columns that are left for names even where a tree is deeper than the screen is wide."""
 
@@ -78,8 +81,11 @@ class _Domain:
         return f"{free} of {counted(gpus, 'GPU')} free"
 
 
-def text(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
-    """Draw the network as a tree of lines of at most `width` columns where names allow it."""
+def text(cluster: Cluster, *, unicode: bool = True, width: int | None = None) -> str:
+    """Draw the network as a tree, whose lines go on below at `width` columns of a terminal.
+
+    Without a width no line is wrapped, and lists of nodes take lines of 100 columns.
+    """
     tree, notes = _tree(cluster)
     if not tree.nodes:
         none = f"{counted(len(cluster.nodes), 'node')}, none with GPUs\n"
@@ -92,15 +98,16 @@ def text(cluster: Cluster, *, unicode: bool = True, width: int = 100) -> str:
             last = part is domain.parts[-1]
             head = trunk + (pen.last if last else pen.branch)
             further = trunk + (" " * len(pen.trunk) if last else pen.trunk)
-            room = max(_SHORTEST, width - len(head))
+            room = max(_SHORTEST, (width or _USUAL) - len(head))
             if isinstance(part, _Domain):
                 said = f"{part.name} ({part.speed}): {part.counted}"
             else:
                 gauge = "".join(characters[sign] for sign in part.signs)
                 said = f"{gauge}  {part.free}  {part.what}  "
                 said += names(part.nodes, room - len(said) - len(part.tail)) + part.tail
-            # What goes on below stays inside the tree.
-            first, *rest = fold(said, room).splitlines()
+            # What goes on below stays inside the tree. Elsewhere than on a terminal nothing does:
+            # names are of others, and could pass for lines of ours.
+            first, *rest = fold(said, room if width else None).splitlines()
             yield from (f"{head}{first}", *(f"{further}{line}" for line in rest))
             if isinstance(part, _Domain):
                 yield from below(part, further)

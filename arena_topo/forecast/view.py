@@ -82,7 +82,7 @@ def _plot(one: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001
         )
         for size in SIZES
     ]
-    return [layout.align(layout.table(("SIZE", "GB/S", "SHARE", "PLATEAU"), rows)).rstrip()]
+    return [layout.align(layout.table(("SIZE", "GB/s", "SHARE", "PLATEAU"), rows)).rstrip()]
 
 
 def _beside(beside: Against) -> list[str]:

@@ -272,7 +272,7 @@ def _compared(
     return _aligned(cells)
 
 
-_SPEED = (f"{'GB/S':>5} ", "RANGE")
+_SPEED = (f"{'GB/s':>5} ", "RANGE")
 
 
 def _speed(found: Estimate | None) -> tuple[str, str]:

@@ -417,7 +417,7 @@ def _wide(now: float) -> list[Column[JobStatus]]:
         ("RUNTIME", lambda one: NOTHING if (ran := run_time(one, now)) is None else duration(ran)),
         ("WORKERS", _shape),
         ("NODES", _nodes),
-        ("GB/S", _usable),
+        ("GB/s", _usable),
         ("REASON", lambda one: "" if trouble(one) is None else one.reason or ""),
     ]
 

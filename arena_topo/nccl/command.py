@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 from arena_topo import layout
 from arena_topo.cli.options import PROGRAM, display, remark, say, show, warn
-from arena_topo.cli.terminal import columns, draws
+from arena_topo.cli.terminal import draws, wrapped
 from arena_topo.engines import Backend, JobStatus, slots_of
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.files import STDIN, opened
@@ -219,4 +220,4 @@ def _show(
     if as_json:
         show(layout.to_json(view.value(found, job=job, namespace=namespace)) + "\n")
     else:
-        display(view.text(found, width=columns(), unicode=draws(), unplanned=unplanned))
+        display(view.text(found, width=wrapped(sys.stdout), unicode=draws(), unplanned=unplanned))

@@ -34,27 +34,25 @@ _SHORT = {"P2P/direct pointer": "PTR", "NET/Socket": "TCP"}
 """Letters for these transports of NCCL; others get the first three of their name."""
 
 
-def text(found: Comparison, *, width: int = 100, unicode: bool = True, unplanned: str = "") -> str:
-    """The versions, hosts, rings and transports, and what is not as planned; `width` columns.
+def text(
+    found: Comparison, *, width: int | None = None, unicode: bool = True, unplanned: str = ""
+) -> str:
+    """The versions, hosts, rings and transports, and what is not as planned.
 
-    `unplanned` says why there is no plan to compare with.
+    Sentences are wrapped at `width` columns. `unplanned` says why there is no plan to compare with.
     """
     seen = found.observed
     blocks = [
         [fold(_headline(seen), width, indent="  ")],
-        [_cut(line, width) for line in _hosts(seen)],
+        _hosts(seen),
         [fold(line, width, indent="  ") for line in _settings(seen)],
-        [_cut(line, width) for line in _rings(seen.main)],
-        [_cut(line, width) for line in _transports(seen, unicode=unicode)],
+        list(_rings(seen.main)),
+        list(_transports(seen, unicode=unicode)),
         [fold(line, width, indent="        ") for line in _verdict(found, unplanned)],
         [fold(noted(line), width, indent="  ") for line in _notes(seen)],
         [emulated()] if seen.planned is not None and seen.planned.forecast.emulated else [],
     ]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in blocks if lines)
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 3] + "..."
 
 
 def _headline(seen: Observed) -> str:

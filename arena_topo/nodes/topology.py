@@ -316,7 +316,7 @@ def _show_fabric(cluster: Cluster, form: Form) -> None:
     elif form.output_format is Output.SVG:
         show(network.svg(cluster))
     elif form.output_format is Output.WIDE:
-        drawn = network.text(cluster, unicode=draws(plain=form.plain), width=columns())
+        drawn = network.text(cluster, unicode=draws(plain=form.plain), width=wrapped(sys.stdout))
         display(drawn + _emulated(cluster))
     else:
         show(document(fabric.value(cluster), form.output_format))

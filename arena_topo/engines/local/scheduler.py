@@ -301,9 +301,7 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
     if not submission.gpus:
         node = str(cluster.nodes[0].name)
         workers = tuple((worker, node, ()) for worker in range(submission.workers))
-        return Forecast(
-            state="placed", workers=workers, tier=NODE_TIER, emulated=cluster.emulated
-        )
+        return Forecast(state="placed", workers=workers, tier=NODE_TIER, emulated=cluster.emulated)
     found = solver.first_fit(submission.counted)
     if found is None:
         raise solver.explain(submission.counted)
