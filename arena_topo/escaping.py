@@ -8,7 +8,6 @@ colours and progress bars in it: `LogText` and `log_line` are for that.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 MOST = 500
 """Characters of a server's message that are shown: some lines of a terminal."""
@@ -50,16 +49,15 @@ _RESET = "\x1b[0m"
 
 _LOOK = re.compile("\x1b\\[[0-9;:]*m")
 
-_LOOKS = frozenset(
-    map(str, (*range(5), 7, 9, *range(21, 28), 29, *range(30, 38), 39, *range(40, 48), 49))
-) | frozenset(map(str, (*range(90, 98), *range(100, 108))))
-"""What SGR may ask for: colours, bold, faint, italic, underlined, reversed, crossed out, and their
-ends. Neither what conceals (8) nor what blinks (5, 6), nor other fonts."""
-
-_PALETTE = re.compile(
-    r"[34]8[;:](?:5[;:][0-9]{1,3}|2[;:](?:[0-9]{0,3}:)?[0-9]{1,3}(?:[;:][0-9]{1,3}){2})"
+_LOOK_PARAMETER = (
+    # A colour of the 256, or a true one (ITU-T T.416, 13.1.8), with semicolons as most write it.
+    r"(?:[34]8[;:](?:5[;:][0-9]{1,3}|2[;:](?:[0-9]{0,3}:)?[0-9]{1,3}(?:[;:][0-9]{1,3}){2})"
+    r"|0*(?:[0-4]|7|9|2[1-79]|[34][0-79]|9[0-7]|10[0-7])|)"
 )
-"""A colour of the 256, or a true one (ITU-T T.416, 13.1.8), with semicolons as most write it."""
+_LOOKS = re.compile(rf"{_LOOK_PARAMETER}(?:;{_LOOK_PARAMETER})*")
+"""What SGR may ask for: colours, bold, faint, italic, underlined, reversed, crossed out, and their
+ends. Neither what conceals (8) nor what blinks (5, 6), nor other fonts: a sequence with any of
+these is left out."""
 
 
 def escaped(text: str) -> str:
@@ -189,7 +187,7 @@ def _allowed(found: re.Match[str], *, colours: bool, moves: bool) -> str:
     """What becomes of a sequence or character in a log."""
     asked, erases, mode, link = found.groups()
     if asked is not None:
-        return _look(asked) if colours else ""
+        return found[0] if colours and _LOOKS.fullmatch(asked) else ""
     if erases:
         return found[0] if moves and colours else ""
     if mode or link:
@@ -197,26 +195,7 @@ def _allowed(found: re.Match[str], *, colours: bool, moves: bool) -> str:
     return "\r" if moves and found[0] == "\r" else _visible(found)
 
 
-@lru_cache(maxsize=512)
-def _look(asked: str) -> str:
-    """An SGR sequence with what is allowed of these parameters; nothing if none is."""
-    if not asked:
-        return _RESET
-    kept, at = [], 0
-    while at < len(asked):
-        if found := _PALETTE.match(asked, at):
-            one = found[0]
-        else:
-            one = asked[at:].split(";", 1)[0]
-            if one.startswith(("38", "48", "58")):
-                break  # what follows are parts of a colour that makes no sense
-        if found or (one.lstrip("0") or "0") in _LOOKS:
-            kept.append(one)
-        at += len(one) + 1
-    return f"\x1b[{';'.join(kept)}m" if kept else ""
-
-
 def _colour_after(line: str, *, before: bool) -> bool:
     """Whether a colour is still on at the end of a line, in which only allowed sequences are."""
     looks = _LOOK.findall(line)
-    return looks[-1] != _RESET if looks else before
+    return looks[-1] not in {_RESET, "\x1b[m"} if looks else before

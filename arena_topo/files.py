@@ -115,3 +115,10 @@ def _stdin() -> IO[bytes]:
 
 def _null(path: str) -> bool:
     return Path(path).samefile(os.devnull)
+
+
+def packaged(name: str) -> Path:
+    """A folder of data files: inside an installed package, beside the package in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name

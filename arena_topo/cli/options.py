@@ -20,9 +20,9 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    ClassVar,
     Self,
     TextIO,
+    TypeVar,
     get_args,
     get_origin,
     get_type_hints,
@@ -34,7 +34,6 @@ from arena_topo.cli.terminal import colours, laid_out, wrapped
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import (
-    MOST_HOURS,
     Flag,
     check,
     flag,
@@ -47,11 +46,14 @@ from arena_topo.flag import (
 )
 from arena_topo.layout import complaint, folded, noted, painted
 from arena_topo.notes import Alert, shortened
+from arena_topo.numbers import span
 
 if TYPE_CHECKING:
     from arena_topo.engines import Options
 
 PROGRAM = "arena-topo"
+
+Thing = TypeVar("Thing")
 
 # typer.BadParameter is public in every version; its base is the UsageError of whichever click
 # Typer uses (its own since 0.26, the package before).
@@ -125,6 +127,19 @@ def complain(error: ArenaError) -> None:
     say(complaint(error, wrapped(sys.stderr)), LogLevel.ERROR, whole=True)
 
 
+def act_on_each(things: Iterable[Thing], act: Callable[[Thing], None]) -> None:
+    """Act on every thing, also after an error with another; the first error is the exit code."""
+    code = 0
+    for thing in things:
+        try:
+            act(thing)
+        except ArenaError as error:
+            complain(error)
+            code = code or error.exit_code
+    if code:
+        raise typer.Exit(code)
+
+
 def remark(text: str) -> None:
     """Tell the person one thing, on one line, whatever is in it; an Alert is a warning."""
     if isinstance(text, Alert):
@@ -189,24 +204,14 @@ class OutputLost(ArenaError):
 
 
 class Seconds(float):
-    """A time span, written as Go writes it (`90s`, `1h30m`, `1.5h`) or as plain seconds."""
+    """A time span as Go writes it (`90s`, `1h30m`, `1.5h`) or as plain seconds."""
 
     __slots__ = ()
-    _UNITS: ClassVar[Mapping[str, float]] = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3}
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a span; ValueError shows the form, or how long it may be."""
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-            span = cls(text)
-        else:
-            parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)", text)
-            if not parts or "".join(number + unit for number, unit in parts) != text:
-                raise ValueError(f"expected a time such as 30s, 10m or 1h30m, got {text!r}")
-            span = cls(sum(float(number) * cls._UNITS[unit] for number, unit in parts))
-        if span > MOST_HOURS * 3600:
-            raise ValueError(f"expected at most {MOST_HOURS}h, got {text!r}")
-        return span
+        return cls(span(f"{text}s" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text))
 
 
 class _Loudness:

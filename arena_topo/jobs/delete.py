@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import (
     PANEL,
@@ -17,9 +15,9 @@ from arena_topo.cli.arguments import (
     names_only,
 )
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, act_on_each, say, show, spread
 from arena_topo.engines import Backend
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.errors import NotFound, UsageError
 from arena_topo.flag import Flag
 from arena_topo.jobs import filtering, view
 from arena_topo.jobs.chosen import Chosen
@@ -68,28 +66,24 @@ def delete(
         ignore_not_found = True
         if not jobs:
             say(f"No such jobs in namespace {namespace}.")
-    code = 0
-    for name, uid in jobs.items():
+
+    def remove(job: tuple[str, str | None]) -> None:
+        name, uid = job
         try:
             if kind is Kind.OTHER:
                 raise missing(name, namespace)
             backend.delete(name, namespace, uid=uid)
         except NotFound:
             if not ignore_not_found:
-                complain(missing(name, namespace, backend))
-                code = code or 1
-        except ArenaError as error:
-            # The other jobs are deleted all the same; the first failure decides the exit code.
-            complain(error)
-            code = code or error.exit_code
+                raise missing(name, namespace, backend) from None
+            return
+        if brief:
+            show(f"{view.RESOURCE}/{name}\n")
         else:
-            if brief:
-                show(f"{view.RESOURCE}/{name}\n")
-            else:
-                say(f"The training job {name} has been deleted successfully")
-            remembering.gone(backend, namespace, name)
-    if code:
-        raise typer.Exit(code)
+            say(f"The training job {name} has been deleted successfully")
+        remembering.gone(backend, namespace, name)
+
+    act_on_each(jobs.items(), remove)
 
 
 def _found(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:

@@ -22,7 +22,7 @@ from arena_topo.cli.arguments import (
     option,
 )
 from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, complain, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, act_on_each, say, show, spread
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import Duration
@@ -103,23 +103,22 @@ def prune(wanted: Wanted, everywhere: Globals) -> None:
     if asks and not _agreed(doomed, now, namespaces=wanted.all_namespaces):
         say("Nothing was deleted.")
         raise typer.Exit(1)
-    code = 0
-    for one in doomed:
+
+    def remove(job: JobStatus) -> None:
         try:
             if not dry_run:
-                backend.delete(one.name, one.namespace, uid=one.uid)
-                remembering.gone(backend, one.namespace, one.name)
+                backend.delete(job.name, job.namespace, uid=job.uid)
+                remembering.gone(backend, job.namespace, job.name)
         except NotFound:
-            say(f"{one.name} in namespace {one.namespace} is gone, or is another job by now")
+            say(f"{job.name} in namespace {job.namespace} is gone, or is another job by now")
+            return
         except ArenaError as error:
-            what = f"cannot delete the job {one.name}: {error.message}"
-            complain(ArenaError(what, why=error.why, hint=error.hint))
-            code = 1
-        else:
-            line = _line(one, now, dry_run=dry_run, namespaces=wanted.all_namespaces)
-            show(f"{view.RESOURCE}/{one.name}\n" if names else line)
-    if code:
-        raise typer.Exit(code)
+            what = f"cannot delete the job {job.name}: {error.message}"
+            raise ArenaError(what, why=error.why, hint=error.hint) from error
+        line = _line(job, now, dry_run=dry_run, namespaces=wanted.all_namespaces)
+        show(f"{view.RESOURCE}/{job.name}\n" if names else line)
+
+    act_on_each(doomed, remove)
 
 
 def stale(

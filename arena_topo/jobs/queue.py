@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output, names_only
 from arena_topo.cli.detaching import advise, detaching
 from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, tell
-from arena_topo.errors import ArenaError, NotFound
+from arena_topo.cli.options import PROGRAM, Globals, act_on_each, say, show, spread, tell
+from arena_topo.errors import NotFound
 from arena_topo.flag import Flag
 from arena_topo.gang import Watcher
 from arena_topo.jobs import view
@@ -104,17 +102,14 @@ def _each(
     """Act on every job, also where it failed with another; the first failure is the exit code."""
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
-    failed: list[ArenaError] = []
-    for name in dict.fromkeys(names):
+
+    def act_on(name: str) -> None:
         try:
             act(backend, name, namespace)
-        except ArenaError as error:
-            failed.append(
-                missing(name, namespace, backend) if isinstance(error, NotFound) else error
-            )
-            complain(failed[-1])
-    if failed:
-        raise typer.Exit(failed[0].exit_code)
+        except NotFound:
+            raise missing(name, namespace, backend) from None
+
+    act_on_each(dict.fromkeys(names), act_on)
 
 
 def _changed(name: str, how: str, *, brief: bool) -> str:
