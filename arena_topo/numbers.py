@@ -27,7 +27,8 @@ _NANOSECONDS = {
 """The units of Go's `time.ParseDuration`, both signs for micro included."""
 
 _UNIT = "|".join(sorted(_NANOSECONDS, reverse=True))
-_SPAN = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({_UNIT})")
+SPAN = rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({_UNIT})"
+"""A number and its unit, as a regular expression: a time span is some of these."""
 
 
 def whole(text: object) -> int | None:
@@ -45,7 +46,7 @@ def span(text: str) -> Decimal:
     """
     from decimal import Decimal  # noqa: PLC0415 - `version` and --help read no time span
 
-    parts = _SPAN.findall(text)
+    parts = re.findall(SPAN, text)
     if text != "0" and (not parts or "".join(number + unit for number, unit in parts) != text):
         raise ValueError(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
     nanoseconds = sum(Decimal(number) * _NANOSECONDS[unit] for number, unit in parts)

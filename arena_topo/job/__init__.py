@@ -125,7 +125,8 @@ class EnvVar(KeyValue):
     __slots__ = ()
 
 
-_QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
+QUANTITY = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
+"""The form of a Kubernetes quantity, as a regular expression."""
 _TENS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _SCALE = {unit: Decimal(10) ** power for unit, power in _TENS.items()}
@@ -154,7 +155,7 @@ class Quantity:
         return cls(text=text)
 
     def _parts(self) -> tuple[Decimal, str]:
-        found = _QUANTITY.fullmatch(self.text)
+        found = re.fullmatch(QUANTITY, self.text)
         if found is None:
             raise InvalidValue(f"{_short(self.text)} is not {_FORMS[Quantity]}")
         return Decimal(found[1]), found[2] or ""
