@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class ArenaError(Exception):
     """Something stopped the work: `message` says what, `why` the cause, `hint` what to try.
 
-    Its text is the message; a traceback shows the others below it. It can be copied and pickled, so
-    that it may pass between processes.
+    Its text is the message; a traceback shows the cause and the advice below it. It can be copied
+    and pickled, so that it may pass between processes.
     """
 
     exit_code = 1
@@ -44,22 +44,9 @@ class ArenaError(Exception):
         self.hint = hint
         self.notes: tuple[str, ...] = ()
         """What is odd in the cluster and may be behind it."""
-        self._added: list[str] = []
-
-    @property
-    def __notes__(self) -> list[str]:
-        """What a traceback shows below the message (PEP 678)."""
-        known = (("why", self.why), ("hint", self.hint))
-        said = [f"{word}: {text}" for word, text in known if text]
-        return [*said, *self._added]
-
-    @__notes__.setter
-    def __notes__(self, notes: list[str]) -> None:
-        self._added = notes
-
-    def add_note(self, note: str, /) -> None:
-        """Have a traceback show one more line."""
-        self._added.append(note)
+        for word, text in (("why", why), ("hint", hint)):
+            if text:
+                self.add_note(f"{word}: {text}")
 
     def __reduce__(self) -> tuple[object, ...]:
         # What made it takes other words than its text; the default would give them that alone.

@@ -284,9 +284,7 @@ def test_a_job_that_is_deleted_while_it_is_watched_is_an_error(cluster):
 def test_watching_ends_when_its_time_is_over(running):
     done = arena(running, "get", "demo", "-w", "--timeout=1500ms")
     assert done.returncode == 6
-    assert done.stderr == (
-        "error: 1.5 s are over, and so is watching\n  try:  allow more with --timeout\n"
-    )
+    assert done.stderr == ("error: timed out after 1.5 s\n  try:  allow more with --timeout\n")
     assert done.stdout.count("RUNNING") == 1
 
 

@@ -141,7 +141,7 @@ class ArenaCommand(TyperCommand):
         try:
             return super().parse_args(ctx, [*words, "--", *self._positional(ctx, line.words)])
         except UsageError as error:
-            _blame(error, params, said.values)
+            name_origin(error, params, said.values)
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -150,7 +150,7 @@ class ArenaCommand(TyperCommand):
             check_together(ctx)
             return super().invoke(ctx)
         except UsageError as error:
-            _blame(error, self.get_params(ctx), _said(ctx).values)
+            name_origin(error, self.get_params(ctx), _said(ctx).values)
             raise
 
     def _layers(self, ctx: Any, params: Sequence[Any]) -> tuple[Layer, ...]:
@@ -161,12 +161,9 @@ class ArenaCommand(TyperCommand):
             *self._job_file(ctx, params),
             *from_environment(params, variables(takes_job=self.takes_job)),
         )
-        chosen = next((one for one in merged(params, above) if one.name == "profile"), None)
         try:
             found = settings(
-                params,
-                profile=(chosen.text, chosen.origin) if chosen else ("", ""),
-                of_jobs=partial(of_jobs, ctx) if self.takes_job else None,
+                params, above=above, of_jobs=partial(of_jobs, ctx) if self.takes_job else None
             )
         except UsageError as error:
             if not self.steady:
@@ -296,8 +293,8 @@ def _listen(values: Iterable[Value]) -> None:
         keep_styles()
 
 
-def _blame(error: UsageError, params: Iterable[Any], values: Iterable[Value]) -> None:
-    """Say where the value stands that an error is about, unless that is the line."""
+def name_origin(error: UsageError, params: Iterable[Any], values: Iterable[Value]) -> None:
+    """Add to an error about an option where that was set, unless on the line."""
     origins = {one.name: one.origin for one in values}
     for param in params:
         if error.flag in param.opts and param.name in origins:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
 from arena_topo.cli import settings
 from arena_topo.cli.arguments import PANEL, Output, OutputFlag, document
-from arena_topo.cli.commands import variables
-from arena_topo.cli.options import Globals, Seconds, boolean, display, show, spread
+from arena_topo.cli.commands import name_origin, variables
+from arena_topo.cli.options import Globals, Seconds, display, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
@@ -57,13 +57,8 @@ def config_view(
         *(one for one in settings.in_force.get() if one.origin == settings.LINE),
         *settings.from_environment(params, variables(takes_job=True)),
     ]
-    chosen = next((one for one in settings.merged(params, above) if one.name == "profile"), None)
-    found = settings.read(
-        params,
-        profile=(chosen.text, chosen.origin) if chosen else ("", ""),
-        of_jobs=lambda: params,
-    )
-    _check(params, found.layers)
+    found = settings.read(params, above=above, of_jobs=lambda: params)
+    _check(params, settings.merged(params, found.layers))
     reached = _reached(everywhere)
     rows = _rows(params, [*(above if resolved else ()), *found.layers])
     if resolved:
@@ -91,21 +86,15 @@ def config_view(
     show(document(value, output_format))
 
 
-def _check(params: Iterable[Any], layers: Iterable[settings.Layer]) -> None:
+def _check(params: Sequence[Any], values: Iterable[settings.Value]) -> None:
     """UsageError for the first value of a file that its option cannot read."""
     known = {param.name: param for param in params}
-    for layer in layers:
-        for name, text in layer.given:
-            param = known.get(name)
-            if param is None or boolean(param):
-                continue
-            try:
-                param.type(text, param, None)
-            except UsageError as error:
-                long = next(one for one in param.opts if one.startswith("--")).removeprefix("--")
-                where = settings.set_in(long, layer.origin)
-                error.hint = f"{error.hint}; {where}" if error.hint else where
-                raise
+    for one in values:
+        try:
+            known[one.name].type(one.text, known[one.name], None)
+        except UsageError as error:
+            name_origin(error, params, [one])
+            raise
 
 
 def _key(param: Any) -> str:

@@ -194,19 +194,20 @@ class Settings(NamedTuple):
 def read(
     params: Sequence[Any] = (),
     *,
-    profile: tuple[str, str] = ("", ""),
+    above: Sequence[Layer] = (),
     of_jobs: Callable[[], Iterable[Any]] | None = None,
 ) -> Settings:
     """Read the files that are there, for a command with these options; UsageError names a slip.
 
-    `profile` is the one asked for, and who asks; else the files choose it. `of_jobs` are all
-    options that `[submit]` may have, asked for only where it has one that is not among `params`;
-    without it that table says nothing to the command. A key of the site's file that is not known is
-    a warning: it may be meant for another version. A home folder that is not there, or that may not
-    be looked into, has no files.
+    `above` are the sources that win over files; if none of them chooses a profile, the files do.
+    `of_jobs` returns all options that `[submit]` may have, and is called only where that table has
+    a key that is not among `params`; without it the command ignores the table. An unknown key of
+    the site's file is a warning: it may be meant for another version. A home folder that does not
+    exist, or cannot be read, has no files.
     """
     files, arena = tuple(_files()), _arenas()
-    profile = _profile(files, *profile)
+    chosen = (one for one in merged(params, above) if one.name == _PROFILE)
+    profile = _profile(files, *next(((one.text, one.origin) for one in chosen), ("", "")))
     named = _options(params)
     everywhere = {key: param for key, param in named.items() if param.name in _GLOBAL}
     layers: list[Layer] = []
@@ -253,9 +254,8 @@ def _layer(
 
 def _files() -> Iterator[File]:
     """The files of arena-topo, firmest first."""
-    named = os.environ.get(_VARIABLE)
-    for path in [*_users(), SITE] if named is None else filter(None, named.split(os.pathsep)):
-        yield _read(path, _toml, needed=named is not None)
+    for path in _ours():
+        yield _read(path, _toml, needed=_VARIABLE in os.environ)
 
 
 def _arenas() -> File:
@@ -294,19 +294,18 @@ def _of_arena(arena: File, fields: set[str]) -> Iterator[Layer]:
 
 
 def places() -> list[str]:
-    """Where files of settings may be, arena's own among them."""
-    named = os.environ.get(_VARIABLE)
-    ours = [*_users(), SITE] if named is None else [one for one in named.split(os.pathsep) if one]
-    return [*ours, *filter(None, (os.environ.get("ARENA_CONFIG"), "~/.arena/config"))]
+    """The paths where files of settings may be, arena's own among them."""
+    return [*_ours(), *filter(None, (os.environ.get("ARENA_CONFIG"), "~/.arena/config"))]
 
 
-def _users() -> Iterator[str]:
-    """Where the user's file is; nowhere without a home folder."""
+def _ours() -> list[str]:
+    """The paths of arena-topo's files, firmest first; without a home folder the site's alone."""
+    if (named := os.environ.get(_VARIABLE)) is not None:
+        return [path for path in named.split(os.pathsep) if path]
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     if not base.is_absolute():  # the XDG specification says to ignore relative paths
         base = Path(at_home("~/.config"))
-    if base.is_absolute():
-        yield str(base / "arena-topo" / "config.toml")
+    return [str(base / "arena-topo" / "config.toml")] * base.is_absolute() + [SITE]
 
 
 def at_home(text: str) -> str:

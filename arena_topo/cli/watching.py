@@ -41,7 +41,7 @@ def watch(
     """
     from arena_topo.engines.looking import looks  # noqa: PLC0415 - only for who stays
 
-    end, sight = Deadline(limit), Sight()
+    end, sight = None if limit is None else time.monotonic() + limit, Sight()
     seen: list[Found] = []
 
     def screen(columns: int) -> str:
@@ -53,7 +53,11 @@ def watch(
         if why is not None and sight.lost is None and not lives:
             warn(f"API server not reachable, retrying: {why}")
         sight.blind(why)
-        end.heed()
+        in_time()
+
+    def in_time() -> None:
+        if end is not None and time.monotonic() >= end:
+            raise TimedOut(f"timed out after {limit:g} s", hint="allow more with --timeout")
 
     lives = draw is not None and sys.stdout is not None and moves(sys.stdout)
     # What goes wrong at once is no matter of a screen.
@@ -65,7 +69,7 @@ def watch(
         return first.pop() if first else look()
 
     with live(sys.stdout, screen, stays=True) if lives else nullcontext():
-        for found in looks(again, every=every, blind=blind, end=end.at, pause=pause):
+        for found in looks(again, every=every, blind=blind, end=end, pause=pause):
             before = seen[-1] if seen else None
             if not lives and (text := changes(before, found, time.time())):
                 # A document is shown to the letter.
@@ -74,7 +78,7 @@ def watch(
             sight.caught()
             if over(found):
                 break
-            end.heed()
+            in_time()
     return seen[0]
 
 
@@ -86,21 +90,6 @@ def read_meanwhile(seconds: float) -> None:
         time.sleep(seconds)
         return
     heed(out, seconds)
-
-
-class Deadline:
-    """When nobody watches any longer."""
-
-    def __init__(self, limit: float | None) -> None:
-        self._limit = limit
-        self.at = None if limit is None else time.monotonic() + limit
-
-    def heed(self) -> None:
-        """TimedOut if it has come."""
-        if self.at is not None and time.monotonic() >= self.at:
-            raise TimedOut(
-                f"{self._limit:g} s are over, and so is watching", hint="allow more with --timeout"
-            )
 
 
 class Sight:
