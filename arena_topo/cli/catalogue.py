@@ -9,24 +9,26 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import typer
 
-from arena_topo.cli.commands import (
-    ALIASES,
-    ArenaCommand,
-    old_spellings,
-    variables,
+from arena_topo.cli.commands import ALIASES, old_spellings, variables
+from arena_topo.cli.options import (
+    GLOBAL_PANEL,
+    PROGRAM,
+    boolean,
+    examples_of,
+    help_of,
+    hint_of,
 )
-from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean, examples_of, help_of
 from arena_topo.cli.root import ALSO, ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
-from arena_topo.flag import Flag, Word, hints_of, kind_of
+from arena_topo.flag import Word, flag_of, kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +101,9 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
         made, info_name=path[-1] if path else PROGRAM, parent=parent, **made.context_settings
     )
     below = one.commands if isinstance(one, Branch) else {}
-    declared = _declared(one)
     params = made.get_params(context)
     options = [
-        _option(param, declared.get(param.name), made, params)
+        _option(param, hint_of(made, param.name), made, params)
         for param in params
         if param.param_type_name == "option"
     ]
@@ -116,7 +117,7 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
         text=inspect.cleandoc(made.help or one.summary),
         aliases=tuple(alias for alias, name in ALIASES.items() if path and name == path[-1]),
         arguments=tuple(
-            _argument(param, declared.get(param.name), made, at) for at, param in enumerate(words)
+            _argument(param, hint_of(made, param.name), made, at) for at, param in enumerate(words)
         ),
         options=tuple(sorted(options, key=lambda option: panels.index(option.panel))),
         commands=tuple(below),
@@ -126,22 +127,8 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
         yield from _walk(child, made.commands[name], context, (*path, name))
 
 
-def _declared(one: Leaf | Branch) -> Mapping[str, Any]:
-    """The annotations of a command's parameters, by their names; those of records as fields."""
-    if isinstance(one, Branch):
-        return hints_of(Globals)
-    found: dict[str, Any] = {}
-    for name, hint in get_type_hints(one.imported().declared, include_extras=True).items():
-        if isinstance(hint, type) and is_dataclass(hint):
-            hints = hints_of(hint)
-            found |= {field.name: hints[field.name] for field in fields(hint)}
-        else:
-            found[name] = hint
-    return found
-
-
 def _option(param: Any, hint: Any, command: Any, params: list[Any]) -> Option:
-    flag = _carried(hint, Flag)
+    flag = flag_of(hint)
     names = (*sorted(param.opts, key=lambda name: name.startswith("--")), *param.secondary_opts)
     choices = (flag.choices if flag else ()) or _choices(hint)
     commas = bool(choices) and _is_set(kind_of(hint)[0])
@@ -155,19 +142,15 @@ def _option(param: Any, hint: Any, command: Any, params: list[Any]) -> Option:
         repeats=bool(param.multiple),
         hidden=bool(param.hidden),
         # A group has none of its own: what it is told goes to its commands.
-        variables=variables(takes_job=_takes_job(command)).get(param.name, ()),
+        variables=variables(takes_job=command.takes_job).get(param.name, ()),
         deprecated=tuple(
-            old for old, new in old_spellings(takes_job=_takes_job(command)).items() if new in names
+            old for old, new in old_spellings(takes_job=command.takes_job).items() if new in names
         ),
     )
 
 
-def _takes_job(command: Any) -> bool:
-    return isinstance(command, ArenaCommand) and command.takes_job
-
-
 def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
-    word = _carried(hint, Word)
+    word = next((one for one in get_args(hint) if isinstance(one, Word)), None)
     metavar = param.metavar or param.name.upper()
     runs = command.named is not None and at >= command.named
     return Argument(
@@ -176,10 +159,6 @@ def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
         required=not metavar.startswith("[") and not command.takes_job,
         completes="command" if runs else word.completes if word else "",
     )
-
-
-def _carried(hint: Any, kind: type[Any]) -> Any:
-    return next((one for one in get_args(hint)[1:] if isinstance(one, kind)), None)
 
 
 def _is_set(kind: Any) -> bool:

@@ -313,6 +313,7 @@ def of_jobs(ctx: Any) -> Iterator[Any]:
 class ArenaGroup(TyperGroup):
     """A group of commands: shows its help when called alone, knows aliases, suggests names."""
 
+    takes_job = False
     summaries: ClassVar[Mapping[str, str]] = {}
     """What each command does, so that none is made only to be listed."""
 

@@ -399,12 +399,13 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
     A field without a Flag is the positional argument. What is not given is left to the record's
     own default; a required text that is not given is empty, so that the record says what is wrong,
-    and words of which there are none are no words. The command itself is kept as `declared`. The
-    end of its docstring may be `Examples:`, each a comment and words of a line: `examples_of`.
+    and words of which there are none are no words. What each parameter is declared as: `hint_of`.
+    The end of the docstring may be `Examples:`, each a comment and words of a line: `examples_of`.
     """
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {}
-    flags: dict[str, tuple[Flag, object]] = {}
+    declared: dict[str, Any] = {}
+    defaults: dict[str, object] = {}
     words: list[str] = []
     shown: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
@@ -412,13 +413,12 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             records[parameter.name] = hint
             shown += _parameters(hint)
-            defaults = {field.name: field.default for field in dataclasses.fields(hint)}
-            flags |= {name: (flag, defaults[name]) for name, flag in flags_of(hint).items()}
+            declared |= hints_of(hint)
+            defaults |= {field.name: field.default for field in dataclasses.fields(hint)}
         else:
             shown.append(_parameter(parameter.name, hint, parameter.default))
-            if (flag := flag_of(hint)) is not None:
-                flags[parameter.name] = (flag, parameter.default)
-            elif get_origin(next(iter(get_args(hint)), None)) is list:
+            declared[parameter.name], defaults[parameter.name] = hint, parameter.default
+            if flag_of(hint) is None and get_origin(next(iter(get_args(hint)), None)) is list:
                 words.append(parameter.name)
     on = {one.name for one in shown if one.default is True}
 
@@ -441,8 +441,12 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     gather.__doc__, _, examples = inspect.cleandoc(command.__doc__ or "").partition(_EXAMPLES)
     gather.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(gather)["__signature__"] = inspect.Signature(shown)
-    vars(gather)["declared"] = command
-    vars(gather)["flags"] = flags
+    vars(gather)["hints"] = declared
+    vars(gather)["flags"] = {
+        name: (flag, defaults[name])
+        for name, hint in declared.items()
+        if (flag := flag_of(hint)) is not None
+    }
     vars(gather)["examples"] = [
         (what, inspect.cleandoc(line))
         for one in f"\n{examples}".split("\n  # ")[1:]
@@ -467,6 +471,11 @@ def declared_flags(command: Any) -> Mapping[str, tuple[Flag, object]]:
     """The flags of a command by parameter, each with its default."""
     flags: Mapping[str, tuple[Flag, object]] = vars(command.callback)["flags"]
     return flags
+
+
+def hint_of(command: Any, parameter: str) -> Any:
+    """The type that a parameter of a command is declared with; None for one of Typer's own."""
+    return vars(command.callback)["hints"].get(parameter)
 
 
 def check_together(ctx: Any) -> None:
