@@ -82,17 +82,17 @@ _GRAVITY = tuple(LogLevel)
 
 
 def listen(level: LogLevel, *, quiet: bool = False) -> None:
-    """Let through what is at least so grave; who wants quiet hears of nothing below a warning.
+    """Set the least level of messages on stderr; `quiet` raises it to warnings.
 
-    With `debug` the requests to the API server are told as well.
+    With `debug` the requests to the API server are messages too.
     """
     _Loudness.least = max(level, LogLevel.WARN, key=_GRAVITY.index) if quiet else level
-    if level is LogLevel.DEBUG or _Loudness.told is not None:
-        _Loudness.overhear(attach=level is LogLevel.DEBUG)
+    if level is LogLevel.DEBUG:
+        _show_requests()
 
 
 def hears(level: LogLevel) -> bool:
-    """Whether what is so grave is let through."""
+    """Whether messages of this level are printed."""
     return _GRAVITY.index(level) >= _GRAVITY.index(_Loudness.least)
 
 
@@ -215,29 +215,25 @@ class Seconds(float):
 
 
 class _Loudness:
-    """What is let through just now, and who listens to the requests."""
+    """The least level of messages that are printed."""
 
     least = LogLevel.INFO
-    told: Any = None
 
-    @classmethod
-    def overhear(cls, *, attach: bool) -> None:
-        """Pass on what the package logs, or stop doing so."""
-        import logging  # noqa: PLC0415 - only for who debugs
 
-        from arena_topo.engines import REQUESTS  # noqa: PLC0415 - as above
+@cache
+def _show_requests() -> None:
+    """Print what the package logs about requests, at the level `debug`."""
+    import logging  # noqa: PLC0415 - only for debugging
 
-        class Told(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                say(f"debug: {one_line(record.getMessage())}", LogLevel.DEBUG)
+    from arena_topo.engines import REQUESTS  # noqa: PLC0415 - as above
 
-        logger = logging.getLogger(REQUESTS)
-        if cls.told is not None:
-            logger.removeHandler(cls.told)
-        cls.told = Told() if attach else None
-        if cls.told is not None:
-            logger.addHandler(cls.told)
-        logger.setLevel(logging.DEBUG if attach else logging.NOTSET)
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(f"debug: {one_line(record.getMessage())}", LogLevel.DEBUG)
+
+    logger = logging.getLogger(REQUESTS)
+    logger.addHandler(Shown())
+    logger.setLevel(logging.DEBUG)
 
 
 class Colour(StrEnum):
