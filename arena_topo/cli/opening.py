@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arena_topo.cli import remembering, stopping
+from arena_topo.cli.arguments import Kind
 from arena_topo.cli.options import PROGRAM, Globals, note, say
 from arena_topo.cli.settings import LINE, in_force
 from arena_topo.engines import Backend, opening
@@ -26,6 +28,22 @@ def missing(name: str, namespace: str, backend: Backend | None = None) -> NotFou
     """The error of a job that is not there; with its engine, it suggests one that is."""
     hint = None if backend is None else alike(name, namespace, backend)
     return opening.UnknownJob(name, namespace, near=hint)
+
+
+@contextmanager
+def suggesting(
+    name: str, namespace: str, backend: Backend | None, kind: Kind | None = None
+) -> Iterator[None]:
+    """Let the error of a job that does not exist name the one that may be meant.
+
+    A job of another `kind` never exists.
+    """
+    if kind is Kind.OTHER:
+        raise missing(name, namespace)
+    try:
+        yield
+    except NotFound:
+        raise missing(name, namespace, backend) from None
 
 
 def alike(name: str, namespace: str, backend: Backend) -> str | None:

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from arena_topo.cli.arguments import PANEL, Kind, Name, TypeFlag
-from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.arguments import PANEL, Name, TypeFlag
+from arena_topo.cli.opening import engine, namespace_of, suggesting
 from arena_topo.cli.options import Globals, remark, spread
-from arena_topo.errors import NotFound
 from arena_topo.flag import Flag
 
 _Words = Annotated[list[str], typer.Argument(metavar="[-- COMMAND...]", show_default=False)]
@@ -64,12 +63,8 @@ def attach(
 
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
-    if kind is Kind.OTHER:
-        raise missing(name, namespace)
-    try:
+    with suggesting(name, namespace, backend, kind):
         status = backend.job(name, namespace)
-    except NotFound:
-        raise missing(name, namespace, backend) from None
     code = attaching.attach(
         backend,
         status,

@@ -14,7 +14,7 @@ from arena_topo.cli.arguments import (
     TypeFlag,
     names_only,
 )
-from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.opening import engine, namespace_of, suggesting
 from arena_topo.cli.options import PROGRAM, Globals, act_on_each, say, show, spread
 from arena_topo.engines import Backend
 from arena_topo.errors import NotFound, UsageError
@@ -70,13 +70,12 @@ def delete(
     def remove(job: tuple[str, str | None]) -> None:
         name, uid = job
         try:
-            if kind is Kind.OTHER:
-                raise missing(name, namespace)
-            backend.delete(name, namespace, uid=uid)
+            with suggesting(name, namespace, None if ignore_not_found else backend, kind):
+                backend.delete(name, namespace, uid=uid)
         except NotFound:
-            if not ignore_not_found:
-                raise missing(name, namespace, backend) from None
-            return
+            if ignore_not_found:
+                return
+            raise
         if brief:
             show(f"{view.RESOURCE}/{name}\n")
         else:

@@ -12,18 +12,16 @@ from arena_topo import layout
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import (
     JobsOutputFlag,
-    Kind,
     Name,
     Output,
     TypeFlag,
     names_only,
     option,
 )
-from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.opening import engine, namespace_of, suggesting
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import wrapped
 from arena_topo.engines import Backend
-from arena_topo.engines.opening import UnknownJob
 from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
@@ -63,8 +61,6 @@ def get(name: Name, wanted: Wanted, everywhere: Globals) -> None:
     """
     backend = engine(everywhere, stays=wanted.watch)
     namespace = namespace_of(everywhere, backend)
-    if wanted.kind is Kind.OTHER:
-        raise missing(name, namespace)
     shown = _Shown(backend, name, namespace, wanted)
     if wanted.watch:
         shown.watch(everywhere.timeout)
@@ -100,7 +96,7 @@ class _Shown:
             if gpus and tell is not None:
                 tell(layout.noted(text))
 
-        try:
+        with suggesting(self.name, self.namespace, self.backend, self.wanted.kind):
             return reasons.look(
                 self.backend,
                 self.name,
@@ -112,8 +108,6 @@ class _Shown:
                 explain=self.wanted.explain,
                 tell=note,
             )
-        except UnknownJob:
-            raise missing(self.name, self.namespace, self.backend) from None
 
     def screen(self, seen: SeenJob, now: float, width: int | None) -> str:
         """The job for people; `now` is Unix seconds."""

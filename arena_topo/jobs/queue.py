@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output, names_only
 from arena_topo.cli.detaching import advise, detaching
-from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.opening import engine, namespace_of, suggesting
 from arena_topo.cli.options import PROGRAM, Globals, act_on_each, say, show, spread, tell
-from arena_topo.errors import NotFound
 from arena_topo.flag import Flag
 from arena_topo.gang import Watcher
 from arena_topo.jobs import view
@@ -104,10 +103,8 @@ def _each(
     namespace = namespace_of(everywhere, backend)
 
     def act_on(name: str) -> None:
-        try:
+        with suggesting(name, namespace, backend):
             act(backend, name, namespace)
-        except NotFound:
-            raise missing(name, namespace, backend) from None
 
     act_on_each(dict.fromkeys(names), act_on)
 

@@ -18,7 +18,7 @@ from arena_topo.cli.arguments import (
     PerhapsName,
     TypeFlag,
 )
-from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.opening import engine, namespace_of, suggesting
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import cropped, wrapped
 from arena_topo.cli.watching import RefreshFlag, once, renew
@@ -70,9 +70,9 @@ def top_job(
 
     def look() -> tuple[SeenJob, ...]:
         if name:
-            if kind is Kind.OTHER:
-                raise missing(name, namespace)
-            return _job(backend, name, namespace, instance, heard)
+            with suggesting(name, namespace, backend, kind):
+                status = backend.job(name, namespace)
+            return _job(backend, status, instance, heard)
         if kind is Kind.OTHER:
             return ()
         documents = output_format is not Output.WIDE
@@ -102,21 +102,13 @@ def top_job(
 
 
 def _job(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    instance: str,
-    heard: Callable[[str], None],
+    backend: Backend, status: JobStatus, instance: str, heard: Callable[[str], None]
 ) -> tuple[SeenJob, ...]:
     from arena_topo.reasons.view import SeenJob, measured  # noqa: PLC0415 - only here
 
-    try:
-        status = backend.job(name, namespace)
-    except NotFound:
-        raise missing(name, namespace, backend) from None
     if instance and instance not in {one.name for one in status.instances}:
         raise NotFound(
-            f"the job {name} has no pod {instance}",
+            f"the job {status.name} has no pod {instance}",
             hint=", ".join(one.name for one in status.instances) or None,
         )
     return (SeenJob(status=status, samples=measured(backend, status, tell=heard)),)
