@@ -296,7 +296,7 @@ def test_a_screen_says_how_old_it_is_when_the_server_does_not_answer(cluster):
     )
     watch.until("Status:      RUNNING")
     with cluster.api.lock:
-        text = watch.until("warning: this is what was seen")
+        text = watch.until("warning: last update")
         assert text.count("Name:") == 1
     watch.until(lambda screen: "warning" not in screen.text)
     watch.program.sendintr()

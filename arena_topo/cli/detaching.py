@@ -1,6 +1,6 @@
-"""Ctrl-C ends a command that waits for a job, but not the job; what is said then.
+"""The last message of a command that waits for a job and is interrupted; the job goes on.
 
-The same is said after any other signal, and when `--timeout` is over.
+It is the same after Ctrl-C, after any other signal, and when the deadline of `--timeout` passes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 
 _GLANCE = 0.6
-"""Seconds that the last look at a job may take: people expect Ctrl-C to end things at once."""
+"""Seconds for the last look at a job: Ctrl-C should end a command at once."""
 
 _GLUE = "\N{NO-BREAK SPACE}"
-"""What holds the words of a command together while the text around it is wrapped."""
+"""Joins the words of a command while the text around it is wrapped."""
 
 
 def advise(text: str, *commands: str, indent: str = "  ") -> None:
-    """Say a text, wrapped on a terminal; the commands in it stay whole, for people to copy."""
+    """Print a text, wrapped on a terminal; the commands in it stay on one line, to be copied."""
     for command in commands:
         text = text.replace(command, command.replace(" ", _GLUE))
     folded = layout.fold(text, wrapped(sys.stderr), indent=indent)
@@ -34,7 +34,7 @@ def advise(text: str, *commands: str, indent: str = "  ") -> None:
 
 @contextmanager
 def coming_back(command: str, left: str) -> Iterator[None]:
-    """Let Ctrl-C end a command that only looks; say what is `left`, and with what it goes on."""
+    """After an interrupt of a command that only watches say what is `left`, and how to return."""
     try:
         yield
     except (KeyboardInterrupt, stopping.OutOfTime):
@@ -53,10 +53,10 @@ def detaching(
     creates: bool = False,
     back: str | None = None,
 ) -> Iterator[None]:
-    """Let Ctrl-C end the waiting but not the job, and say how to come back to it.
+    """After an interrupt say how to return to the job, which goes on, and how to delete it.
 
-    `there` says whether it is known by then that there is such a job, `creates` that the command
-    makes it, `back` what to type to go on (else: follow the log).
+    `there` returns whether the job is known to exist by then; `creates`: the command creates it;
+    `back` is the command to return with (else the one that follows the log).
     """
     try:
         yield
@@ -86,12 +86,12 @@ def detaching(
             why = one_line(seen.message)
             advise(f"Whether {name} {is_there} cannot be seen ({why}): {look}", look)
         else:
-            # Somebody else's of the same name, or ours that was cut short.
+            # Another user's job of the same name, or an incomplete one of ours.
             advise(f"A job {name} is there, maybe not whole; end it: {end}", end)
         raise
 
 
 def _over_echo() -> None:
-    """Begin at the first column: a terminal has written `^C` there, which no width counts."""
+    """Return to the first column: the terminal has echoed `^C` there."""
     if moves(sys.stderr):
         sys.stderr.write("\r")

@@ -1,7 +1,6 @@
-"""What every command has: options of its own (spread), those of all (Globals), and two streams.
+"""What all commands share: flags as Typer's options (`spread`), global options, output streams.
 
-A `Flag` becomes a `typer.Option` here; what is said to people goes through `say`, data through
-`show`.
+Messages for people go to stderr through `say`, data to stdout through `show`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ GLOBAL_PANEL = "Global options"
 
 
 class LogLevel(StrEnum):
-    """How much is told on stderr; `debug` shows tracebacks."""
+    """The least level of messages on stderr; `debug` shows tracebacks."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -97,10 +96,9 @@ def hears(level: LogLevel) -> bool:
 
 
 def say(text: str, level: LogLevel = LogLevel.INFO, *, whole: bool = False) -> None:
-    """Tell the person something that is not data: one line or more on stderr.
+    """Print a message of one or more lines on stderr.
 
-    What a terminal would obey is escaped. Lines wider than a terminal go on below, unless they are
-    to stay `whole`.
+    Control characters are escaped. Lines wider than the terminal are wrapped, unless `whole`.
     """
     if not hears(level) or sys.stderr is None:  # it may be closed by the caller: `2>&-`
         return
@@ -108,22 +106,22 @@ def say(text: str, level: LogLevel = LogLevel.INFO, *, whole: bool = False) -> N
         shown = escaped(text) if whole else laid_out(escaped(text), sys.stderr)
         sys.stderr.write(painted(shown, colours=colours(sys.stderr)) + "\n")
         sys.stderr.flush()
-    except OSError:  # nobody is left to be told
+    except OSError:  # the reader of stderr has gone
         forget_output(sys.stderr)
 
 
 def warn(text: str) -> None:
-    """Tell the person of something that is wrong, on one line."""
+    """Print a warning on one line."""
     say(noted(text, alert=True), LogLevel.WARN)
 
 
 def note(text: str) -> None:
-    """Tell the person something to know, on one line."""
+    """Print a note on one line."""
     say(noted(text))
 
 
 def complain(error: ArenaError) -> None:
-    """Tell the person what went wrong, why, and what to try."""
+    """Print an error: what, why, and what to try."""
     say(complaint(error, wrapped(sys.stderr)), LogLevel.ERROR, whole=True)
 
 
@@ -141,7 +139,7 @@ def act_on_each(things: Iterable[Thing], act: Callable[[Thing], None]) -> None:
 
 
 def remark(text: str) -> None:
-    """Tell the person one thing, on one line, whatever is in it; an Alert is a warning."""
+    """Print a message on one line, with everything escaped; an Alert is a warning."""
     if isinstance(text, Alert):
         warn(text)
     else:
@@ -149,23 +147,23 @@ def remark(text: str) -> None:
 
 
 def tell(notes: Iterable[str]) -> None:
-    """Pass on what a person should know of the cluster, on stderr; many alike are shortened."""
+    """Print notes about the cluster on stderr; similar ones are shortened."""
     for one in shortened(notes):
         note(one)
 
 
 def show(text: str) -> None:
-    """Hand over text on stdout; OutputLost if nobody can take it.
+    """Write text to stdout; OutputLost if it cannot be written.
 
-    What a terminal would obey is escaped; documents have escaped it in their own way.
+    Control characters are escaped; documents have escaped them in their own way.
     """
     _hand_over(escaped(text))
 
 
 def display(screen: str, *, whole: bool = False) -> None:
-    """Hand over what is laid out for people, in colours where stdout takes them.
+    """Write a screen for people to stdout, in colours where stdout has them.
 
-    Lines wider than a terminal go on below, unless they are to stay `whole`.
+    Lines wider than the terminal are wrapped, unless `whole`.
     """
     text = escaped(screen)
     text = text if whole else folded(text, wrapped(sys.stdout))
@@ -177,7 +175,7 @@ def _hand_over(text: str) -> None:
 
 
 def put(data: bytes) -> None:
-    """Hand over bytes, as they are, on stdout; OutputLost if nobody can take them."""
+    """Write bytes to stdout unchanged; OutputLost if they cannot be written."""
     if sys.stdout is None:  # closed by the caller: `>&-`
         raise OutputLost("cannot write the output", why="standard output is closed")
     try:
@@ -192,15 +190,15 @@ def put(data: bytes) -> None:
 
 
 def forget_output(stream: TextIO | None = None) -> None:
-    """Let what is still buffered for stdout go nowhere, so that Python does not try at exit.
+    """Discard what is still buffered for stdout, or for another stream.
 
-    It would end with a code of its own, 120. The same for another stream.
+    Python would else try to write it at exit, fail, and end with a code of its own, 120.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 class OutputLost(ArenaError):
-    """What was asked for is done, but its output has nowhere to go."""
+    """The command has done its work, but its output cannot be written."""
 
 
 class Seconds(float):
@@ -237,7 +235,7 @@ def _show_requests() -> None:
 
 
 class Colour(StrEnum):
-    """Whether output is coloured; `auto` asks the environment and the terminal."""
+    """Whether output is coloured; `auto` depends on the environment and the terminal."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -259,10 +257,10 @@ _common = partial(flag, panel=GLOBAL_PANEL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Globals:
-    """What may be said before or after every sub-command; what comes last wins.
+    """The options of every command, before or after its name; the last one wins.
 
-    The hidden ones mean something to arena and nothing here; they are read so that scripts go on
-    working.
+    The hidden ones are arena's and have no effect here; they are accepted so that scripts of arena
+    keep working.
     """
 
     namespace: str = _common(
@@ -326,7 +324,7 @@ class Globals:
     helm_binary: bool = _common(False, "Not used.", hidden=True)
 
     def options(self) -> Options:
-        """What an engine needs to know of it."""
+        """The options of an engine among them."""
         from arena_topo.engines import Options  # noqa: PLC0415 - not every command opens one
 
         return Options(
@@ -346,12 +344,12 @@ class Globals:
 
 
 def boolean(param: Any) -> bool:
-    """Whether an option of Typer's is on or off, and takes no value."""
+    """Whether an option of Typer's is a switch, without a value."""
     return bool(getattr(param, "is_flag", False))
 
 
 def renamed(record: Any) -> dict[str, str]:
-    """The old spellings of a record's flags, and what they are now."""
+    """The deprecated spellings of a record's flags, each with the current spelling."""
     return {
         old: spelling(name, flag)
         for name, flag in flags_of(record).items()
@@ -359,8 +357,8 @@ def renamed(record: Any) -> dict[str, str]:
     }
 
 
-# To arena ARENA_CONFIG is the path of its own configuration file. The others it never had; a site
-# may use names as plain as ARENA_USER for something else.
+# ARENA_CONFIG is the path of arena's own configuration file. Arena has none of the others, and a
+# site may use a name such as ARENA_USER for something else.
 _NOT_OURS = frozenset(
     f"ARENA_{name}" for name in ("CONFIG", "CLUSTER", "USER", "AS", "PROFILE", "COLOR", "QUIET")
 )
@@ -373,7 +371,7 @@ _PLAIN = {"prometheus_address": ("PROMETHEUS_ADDRESS",)}
 
 
 def environment(record: Any) -> dict[str, tuple[str, ...]]:
-    """Which variables stand for which field when its flag is not given, best first."""
+    """The environment variables of each field whose flag is not given, strongest first."""
     kinds = kinds_of(record)
     return {
         name: tuple(
@@ -391,12 +389,12 @@ def environment(record: Any) -> dict[str, tuple[str, ...]]:
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Show a command's parameters to Typer: every record as its fields, every Flag as an option.
+    """Declare a command to Typer: each record by its fields, each Flag as an option.
 
-    A field without a Flag is the positional argument. What is not given is left to the record's
-    own default; a required text that is not given is empty, so that the record says what is wrong,
-    and words of which there are none are no words. What each parameter is declared as: `hint_of`.
-    The end of the docstring may be `Examples:`, each a comment and words of a line: `examples_of`.
+    A field without a Flag is a positional argument. An option that is not given has the default of
+    its record; a required text is empty then, so that the record itself refuses it. `hint_of` and
+    `declared_flags` return what the command declares. The docstring may end with `Examples:`, each
+    a comment and a command line (`examples_of`).
     """
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {}
@@ -455,9 +453,9 @@ _EXAMPLES = "\n\nExamples:\n"
 
 
 def examples_of(command: Any) -> list[tuple[str, str]]:
-    """What each example of a command does, and its words after the program's name.
+    """The examples of a command: a comment, and the command line after the program's name.
 
-    A line feed is where the line goes on in the next one, for terminals of 80 columns.
+    A line feed in it is a continued line, so that it fits a terminal of 80 columns.
     """
     examples: list[tuple[str, str]] = vars(command.callback)["examples"]
     return examples
@@ -475,7 +473,7 @@ def hint_of(command: Any, parameter: str) -> Any:
 
 
 def check_together(ctx: Any) -> None:
-    """UsageError where options of a line contradict each other, or one lacks another."""
+    """UsageError if options of the line exclude each other, or one needs another."""
     declared = declared_flags(ctx.command)
     flags, given, known = {}, {}, set()
     for param in ctx.command.get_params(ctx):
@@ -493,11 +491,11 @@ def check_together(ctx: Any) -> None:
 
 
 _MOST_NAMED = 5
-"""Flags that the help names of those that exclude one."""
+"""Excluded flags that the help of a flag names; more than these are counted."""
 
 
 def help_of(param: Any, command: Any, params: Iterable[Any]) -> str:
-    """The help of an option of a command, with those of its others that it does not go with."""
+    """The help of an option, with the other options of the command that it excludes."""
     text = str(param.help or "")
     if param.name not in declared_flags(command):
         return text
@@ -567,7 +565,7 @@ def _metavar(kind: Any, choices: tuple[str, ...] = ()) -> str:
 
 
 def _parser(kind: Any, long: str, choices: tuple[str, ...]) -> Callable[[str], Any] | None:
-    """How a value of this kind is read from its text; None where the text is the value."""
+    """The reader of a value of this kind from its text; None where the text is the value."""
     if kind in {str, bool}:
         return None
     known: dict[Any, Callable[[str], Any]] = {int: _whole, float: _number}
