@@ -50,7 +50,7 @@ _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "value")
 )
-"""What plain values and collections are by themselves; other tags want something of a reader."""
+"""The tags of plain values and collections; others are instructions to a reader."""
 
 _MOST_VALUES = 20_000
 """Keys and values that a file may have: as many as an object of etcd has room for, and some seconds
@@ -67,16 +67,16 @@ def own_keys() -> dict[str, str]:
 
 
 class Only(NamedTuple):
-    """A key of arena v2 that may say nothing else than what is so anyway, and why."""
+    """A key of arena v2 with a single allowed value, and the reason."""
 
     value: str
     why: str
 
 
 class Items(NamedTuple):
-    """A list of arena v2: the keys of an item, and what flags an item becomes.
+    """A list of arena v2: the keys of an item, and the flags that an item becomes.
 
-    `becomes` raises ValueError for an item that no flag can say.
+    `becomes` raises ValueError for an item that no flag can express.
     """
 
     keys: tuple[str, ...]
@@ -100,7 +100,7 @@ def _sync(item: Mapping[str, str]) -> Pairs:
 
 
 _BRANCH = "GIT_SYNC_BRANCH"
-"""What git-sync v3 takes the branch from; job variables reach it, as they do in arena."""
+"""The variable of git-sync v3 for the branch; it gets the job's variables, as in arena."""
 
 
 def _storage(item: Mapping[str, str]) -> Pairs:
@@ -130,8 +130,8 @@ def _toleration(item: Mapping[str, str]) -> Pairs:
 
 
 _RESOURCE = r"/|^hugepages-|^ephemeral-storage$"
-"""What the names of resources other than cpu and memory look like (kubernetes.io, Manage Resources
-for Containers); anything else is a slip of the pen."""
+"""The form of names of resources other than cpu and memory (kubernetes.io, Manage Resources for
+Containers); any other name is a typo."""
 
 ARENA: Mapping[str, str | Only | Items] = {
     "version": Only("0.1.0", "it is the version of arena's schema that is known"),
@@ -204,7 +204,7 @@ def _keys() -> Table:
 
 
 def _hours(text: str) -> str:
-    """A time span of arena v2, which may have days: `7d` is `168h`."""
+    """A time span of arena v2, which may have days, in hours: `7d` is `168h`."""
     found = re.fullmatch(r"(\d{1,9})d(.*)", text)
     return f"{int(found[1]) * 24}h{found[2]}" if found else text
 
@@ -213,7 +213,7 @@ def _hours(text: str) -> str:
 
 
 class JobFile(NamedTuple):
-    """What a file says: its command, None without one, and a layer for each flag and its line."""
+    """The content of a file: its command, None without one, and a layer for each flag's line."""
 
     command: str | None
     layers: tuple[Layer, ...]
@@ -231,7 +231,7 @@ def read(path: str, params: Iterable[Any], given: Sequence[tuple[str, str]] = ()
     name = "standard input" if path == STDIN else path
     file = _File(name, {text for param in params for text in param.opts})
     file.read(_composed(_text(path, name), name))
-    # A job is called by its name or by the start of one; of the two the line's wins.
+    # `name` and `generate-name` exclude each other; that of the line wins.
     named = any(field in _NAMES for field, _text in given)
     command = [one.text for one in file.said.pop(COMMAND, ())]
     layers = tuple(
@@ -255,12 +255,12 @@ def _text(path: str, name: str) -> str:
 
 
 def _composed(text: str, name: str) -> Node:
-    """The one document of the text, as nodes that know their lines; nothing is made of values."""
+    """The one document of the text, as nodes with their lines; values are not constructed."""
     import yaml
 
     with suppress(ValueError, RecursionError):
         json.loads(text)
-        # A tab in JSON that is no escape stands between words, where YAML wants none.
+        # JSON allows tabs between tokens, YAML does not.
         text = text.replace("\t", " ")
 
     class Loader(yaml.SafeLoader):
@@ -298,7 +298,7 @@ def _composed(text: str, name: str) -> Node:
 
 
 class _Value(NamedTuple):
-    """What a file says of a field: one text, the key that says it, and its line."""
+    """One text of a field, the place of the key that gives it, and its line."""
 
     text: str
     source: Path
@@ -306,9 +306,9 @@ class _Value(NamedTuple):
 
 
 class _File:
-    """A job file under examination; every error names it, the line and the key.
+    """A job file that is read; every error names the file, the line and the key.
 
-    `said` has what is said of each field of a job.
+    `said` has the values of each field of a job.
     """
 
     def __init__(self, name: str, options: set[str]) -> None:
@@ -418,7 +418,7 @@ class _File:
         return _joined(node.value)
 
     def _say(self, field: str, source: Path, line: int, text: str) -> None:
-        """Take down what a key says of a field; nothing may be said twice."""
+        """Record a value of a field; two keys may not set the same."""
         kind, several, _ = self._kinds.get(field, (str, False, False))
         paired = issubclass(kind, KeyValue | Device)
         name = text.partition("=")[0]
@@ -431,7 +431,7 @@ class _File:
         self.said.setdefault(field, []).append(_Value(text, source, line))
 
     def _unknown(self, path: Path, line: int, known: Iterable[str]) -> NoReturn:
-        # Without what people mix up: capitals, dashes, underscores.
+        # Compared without capitals, dashes and underscores, which people confuse.
         plain = {re.sub(r"[-_]", "", one.lower()): one for one in sorted(known, reverse=True)}
         key = re.sub(r"[-_]", "", str(path[-1]).lower())
         near = difflib.get_close_matches(key, plain, n=1)
@@ -464,7 +464,7 @@ def _is_empty(node: Node) -> bool:
 
 
 def _joined(text: str) -> str:
-    """A text whose characters beyond U+FFFF came as the two escapes that JSON writes them in."""
+    """A text with the pairs of surrogates joined in which JSON escapes characters beyond U+FFFF."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -489,7 +489,7 @@ def schema_text() -> str:
 
 
 def schema() -> Schema:
-    """The schema (draft 2020-12): what fits it can be read, except for what keys say together."""
+    """The schema (draft 2020-12): a file that fits it can be read, but for rules across keys."""
     flags, kinds = flags_of(MPIJob), kinds_of(MPIJob)
     defaults = {one.name: one.default for one in fields(MPIJob)}
     own = {
@@ -523,7 +523,7 @@ def schema() -> Schema:
 
 
 def _of_flag(flag: Flag, kind: Any, several: bool, default: Any) -> Schema:  # noqa: FBT001
-    """What a key of ours may be."""
+    """The schema of a key of ours."""
     said: Schema = {"description": flag.help.replace("; repeat for more", "")}
     if default not in {MISSING, None, "", ()}:
         said["default"] = default if kind in {int, float, bool} else str(default)
@@ -566,7 +566,7 @@ def _object(*keys: str) -> Schema:
 
 
 def _of_key(target: str | Only | Items | Table) -> Schema:
-    """What a key of arena v2 may be, by what it becomes."""
+    """The schema of a key of arena v2, by what it becomes."""
     if isinstance(target, dict):
         properties = {key: _of_key(one) for key, one in target.items() if key != _RESOURCE}
         others = {"patternProperties": {_RESOURCE: _QUANTITY}} if _RESOURCE in target else {}
