@@ -1,4 +1,4 @@
-"""The command that goes into a job: attach."""
+"""The command `attach`: runs a command in a pod of a job."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def attach(
 
 
 def _words(words: Sequence[str]) -> tuple[str, ...]:
-    """The command as a list; a single word with spaces in it is meant for a shell."""
+    """The command as a list; a single word with spaces is run by a shell."""
     if len(words) == 1 and re.search(r"\s", words[0]):
         return "sh", "-c", words[0]
     return tuple(words)

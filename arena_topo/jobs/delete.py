@@ -1,4 +1,4 @@
-"""The command that deletes jobs: delete."""
+"""The command `delete`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def delete(
     jobs: dict[str, str | None] = dict.fromkeys(names)
     if not names:
         jobs = {} if kind is Kind.OTHER else _found(chosen, backend, namespace)
-        # A job that was chosen and is gone by now is as it was to be.
+        # A selected job that another request has deleted meanwhile is no error.
         ignore_not_found = True
         if not jobs:
             say(f"No such jobs in namespace {namespace}.")
@@ -86,9 +86,9 @@ def delete(
 
 
 def _found(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:
-    """The jobs by name, with the uid of each: another that takes the name was not chosen.
+    """The selected jobs by name, each with its uid, so that no newer job of that name is deleted.
 
-    None for one that is damaged, and does not say its uid any more.
+    The uid is None for a damaged object without one.
     """
     every = filtering.found(backend, namespace, chosen.labels(backend))
     jobs = filtering.listed(every, phases=chosen.phases)

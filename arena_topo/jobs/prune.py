@@ -1,4 +1,4 @@
-"""The command that clears away jobs that are over: prune."""
+"""The command `prune`: deletes finished jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from arena_topo.jobs import filtering, view
 from arena_topo.numbers import whole
 
 _YES = "ARENA_TOPO_YES"
-"""Stands for --yes where a command line cannot be changed, as in arena's Python SDK."""
+"""Replaces --yes where the command line cannot be changed, as in arena's Python SDK."""
 
 
 class Age(Duration):
@@ -53,7 +53,7 @@ class Age(Duration):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which jobs are deleted, and whether somebody is asked."""
+    """Which jobs to delete, and whether to ask for confirmation."""
 
     since: Age | None = option(
         None,
@@ -135,14 +135,14 @@ def stale(
 
 
 def _line(one: JobStatus, now: float, *, dry_run: bool, namespaces: bool) -> str:
-    """Arena's line, with its space at the end; what is ours comes after that."""
+    """Arena's line, with its trailing space, and additions of ours after it."""
     text = f"Delete {view.TRAINER} {one.name} with Age {layout.duration(now - one.created)} "
     text += f"in namespace {one.namespace} " if namespaces else ""
     return text + ("(dry run)\n" if dry_run else "\n")
 
 
 def _agreed(jobs: Sequence[JobStatus], now: float, *, namespaces: bool) -> bool:
-    """Whether the person at the terminal wants these jobs deleted; the answer is no by default."""
+    """Ask on the terminal whether to delete these jobs; the default is no."""
     lines = (_line(one, now, dry_run=False, namespaces=namespaces).rstrip() for one in jobs)
     say("\n".join(lines), LogLevel.ERROR)
     what = "this job and all that belongs to it"

@@ -1,4 +1,4 @@
-"""The commands about when jobs run: suspend, resume and replan."""
+"""The commands `suspend`, `resume` and `replan`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
 def _each(
     names: Sequence[str], everywhere: Globals, act: Callable[[Backend, str, str], None]
 ) -> None:
-    """Act on every job, also where it failed with another; the first failure is the exit code."""
+    """Act on every job, also after an error with another; the first error is the exit code."""
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
 
@@ -122,7 +122,7 @@ def _start(
     wait: bool,
     done: str,
 ) -> None:
-    """Start a job and say where it runs; NotNow where it has to wait."""
+    """Start a job and show its placement; NotNow if it has to wait."""
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
     stays = Staying(name, "is to start")

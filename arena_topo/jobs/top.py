@@ -1,4 +1,4 @@
-"""The command that shows what the GPUs of jobs do: top job."""
+"""The command `top job`: shows the GPUs of jobs and their load."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def _job(
 def jobs(statuses: Sequence[JobStatus], *, now: float, namespaces: bool = False) -> str:
     """Arena's table (pkg/training/top_job.go): a line for each job, in the order given.
 
-    Below it stands how many GPUs those that run ask for and have. AGE is how long the job has
-    lasted (arena's word for it); `now` is Unix seconds; `namespaces` adds a first column.
+    Below it are the GPUs that running jobs have and request. AGE is arena's word for a job's
+    duration; `now` is Unix seconds; `namespaces` adds a first column.
     """
     columns = [
         (name, (lambda one: str(one.allocated_gpus)) if name == "GPU(Allocated)" else cell)
@@ -141,7 +141,7 @@ def job(
 ) -> str:
     """One job: its head as in `get`, then each pod, or only `instance`, with its GPUs.
 
-    Without samples what a GPU does is N/A, and its index too where nobody knows it.
+    Without samples the load of a GPU is N/A, and so is its index where it is not known.
     """
     header = (
         *("NAME", "STATUS", "GPU(Request)", "NODE", "GPU(DeviceIndex)", "GPU(DutyCycle)"),
