@@ -275,7 +275,6 @@ def _context(
         volumes = [one for one in volumes if one.flag != "--share-memory"]
     seen = [one for one in volumes if _STORAGE & one.source.keys() and _inside(job.logdir, one)]
     roles = {
-        "both": volumes,
         "worker": volumes,
         "launcher": [one for one in volumes if one.launcher],
     }
@@ -302,7 +301,6 @@ def _context(
         if job.launcher_cpu or job.launcher_memory
         else {},
         "env": {
-            "both": _variables(environment),
             "worker": _joined(job, namespace, environment) if shared else _variables(environment),
             "launcher": _variables(_launching(job, api) | environment),
         },
@@ -422,12 +420,12 @@ def _sync(job: MPIJob) -> dict[str, str]:
 
 
 def _compute(job: MPIJob) -> dict[str, dict[str, str]]:
-    """CPU and memory of each kind of pod; `both` is a launcher that is also a worker."""
+    """CPU and memory of each kind of pod."""
     worker = {"cpu": job.cpu, "memory": job.memory}
     launcher = {"cpu": job.launcher_cpu or job.cpu, "memory": job.launcher_memory or job.memory}
     return {
         role: {name: amount.text for name, amount in asked.items() if amount}
-        for role, asked in (("both", worker), ("worker", worker), ("launcher", launcher))
+        for role, asked in (("worker", worker), ("launcher", launcher))
     }
 
 
@@ -440,7 +438,7 @@ def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
     if job.rdma:
         worker.setdefault("rdma/hca", "1")
     worker |= compute["worker"]
-    return {"both": worker, "worker": worker, "launcher": compute["launcher"]}
+    return {"worker": worker, "launcher": compute["launcher"]}
 
 
 def _flags(job: MPIJob) -> dict[str, Any]:
