@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
@@ -27,13 +28,10 @@ def bare(word: str) -> str:
 
     As for kubectl the kind may be in the plural, and followed by version and group.
     """
-    kind, _, name = word.partition("/")
-    one, _, group = kind.partition(".")
-    ours = one in {"mpijob", "mpijobs"} and f".{group or _GROUP}".endswith(f".{_GROUP}")
-    return name if ours and name else word
+    return _KIND.sub("", word)
 
 
-_GROUP = "kubeflow.org"
+_KIND = re.compile(r"^mpijobs?(\.([\w.]+\.)?kubeflow\.org)?/(?=.)")
 
 
 def _bare(value: str | None) -> str | None:

@@ -171,15 +171,8 @@ def _choices(hint: Any) -> tuple[str, ...]:
     if _is_set(kind):
         kind = get_args(vars(kind)["__orig_bases__"][0])[0]
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return tuple(one.value for one in kind if one.value and _readable(kind, one.value))
+        return tuple(one.value for one in kind if one.value)
     return tuple(getattr(kind, "choices", ()))
-
-
-def _readable(kind: Any, text: str) -> bool:
-    try:
-        return bool(kind.parse(text)) if hasattr(kind, "parse") else True
-    except ValueError:
-        return False
 
 
 # ---------------------------------------------------------------- the words of completion

@@ -29,7 +29,7 @@ from typing import (
 
 import typer
 
-from arena_topo.cli.terminal import colours, laid_out, wrapped
+from arena_topo.cli.terminal import colours, wrapped
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import (
@@ -103,7 +103,7 @@ def say(text: str, level: LogLevel = LogLevel.INFO, *, whole: bool = False) -> N
     if not hears(level) or sys.stderr is None:  # it may be closed by the caller: `2>&-`
         return
     try:
-        shown = escaped(text) if whole else laid_out(escaped(text), sys.stderr)
+        shown = escaped(text) if whole else folded(escaped(text), wrapped(sys.stderr))
         sys.stderr.write(painted(shown, colours=colours(sys.stderr)) + "\n")
         sys.stderr.flush()
     except OSError:  # the reader of stderr has gone

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
@@ -196,10 +197,6 @@ def _gates(case: _Case) -> Binding:
     return replace(binding, separate=not sees, confirmed=bool(case.found.patches))
 
 
-def _template(case: _Case) -> Binding:
-    return _by_number(case, "template")
-
-
 def _by_number(case: _Case, name: str) -> Binding:
     """What holds where workers ask for a number of GPUs, each on its own or all by one template.
 
@@ -258,7 +255,7 @@ _WAYS: dict[str, Callable[[_Case], Binding]] = {
     "claims": _claims,
     "admission": _admission,
     "gates": _gates,
-    "template": _template,
+    "template": partial(_by_number, name="template"),
 }
 
 
