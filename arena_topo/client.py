@@ -1,9 +1,9 @@
-"""The Python API: a `Client` has the verbs as methods, for programs that submit and watch jobs.
+"""The Python API: a `Client` has the commands as methods, for programs that submit and watch jobs.
 
-Each method goes the way of the command of its name, and returns what that prints as a value;
-`value` makes its JSON of it. Nothing here prints, exits, sets signal handlers or keeps anything
-between two calls: each call opens an engine of its own, so a client may be used from many threads.
-No settings file and no variable that stands for a flag is read. What goes wrong is an ArenaError.
+Each method does the work of the command of its name, and returns the result as a value; `value`
+converts it to the JSON of the command. Nothing here prints, exits, sets signal handlers or stores
+state between two calls: each call opens an engine of its own, so that threads can share a client.
+No settings file and no environment variable of a flag is read. Errors are ArenaErrors.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from arena_topo.topology import presets as known_machines
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
 Tell = Callable[[str], None]
-"""Hears what happens, in sentences for people, from the thread that made the call."""
+"""Called with messages for people, in the thread that made the call."""
 
 
 class Client:
-    """The verbs, for the engine and the namespace of `options`; `tell` hears of what they do."""
+    """The commands, for the engine and the namespace of `options`; `tell` gets their messages."""
 
     def __init__(self, options: Options | None = None, *, tell: Tell = unheard) -> None:
         self.options = options or Options()
@@ -86,15 +86,15 @@ class Client:
     ) -> Submitted:
         """Submit a job; a gang that does not fit now is created waiting, and `status` says so.
 
-        Returns when all workers have their nodes, or the job waits; with `wait` when the job is
-        over, with its last status. TimedOut after `timeout` seconds; a job that was created goes
-        on. `exists` says what becomes of a job that has the name: with `ok` the very same request
-        is taken as submitted, and nothing is `created`; with `replace` it is deleted first. Raises
-        Unplaceable (verdict NEVER) for a gang that cannot fit whatever ends, AlreadyExists, and
-        JobFailed with the launcher's exit code where `wait` sees it fail.
+        Returns when all workers have their nodes, or the job waits; with `wait` when the job has
+        ended, with its last status. TimedOut after `timeout` seconds; a job that was created goes
+        on. `exists` is for a name that is taken: `ok` accepts a job with the same request, and
+        creates nothing; `replace` deletes the old job first. Raises Unplaceable (verdict NEVER) for
+        a gang that would not fit on the empty cluster, AlreadyExists, and with `wait` JobFailed
+        with the launcher's exit code.
         """
         api, on_taken = _version(api_version), _one(Exists, exists)
-        # No time at all is no limit of a request, or not even one look could be taken.
+        # A timeout of 0 does not limit requests: one look must be possible.
         limit = _least(timeout or None, self.options.deadline)
         end = None if limit is None else time.monotonic() + limit
         end = time.monotonic() if timeout == 0 else end
@@ -124,12 +124,12 @@ class Client:
         on: str = "",
         top: int = 1,
     ) -> Proposal:
-        """Say where the workers of a job would go, and their bandwidth; nothing is created.
+        """Place the workers of a job and estimate the bandwidth; nothing is created.
 
         `MPIJob.sketch` makes a job that needs no name, image or command. `state` are files of
-        `kubectl get ... -o json` to place on instead of an engine's cluster. `on` is a placement to
-        value instead of the best (`node-a/0,3;node-b/1,2`), `top` how many of the best are in
-        `rows`. That a gang does not fit is part of the answer: `verdict`, and `refused`.
+        `kubectl get ... -o json` to use instead of an engine's cluster. `on` is a placement to
+        evaluate instead of the best (`node-a/0,3;node-b/1,2`), `top` the number of placements in
+        `rows`. A gang that does not fit is a result, not an error: `verdict`, and `refused`.
         """
         api = _version(api_version)
         found = opening.world(job, self.options, state=_words(state), tell=self.tell)
@@ -152,10 +152,10 @@ class Client:
     def get(
         self, name: str, *, metrics: bool = True, events: bool = False, explain: bool = False
     ) -> SeenJob:
-        """Look at one job: its `status`, and what of it is not as planned (`drift`).
+        """The `status` of one job, and its differences from the plan (`drift`).
 
-        `metrics` asks what its GPUs do, `events` what happened to it, `explain` why it is as it is.
-        NotFound if there is none.
+        `metrics` adds the load of its GPUs, `events` its events, `explain` the explanation of its
+        state. NotFound if there is none.
         """
         with self._opened() as backend:
             return reasons_view.look(
@@ -203,13 +203,13 @@ class Client:
         check: bool = False,
         stop: threading.Event | None = None,
     ) -> tuple[Ending, ...]:
-        """Wait until all of these jobs have reached something; how it ended for each, in order.
+        """Wait until all of these jobs have reached a condition; the end of each, in order.
 
-        It ends as soon as one can never reach that any more, or when another thread sets `stop`:
-        those still on their way are OPEN. With `check` what went wrong is raised: JobFailed, with
-        the launcher's exit code, for the first that failed, JobDeleted for one that is gone.
-        TimedOut after `timeout` seconds; the jobs go on. There is one look at least, so that 0 asks
-        how it stands. NotFound if one is not there to begin with.
+        Returns early when a job can never reach it, or when another thread sets `stop`: the
+        unfinished jobs are OPEN. With `check` a failure is raised: JobFailed, with the launcher's
+        exit code, for the first failed job, JobDeleted for a deleted one. TimedOut after `timeout`
+        seconds; the jobs go on. A timeout of 0 looks once. NotFound if a job does not exist at the
+        start.
         """
         goal, several = _one(Goal, until), _words(names)
         limit = _least(timeout, self.options.deadline)
@@ -247,17 +247,16 @@ class Client:
     def suspend(self, name: str) -> None:
         """Stop a job until it is resumed; its GPUs are free for others meanwhile.
 
-        NotPossible for one that is over, or that somebody else suspends; NotFound if there is none.
+        NotPossible if it is over, or another system suspends it; NotFound if there is none.
         """
         with self._in_namespace() as (backend, where):
             submission.suspend(backend, name, where)
 
     def resume(self, name: str, *, wait: bool = False) -> JobStatus:
-        """Start a waiting, suspended or interrupted job in its turn; it gets a new placement.
+        """Start a waiting, suspended or interrupted job in its turn, with a new placement.
 
         Returns when all workers have their nodes, with `wait` when they run. NotNow if it has to
-        wait, Unplaceable if it can never fit, NotPossible for one that is over, NotFound if there
-        is none.
+        wait, Unplaceable if it can never fit, NotPossible if it is over, NotFound if there is none.
         """
         with self._in_namespace() as (backend, where):
             if not submission.runs(backend, name, where):
@@ -288,11 +287,10 @@ class Client:
     ) -> Logs:
         """The lines of a job's launcher, of the pod `instance`, or of `everyone`, with their ranks.
 
-        `only` names some of them, as --only does (`rank:0-3`, `worker:2`, `launcher`). With
-        `follow` it waits for the pods, and goes on until the job ends; `keep` keeps what is
-        followed for when its pods are gone, as the command does. `tail` and `since` (seconds) cut
-        off what is older. The loop over the lines raises NotFound if there is no such job or pod,
-        or nothing to read.
+        `only` selects some of them, as --only (`rank:0-3`, `worker:2`, `launcher`). With `follow`
+        it waits for the pods, and ends with the job; `keep` archives followed logs for the time
+        after the pods, as the command does. `tail` and `since` (seconds) leave out older lines. The
+        loop over the lines raises NotFound if there is no such job or pod, or nothing to read.
         """
         if instance and (everyone or only):
             raise UsageError("one is for one pod, the other for many", hint="leave out instance")
@@ -319,10 +317,10 @@ class Client:
     def top_nodes(
         self, names: Sequence[str] = (), *, state: Sequence[str] = (), metrics: bool = False
     ) -> Overview:
-        """The nodes, who has which of their GPUs, and with `metrics` what those do now.
+        """The nodes, the pods that use their GPUs, and with `metrics` the load of the GPUs.
 
-        `state` are files of `kubectl get ... -o json` to look at instead. NotFound if a name is no
-        node's.
+        `state` are files of `kubectl get ... -o json` to read instead. NotFound for a name that no
+        node has.
         """
         with self._opened_unless(state) as source:
             return overview.look(
@@ -336,13 +334,13 @@ class Client:
     def top_jobs(
         self, *, all_namespaces: bool = False, metrics: bool = True
     ) -> tuple[SeenJob, ...]:
-        """The jobs, those that ask for most GPUs first, with `metrics` what their GPUs do."""
+        """The jobs by requested GPUs, the most first; with `metrics` the load of their GPUs."""
         with self._opened() as backend:
             within = None if all_namespaces else backend.default_namespace()
             return filtering.jobs(backend, within, metrics=metrics, tell=self.tell)
 
     def cluster(self, *, state: Sequence[str] = ()) -> Cluster:
-        """All nodes with their machines, what is free on them now, and the network between them.
+        """All nodes with their machines and free GPUs, and the network between them.
 
         `state` are files of `kubectl get ... -o json` to read instead.
         """
@@ -352,12 +350,12 @@ class Client:
             return backend.cluster()
 
     def check(self) -> Report:
-        """What a cluster and its caller lack for jobs to be placed; UsageError if it is local."""
+        """The missing features and rights for placed jobs; UsageError on the local engine."""
         with self._opened() as backend:
             return checks.check(opening.administration(backend), backend.default_namespace())
 
     def inspect(self, name: str) -> Inspection:
-        """Look into the workers of a job: what they really see, beside what was planned.
+        """Compare the GPUs that the workers of a job really see with the plan.
 
         UsageError on the local engine, NotFound if there is no such job.
         """
@@ -369,7 +367,7 @@ class Client:
 
     @contextmanager
     def _opened(self, *, image: str | None = None, **changes: Any) -> Iterator[Backend]:
-        """The engine that the options ask for, with some of them changed, until this is over."""
+        """The engine of the options, with some of them changed, for the length of a block."""
         backend = opening.engine(replace(self.options, **changes), image=image, tell=self.tell)
         try:
             yield backend
@@ -411,7 +409,7 @@ class Client:
 
 
 def _least(*seconds: float | None) -> float | None:
-    """The shortest of some spans; None stands for no end."""
+    """The shortest of some time limits; None is no limit."""
     return min((one for one in seconds if one is not None), default=None)
 
 
@@ -420,12 +418,12 @@ def _version(said: str | None) -> ApiVersion | None:
 
 
 def _words(several: str | Iterable[str]) -> tuple[str, ...]:
-    """What is meant by one word where several could be."""
+    """One word or several, as a tuple."""
     return (several,) if isinstance(several, str) else tuple(several)
 
 
 def _one(kind: type[_Kind], said: str) -> _Kind:
-    """The member of an enumeration that a word means; UsageError lists them."""
+    """The member of an enumeration with this value; UsageError lists the values."""
     try:
         return kind(said)
     except ValueError:
@@ -438,10 +436,10 @@ def _one(kind: type[_Kind], said: str) -> _Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line of a log: who wrote it, when (RFC 3339), and its text without the tag of its rank.
+    """A line of a log: its writer, its time (RFC 3339), its text without the tag of the rank.
 
-    What is not known is None. `run` counts the restarts of the container. What is no UTF-8 is
-    U+FFFD in `message`. A line of more than 256 KiB is truncated.
+    Unknown values are None. `run` counts the restarts of the container. Invalid UTF-8 is U+FFFD in
+    `message`. A line of more than 256 KiB is truncated.
     """
 
     time: str | None
@@ -456,19 +454,19 @@ class LogLine:
 
 
 class Logs(Iterator[LogLine]):
-    """The lines of a log as they come; to be gone through once, and closed if left before its end.
+    """The lines of a log as they come: an iterator, to be closed if it is left before its end.
 
-    `close` ends it where it is not gone through to its end, and so does the end of a `with`. It may
-    be closed from another thread: the loop over it then ends as at the end of the log.
+    `close`, or the end of a `with` block, ends it early. Another thread may close it: the loop over
+    it then ends as at the end of the log.
     """
 
     def __init__(
         self, shown: following.Shown, *, job: str, namespace: str, done: Callable[[], None]
     ) -> None:
-        """Nothing is asked of anybody before the first line is; `done` when there are no more."""
+        """No request is made before the first line is read; `done` is called after the last."""
         self._shown = shown
         self._closed = threading.Event()
-        # No method of this, whose generator would keep it from being let go of when it is left.
+        # Not a method: its generator would keep an abandoned log alive.
         self._lines = _lines(
             shown, log_view.Records(job=job, namespace=namespace), self._closed, done
         )
@@ -478,18 +476,18 @@ class Logs(Iterator[LogLine]):
 
     @property
     def status(self) -> JobStatus | None:
-        """The job as it was last seen; None where it was not."""
+        """The last known status of the job; None without one."""
         return self._shown.status
 
     @property
     def failure(self) -> JobFailed | None:
-        """How the job failed that was followed to its end; None as long as it did not."""
+        """The failure of a job that was followed to its end; None without one."""
         return self._shown.failure
 
     def close(self) -> None:
-        """Read no more of it, and give back its connections."""
+        """Stop reading, and close the connections."""
         self._closed.set()
-        # Where another thread waits for the next line, that does it, a moment later.
+        # A thread that waits for the next line closes it itself, a moment later.
         with suppress(ValueError):
             self._lines.close()
 
@@ -530,13 +528,13 @@ _SHOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
     Cluster: fabric.value,
     Machine: tables.machine_value,
 }
-"""What makes JSON of each value whose ages do not matter."""
+"""The conversion of each value to JSON, for values without ages."""
 
 
 def value(shown: object, *, now: float | None = None) -> dict[str, Any]:
-    """The very dictionary that `-o json` prints of a value.
+    """The dictionary that `-o json` prints of a value.
 
-    Ages are counted to `now` (Unix seconds), which is now if nobody says. TypeError for what no
+    Ages are counted to `now` (Unix seconds), by default the present. TypeError for a value that no
     command prints.
     """
     now = time.time() if now is None else now
@@ -552,27 +550,27 @@ def value(shown: object, *, now: float | None = None) -> dict[str, Any]:
 
 
 def presets() -> tuple[str, ...]:
-    """The names of the machines that are known, for `machine` and for `Options.emulate`."""
+    """The names of the known machines, for `machine` and for `Options.emulate`."""
     return known_machines.names()
 
 
 def machine(preset: str) -> Machine:
-    """A machine that is known by name (`presets`); UsageError lists the names."""
+    """A known machine by name (`presets`); UsageError lists the names."""
     return known_machines.machine(preset, preset)
 
 
 def read_machine(file: str) -> Machine:
     """The machine in a file: `nvidia-smi topo -m`, XML of NCCL, `topology show -o json`.
 
-    `-` is standard input. UsageError names the file and the line that makes no sense.
+    `-` is standard input. UsageError names the file and the invalid line.
     """
     return machines.read(file).machine
 
 
 def picture(shown: Proposal | Machine | Cluster) -> str:
-    """What was planned, a machine or a network as a picture: the text of an SVG.
+    """A plan, a machine or a network as a picture: the text of an SVG.
 
-    UsageError for a plan that places nothing by topology; its `refused` where it does not fit.
+    UsageError for a plan without a placement by topology; its `refused` if it does not fit.
     """
     if isinstance(shown, Machine):
         return machine_svg.draw(State(machine=shown))
@@ -584,7 +582,7 @@ def picture(shown: Proposal | Machine | Cluster) -> str:
 
 
 def _in_notebook(shown: Proposal | Machine | Cluster) -> str | None:
-    """The picture that a notebook shows of a value; None where there is nothing to draw."""
+    """The picture of a value for a notebook; None if there is nothing to draw."""
     try:
         return picture(shown)
     except ArenaError:
@@ -592,5 +590,5 @@ def _in_notebook(shown: Proposal | Machine | Cluster) -> str | None:
 
 
 for _drawn in (Proposal, Machine, Cluster):
-    # These values are in layers below those that draw them.
+    # These types are in layers below those that draw them.
     setattr(_drawn, "_repr_svg_", _in_notebook)  # noqa: B010 - checkers know no such method

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class ArenaError(Exception):
     """Something stopped the work: `message` says what, `why` the cause, `hint` what to try.
 
-    Its text is the message; a traceback shows the others below it. It can be copied and pickled, so
-    that it may pass between processes.
+    Its text is the message; a traceback shows the cause and the advice below it. It can be copied
+    and pickled, so that it may pass between processes.
     """
 
     exit_code = 1
@@ -48,30 +48,17 @@ class ArenaError(Exception):
         self.hint = hint
         self.notes: tuple[str, ...] = ()
         """What is odd in the cluster and may be behind it."""
-        self._added: list[str] = []
-
-    @property
-    def __notes__(self) -> list[str]:
-        """What a traceback shows below the message (PEP 678)."""
-        known = (("why", self.why), ("hint", self.hint))
-        said = [f"{word}: {text}" for word, text in known if text]
-        return [*said, *self._added]
-
-    @__notes__.setter
-    def __notes__(self, notes: list[str]) -> None:
-        self._added = notes
-
-    def add_note(self, note: str, /) -> None:
-        """Have a traceback show one more line."""
-        self._added.append(note)
+        for word, text in (("why", why), ("hint", hint)):
+            if text:
+                self.add_note(f"{word}: {text}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        # What made it takes other words than its text; the default would give them that alone.
+        # Constructors take more than the message, which is all that the default would pass.
         return _bare, (type(self), self.args), self.__dict__
 
 
 def _bare(kind: type[ArenaError], args: tuple[object, ...]) -> ArenaError:
-    """An error of a kind without what it knows."""
+    """An error of a type, without its attributes."""
     made = kind.__new__(kind)
     made.args = args
     return made
@@ -80,7 +67,7 @@ def _bare(kind: type[ArenaError], args: tuple[object, ...]) -> ArenaError:
 class UsageError(ArenaError):
     """The command line or a file given on it cannot be read, or contradicts itself.
 
-    `flag` is the option that it is about, as it is typed; empty where it is about none, or several.
+    `flag` is the option that the error is about, as typed; empty for none or several.
     """
 
     exit_code = 2
@@ -97,11 +84,11 @@ class InvalidJob(UsageError):
 
 
 class InvalidValue(InvalidJob, ValueError):
-    """A text stands for no value of the kind that is wanted, such as a quantity."""
+    """A text is not a value of the required type, such as a quantity."""
 
 
 class UnreadableTopology(ArenaError):
-    """What a machine or a cluster says about itself makes no sense; `where` is the line or path."""
+    """A description of a machine or a cluster is invalid; `where` is the line or path."""
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message, hint=hint)
@@ -109,7 +96,7 @@ class UnreadableTopology(ArenaError):
 
 
 class NotPossible(ArenaError):
-    """What was asked of a job cannot be done as it stands: it is over, or another's to decide."""
+    """The state of the job does not allow this: it is over, or controlled by another system."""
 
 
 class NotFound(ArenaError):
@@ -166,7 +153,7 @@ class JobFailed(ArenaError):
 
 
 class ClusterError(ArenaError):
-    """The API server refused, broke off or answered nonsense; `status` is its HTTP code if any."""
+    """The API server refused, disconnected or answered nonsense; `status` is its HTTP code."""
 
     def __init__(
         self,
@@ -181,7 +168,7 @@ class ClusterError(ArenaError):
 
 
 class NotNow(ArenaError):
-    """A gang that was asked to start has to wait."""
+    """A gang that was to start has to wait."""
 
     exit_code = 3
 
@@ -197,7 +184,7 @@ class AccessDenied(ClusterError):
 
 
 class TimedOut(ArenaError):
-    """The answer did not come in time; `final` where there is no time for another try either."""
+    """No answer in time; `final`: there is no time for another try either."""
 
     exit_code = 6
     final = False

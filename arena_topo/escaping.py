@@ -1,14 +1,13 @@
-"""Text of others, such as a cluster's, so that a terminal shows it and does not obey it.
+"""Untrusted text, such as a cluster's, made safe for a terminal: control characters are escaped.
 
-What is laid out is made of `one_line`s: no cell or sentence can add lines of its own. Whatever goes
-to a person passes `escaped` at the very end. What programs print into their logs is larger and has
-colours and progress bars in it: `LogText` and `log_line` are for that.
+Cells and sentences of screens are `one_line`s, so that none can add lines. All output for people
+passes `escaped` at the end. Logs of programs are larger, and have colours and progress bars:
+`LogText` and `log_line` are for them.
 """
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 MOST = 500
 """Characters of a server's message that are shown: some lines of a terminal."""
@@ -23,10 +22,10 @@ _ORDINARY = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 """Tab, line feed and the printable characters of ASCII: most of every log."""
 
 _LONGEST_SEQUENCE = 64
-"""Bytes of an escape sequence that is still taken for a colour: five true colours and more."""
+"""Bytes of the longest escape sequence for colours: more than five true colours."""
 
 _LONGEST_LINK = 2083
-"""Characters of the address of a link: what no browser's exceeds."""
+"""Characters of the longest address of a link, as in browsers."""
 
 _OF_PROGRAMS = re.compile(
     f"\x1b\\[(?:([0-9;:]{{0,{_LONGEST_SEQUENCE}}})m|[0-2]?(K)|(\\?(?:7|12|25|2004|2026)[hl]))"
@@ -41,29 +40,28 @@ _UNFINISHED = re.compile(
     % (_LONGEST_SEQUENCE, _LONGEST_LINK)
     + rb"|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
 )
-"""The beginning of a colour, a link, or a character, at the end of what has come so far."""
+"""An incomplete colour, link or character at the end of the data so far."""
 
 _LONGEST_HELD = _LONGEST_LINK + 8
-"""Bytes of such a beginning."""
+"""Bytes of the longest incomplete sequence."""
 
 _RESET = "\x1b[0m"
 
 _LOOK = re.compile("\x1b\\[[0-9;:]*m")
 
-_LOOKS = frozenset(
-    map(str, (*range(5), 7, 9, *range(21, 28), 29, *range(30, 38), 39, *range(40, 48), 49))
-) | frozenset(map(str, (*range(90, 98), *range(100, 108))))
-"""What SGR may ask for: colours, bold, faint, italic, underlined, reversed, crossed out, and their
-ends. Neither what conceals (8) nor what blinks (5, 6), nor other fonts."""
-
-_PALETTE = re.compile(
-    r"[34]8[;:](?:5[;:][0-9]{1,3}|2[;:](?:[0-9]{0,3}:)?[0-9]{1,3}(?:[;:][0-9]{1,3}){2})"
+_LOOK_PARAMETER = (
+    # A colour of the 256, or a true one (ITU-T T.416, 13.1.8), with semicolons as most write it.
+    r"(?:[34]8[;:](?:5[;:][0-9]{1,3}|2[;:](?:[0-9]{0,3}:)?[0-9]{1,3}(?:[;:][0-9]{1,3}){2})"
+    r"|0*(?:[0-4]|7|9|2[1-79]|[34][0-79]|9[0-7]|10[0-7])|)"
 )
-"""A colour of the 256, or a true one (ITU-T T.416, 13.1.8), with semicolons as most write it."""
+_LOOKS = re.compile(rf"{_LOOK_PARAMETER}(?:;{_LOOK_PARAMETER})*")
+"""What SGR may ask for: colours, bold, faint, italic, underlined, reversed, crossed out, and their
+ends. Neither what conceals (8) nor what blinks (5, 6), nor other fonts: a sequence with any of
+these is left out."""
 
 
 def escaped(text: str) -> str:
-    r"""The text with `\x1b` and the like in the place of what a terminal would obey.
+    r"""The text with control characters escaped, as `\x1b`.
 
     Line feeds and tabs stay.
     """
@@ -71,12 +69,12 @@ def escaped(text: str) -> str:
 
 
 def escaped_in_quotes(document: str) -> str:
-    """JSON, or YAML in whose double quotes such characters stand, for the very same values."""
+    """JSON, or YAML with such characters in double quotes only, escaped to the same values."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def one_line(text: str) -> str:
-    """The text on one line, with nothing in it that a terminal would obey or not show."""
+    """The text on one line, with unprintable characters escaped."""
     flat = " ".join(text.split())
     if flat.isprintable():
         return flat
@@ -84,7 +82,7 @@ def one_line(text: str) -> str:
 
 
 def brief(text: str, most: int = MOST) -> str:
-    """The text on one line; of a long one the first so many characters, and how many follow."""
+    """The text on one line, truncated to so many characters, with the number of the others."""
     line = one_line(text)
     more = len(line) - most
     return line if more <= 0 else f"{line[:most]}... ({more} more characters)"
@@ -98,9 +96,9 @@ def _visible(found: re.Match[str]) -> str:
 
 
 def ordinary(data: bytes, *, returns: bool = False) -> bool:
-    """Whether it is UTF-8 and nothing in it would be obeyed by a terminal, so that it can stay.
+    """Whether data is UTF-8 without control characters, so that it needs no change.
 
-    With `returns` a carriage return is nothing to obey.
+    With `returns` carriage returns are allowed.
     """
     odd = data.translate(None, _ORDINARY + b"\r" if returns else _ORDINARY)
     if not odd:
@@ -111,21 +109,21 @@ def ordinary(data: bytes, *, returns: bool = False) -> bool:
         text = data.decode()
     except UnicodeDecodeError:
         return False
-    # What comes above ASCII alone: neither tabs and line feeds nor carriage returns are left.
+    # Characters above ASCII may be control characters too.
     return _OBEYED.search(text if not returns else text.replace("\r", "")) is None
 
 
 def cut_short(data: bytes) -> int:
-    """Where the sequence or character begins that the end of some bytes cuts; else their end."""
+    """The start of an incomplete sequence or character at the end of the data; else its length."""
     found = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_HELD))
     return len(data) if found is None else found.start()
 
 
 def log_line(text: bytes, *, colours: bool) -> str:
-    """A line of a log behind a prefix of ours: what a terminal would show of it in the end.
+    """A line of a log for use behind a prefix: what a terminal would finally show of it.
 
-    Of a line that was written over again and again (carriage returns) that is the last. What is no
-    UTF-8 becomes U+FFFD. Colours of the program stay with `colours`, and end with the line.
+    Of text that was overwritten (carriage returns) the last remains. Invalid UTF-8 becomes U+FFFD.
+    Colours of the program pass with `colours`, and end with the line.
     """
     line = text.decode(errors="replace")
     if ordinary(text):
@@ -137,13 +135,12 @@ def log_line(text: bytes, *, colours: bool) -> str:
 
 
 class LogText:
-    """One log as it comes, in pieces of any size: what of it a terminal may be given.
+    """A log in pieces of any size, made safe for a terminal.
 
-    Colours pass with `colours`, and end with their line; so does what erases the rest of a line.
-    Carriage returns pass: bars move, and nothing but their own line is written over. What hides the
-    cursor and the like is left out, and so are links, but for their text. Other sequences are shown
-    and not obeyed, what is no UTF-8 becomes U+FFFD. What needs none of this is the same, byte for
-    byte.
+    Colours pass with `colours`, and end with their line; so do sequences that erase the rest of a
+    line. Carriage returns pass: progress bars move, and overwrite only their own line. Sequences
+    that hide the cursor and the like are removed, and so are links, but for their text. Others are
+    escaped, and invalid UTF-8 becomes U+FFFD. Ordinary text passes unchanged, byte for byte.
     """
 
     def __init__(self, *, colours: bool) -> None:
@@ -152,7 +149,7 @@ class LogText:
         self._coloured = False
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown now; a sequence or a character that is cut waits for its rest."""
+        """The safe text so far; an incomplete sequence or character waits for its rest."""
         if self._held:
             data, self._held = self._held + data, b""
         if not self._coloured and ordinary(data, returns=True):
@@ -162,7 +159,7 @@ class LogText:
         return self._shown(data)
 
     def end(self) -> bytes:
-        """What is left at the end of the log: what was cut there, and the end of its colours."""
+        """The rest at the end of the log: an incomplete sequence, and the end of colours."""
         rest, self._held = self._shown(self._held), b""
         if self._coloured:
             rest, self._coloured = rest + _RESET.encode(), False
@@ -186,10 +183,10 @@ class LogText:
 
 
 def _allowed(found: re.Match[str], *, colours: bool, moves: bool) -> str:
-    """What becomes of a sequence or character in a log."""
+    """The replacement of a sequence or control character in a log."""
     asked, erases, mode, link = found.groups()
     if asked is not None:
-        return _look(asked) if colours else ""
+        return found[0] if colours and _LOOKS.fullmatch(asked) else ""
     if erases:
         return found[0] if moves and colours else ""
     if mode or link:
@@ -197,26 +194,7 @@ def _allowed(found: re.Match[str], *, colours: bool, moves: bool) -> str:
     return "\r" if moves and found[0] == "\r" else _visible(found)
 
 
-@lru_cache(maxsize=512)
-def _look(asked: str) -> str:
-    """An SGR sequence with what is allowed of these parameters; nothing if none is."""
-    if not asked:
-        return _RESET
-    kept, at = [], 0
-    while at < len(asked):
-        if found := _PALETTE.match(asked, at):
-            one = found[0]
-        else:
-            one = asked[at:].split(";", 1)[0]
-            if one.startswith(("38", "48", "58")):
-                break  # what follows are parts of a colour that makes no sense
-        if found or (one.lstrip("0") or "0") in _LOOKS:
-            kept.append(one)
-        at += len(one) + 1
-    return f"\x1b[{';'.join(kept)}m" if kept else ""
-
-
 def _colour_after(line: str, *, before: bool) -> bool:
-    """Whether a colour is still on at the end of a line, in which only allowed sequences are."""
+    """Whether a colour is on at the end of a line with allowed sequences only."""
     looks = _LOOK.findall(line)
-    return looks[-1] != _RESET if looks else before
+    return looks[-1] not in {_RESET, "\x1b[m"} if looks else before

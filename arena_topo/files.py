@@ -55,18 +55,12 @@ def whole(path: str, *, handed: bool = False) -> bytes:
     waited for in vain, or is larger than `MOST`. With `handed` it may also be standard input (`-`),
     or what a shell hands over, a pipe among them.
     """
-    if handed and (path == STDIN or HANDED.fullmatch(path)):
-        with opened(path) as file:
-            data = file.read(MOST + 1)
-    else:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
-            mode = os.fstat(descriptor).st_mode
-            if stat.S_ISDIR(mode):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            if not stat.S_ISREG(mode) and not _null(path):
-                raise OSError(errno.ENODEV, "it is no regular file")
-            data = file.read(MOST + 1)
+    if not (handed and (path == STDIN or HANDED.fullmatch(path))):
+        mode = Path(path).stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or _null(path)):
+            raise OSError(errno.ENODEV, "it is no regular file")
+    with opened(path) as file:
+        data = file.read(MOST + 1)
     if len(data) > MOST:
         raise OSError(errno.EFBIG, f"it is larger than {MOST >> 20} MiB")
     return data
@@ -115,3 +109,10 @@ def _stdin() -> IO[bytes]:
 
 def _null(path: str) -> bool:
     return Path(path).samefile(os.devnull)
+
+
+def packaged(name: str) -> Path:
+    """A folder of data files: inside an installed package, beside the package in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name

@@ -73,9 +73,6 @@ of a kubeconfig and of settings; of what the program knows by itself: `presets` 
 presets with their numbers), `levels` of a network, `models` of GPUs, `choices` with commas between
 them; a `command` to run; names of files."""
 
-MOST_HOURS = 2562047
-"""The longest time span of a flag: what Go's time.Duration can hold (int64 nanoseconds)."""
-
 BY_KEY = frozenset({"env", "label", "annotation", "selector"})
 """The repeatable fields whose values are KEY=VALUE, in any order: what counts is each key's."""
 

@@ -186,37 +186,39 @@ def to_yaml(value: Any) -> str:
     """YAML as Go's yaml.v2 writes it: lists not indented, ambiguous strings in double quotes."""
     import yaml
 
-    class Dumper(yaml.SafeDumper):
-        """Writes strings in the style that yaml.v2 chooses; repeats values instead of anchors."""
-
-        def ignore_aliases(self, data: Any) -> bool:
-            del data
-            return True
-
-    def text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
-        style = None
-        if not data.replace("\n", "").isprintable():
+    def style(text: str) -> str:
+        if not text.replace("\n", "").isprintable():
             # Other line ends and control characters only survive as escapes.
-            style = '"'
-        elif "\n" in data:
-            style = "|"
-        elif resolve(data) != "tag:yaml.org,2002:str":
-            style = '"'
-        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+            return '"'
+        if "\n" in text:
+            return "|"
+        forms: Any = yaml.SafeLoader.yaml_implicit_resolvers.get(text[:1], ())
+        found = next((tag for tag, form in forms if form.match(text)), "tag:yaml.org,2002:str")
+        return "" if found == "tag:yaml.org,2002:str" else '"'
 
-    Dumper.add_representer(str, text)
+    return yaml_of([value], yaml.SafeDumper, style)
 
-    def resolve(data: str) -> str:
-        found: Any = yaml.SafeLoader.yaml_implicit_resolvers.get(data[:1], ())
-        return next((tag for tag, form in found if form.match(data)), "tag:yaml.org,2002:str")
 
-    dumped: str = yaml.dump(
-        value,
-        Dumper=Dumper,
+def yaml_of(documents: Iterable[Any], base: Any, style: Callable[[str], str]) -> str:
+    """YAML documents, written by a dumper of PyYAML's.
+
+    `style` is PyYAML's for a string: a quote, `|`, or empty for a bare one.
+    """
+    import yaml
+
+    def text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style(value))
+
+    # Aliases are legal YAML, but hard to read: values are repeated.
+    dumper: Any = type("Dumper", (base,), {"ignore_aliases": lambda _self, _data: True})
+    dumper.add_representer(str, text)
+    dumped: str = yaml.dump_all(
+        list(documents),
+        Dumper=dumper,
         sort_keys=False,
-        allow_unicode=True,
         default_flow_style=False,
-        width=float("inf"),
+        allow_unicode=True,
+        width=1 << 30,
     )
     return escaped_in_quotes(dumped)
 

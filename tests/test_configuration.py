@@ -293,7 +293,7 @@ def test_the_users_folder_of_settings_may_be_elsewhere(
             'timeout = "soon"',
             (
                 "error: --timeout is invalid\n"
-                "  why:  expected a time such as 30s, 10m or 1h30m, got 'soon'\n"
+                "  why:  expected a time such as 90s, 10m or 1h30m, got 'soon'\n"
                 "  try:  timeout is set in {file}\n"
             ),
         ),

@@ -6,7 +6,11 @@ import os
 from pathlib import Path
 
 import prompt
+import pytest
+import typer
 
+from arena_topo.cli.options import act_on_each
+from arena_topo.errors import NotFound, NotNow
 from arena_topo.job import KeyValue
 
 arena = prompt.in_each_world
@@ -56,6 +60,33 @@ def test_jobs_of_others_are_left_where_only_mine_are_chosen(one_arena):
     code, _out, err = one_arena("delete", "--mine", "--status", "SUCCEEDED")
     assert (code, err) == (0, "No such jobs in namespace default.\n")
     assert left(one_arena) == ["a"]
+
+
+def test_a_job_of_another_kind_is_never_deleted(one_arena):
+    one_arena.applied("a")
+    code, _out, err = one_arena("delete", "a", "--type", "tfjob")
+    assert code == 1
+    assert err.startswith("error: Not found training job a in namespace default,")
+    assert one_arena("delete", "a", "--type", "tfjob", "--ignore-not-found") == (0, "", "")
+    assert one_arena("delete", "--all", "--type", "tfjob")[0] == 0
+    assert left(one_arena) == ["a"]
+    assert one_arena("delete", "a", "--type", "mpijob")[0] == 0
+    assert left(one_arena) == []
+
+
+def test_of_several_jobs_the_first_error_is_the_exit_code_and_the_others_are_done(capfd):
+    errors = {"a": NotNow("a waits"), "b": NotFound("there is no b")}
+    done = []
+
+    def act(name: str) -> None:
+        if name in errors:
+            raise errors[name]
+        done.append(name)
+
+    with pytest.raises(typer.Exit) as caught:
+        act_on_each("abc", act)
+    assert (caught.value.exit_code, done) == (NotNow.exit_code, ["c"])
+    assert capfd.readouterr().err == "error: a waits\nerror: there is no b\n"
 
 
 def test_a_job_whose_files_are_damaged_is_one_of_all(tmp_path, capfd):

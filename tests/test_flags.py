@@ -405,7 +405,7 @@ def test_what_is_no_time_span_is_refused(text):
 def test_a_time_span_longer_than_any_clock_is_refused(hear, flag, text):
     heard = hear("list", flag, text)
     assert heard.code == 2
-    why = f"expected at most 2562047h, got {text!r}"
+    why = "expected at most 2562047h"
     assert heard.errors.split() == f"error: {flag} is invalid why: {why}".split()
 
 

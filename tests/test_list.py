@@ -351,7 +351,7 @@ def test_watching_ends_when_its_time_is_over(one_arena):
     one_arena.applied("demo")
     code, out, err = one_arena("list", "-w", "--timeout=1s", "--no-headers")
     assert (code, out.split()[0], out.count("\n")) == (6, "demo", 1)
-    assert err.startswith("error: 1 s are over, and so is watching\n")
+    assert err.startswith("error: timed out after 1 s\n")
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "name"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from fake_api import FakeApi, kubeconfig
 
 from arena_topo import cli
 from arena_topo.cli.options import LogLevel, listen, say, tell
-from arena_topo.engines import REQUESTS
 
 HERE = ("--backend=local", "--emulate=dgx-1-v100:1")
 
@@ -94,7 +92,6 @@ def test_requests_are_told_when_debugging_and_hold_no_secrets(run: Run, tmp_path
     assert all(line.endswith(" ms") for line in told)
     assert "s3cret" not in err
     assert again == quiet, "debugging ends with its command"
-    assert not logging.getLogger(REQUESTS).handlers
 
 
 def test_settings_may_say_how_much_is_told(

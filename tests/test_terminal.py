@@ -213,11 +213,11 @@ def test_sentences_are_wrapped_at_the_terminal_they_are_written_to(monkeypatch):
             assert terminal.window(stream) == (columns, rows)
         said = "note: one two three four five"
         monkeypatch.setenv("COLUMNS", "20")
-        assert terminal.laid_out(said, stream) == "note: one two three\n  four five"
+        assert layout.folded(said, terminal.wrapped(stream)) == "note: one two three\n  four five"
         assert terminal.window(stream) == (200, 60)
         termios.tcsetwinsize(stream, (0, 0))
         assert terminal.window(stream) == (80, 24)
-    assert terminal.laid_out(said, Stream(tty=False)) == said
+    assert layout.folded(said, terminal.wrapped(Stream(tty=False))) == said
     assert terminal.wrapped(Stream(tty=False)) is None
     assert terminal.wrapped(None) is None
 

@@ -29,18 +29,18 @@ from arena_topo.errors import ArenaError, TimedOut, UsageError
 from arena_topo.layout import Styles
 
 INTERRUPTED = 130
-"""What Typer makes of every interruption."""
+"""Typer's exit code for an interrupt of any kind."""
 
 _RARELY = (100_000, 20, 20)
 """Objects, and collections of the younger ones, between two collections of garbage."""
 
 _SURPLUS = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
-"""What the parser says of words that no command takes."""
+"""The parser's message about surplus arguments."""
 
 
 def main() -> NoReturn:
     """Run the program on the words of the shell, and exit."""
-    # What a server answers has no cycles, and looking for them takes a fifth of the time of a list.
+    # Answers of a server have no cycles, and collecting them takes a fifth of the time of a list.
     gc.set_threshold(*_RARELY)
     if not os.environ.get("HOME", "unset"):
         # An empty one would be read as the root of the file system.
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _ended(arguments: Sequence[str]) -> int:
-    """Run one command line, and tell its error; the exit code."""
+    """Run one command line and print its error; the exit code."""
     try:
         code = tree().main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
         code = stopping.code() if code == INTERRUPTED else code
@@ -89,18 +89,18 @@ def _ended(arguments: Sequence[str]) -> int:
     except typer.Abort:  # an Exception, and no mistake of ours
         raise
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of stdout has gone.
         forget_output()
         code = 1
     except SystemExit as leaving:  # Typer leaves by itself after a broken pipe
         code = leaving.code
-    except Exception as error:  # noqa: BLE001 - the last resort: nobody is shown a traceback
+    except Exception as error:  # noqa: BLE001 - the last resort: no traceback for users
         code = _unexpected(error, arguments)
     return int(code or 0)
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
-    """Say that the program is wrong, and leave what a maintainer needs in a file."""
+    """Report a defect of the program, with a file for its maintainers."""
     import tempfile  # noqa: PLC0415 - only for mistakes of ours
     import traceback  # noqa: PLC0415
 
@@ -111,7 +111,7 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
     with tempfile.NamedTemporaryFile(
         "w", prefix=f"{PROGRAM}-", suffix=".txt", delete=False, encoding="utf-8"
     ) as report:
-        # The command line stays out of it: environment variables of jobs may be secrets.
+        # Without the command line: environment variables of jobs may be secrets.
         report.write(f"{PROGRAM} {__version__}, Python {sys.version}\n\n{text}")
     say(
         f"error: {PROGRAM} made a mistake: {type(error).__name__}: {error}\n"
@@ -122,7 +122,7 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _debugging(arguments: Sequence[str]) -> bool:
-    # Looked for in the words as they are: the mistake may be in reading them.
+    # In the raw words: the defect may be in parsing them.
     words = " ".join(arguments).replace("=", " ")
     asked = os.environ.get("ARENA_TOPO_DEBUG") == "1" or "--loglevel debug" in words
     return asked or hears(LogLevel.DEBUG)

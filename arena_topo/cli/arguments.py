@@ -1,7 +1,8 @@
-"""What many commands take: the names of jobs, their kind, how to show them."""
+"""Arguments and options that many commands share: names of jobs, their kind, output formats."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
@@ -13,27 +14,24 @@ from arena_topo.cli.options import Globals
 from arena_topo.flag import Flag, Word, flag
 
 PANEL = "Options"
-"""Where the help shows what only some commands take."""
+"""The panel of the help for options that only some commands have."""
 
 option = partial(flag, panel=PANEL)
-"""A field of a record of options that only some commands take."""
+"""A field of a record of such options."""
 
 
 _JOBS = Word(completes="jobs")
 
 
 def bare(word: str) -> str:
-    """The name of a job that may be given as kubectl and `-o name` write it: mpijob/NAME.
+    """The name of a job, also where it is given as kubectl and `-o name` write it: mpijob/NAME.
 
-    As for kubectl the kind may be in the plural, and its version and group may follow it.
+    As for kubectl the kind may be in the plural, and followed by version and group.
     """
-    kind, _, name = word.partition("/")
-    one, _, group = kind.partition(".")
-    ours = one in {"mpijob", "mpijobs"} and f".{group or _GROUP}".endswith(f".{_GROUP}")
-    return name if ours and name else word
+    return _KIND.sub("", word)
 
 
-_GROUP = "kubeflow.org"
+_KIND = re.compile(r"^mpijobs?(\.([\w.]+\.)?kubeflow\.org)?/(?=.)")
 
 
 def _bare(value: str | None) -> str | None:
@@ -61,11 +59,11 @@ PerhapsNames = Annotated[
 ]
 
 NODES = Word(completes="nodes")
-"""What a shell offers where nodes are named."""
+"""Completion of an argument that names nodes."""
 
 
 class Output(StrEnum):
-    """How something is shown; a command takes some of these."""
+    """The output formats; each command has some of them."""
 
     WIDE = "wide"
     JSON = "json"
@@ -78,14 +76,14 @@ class Output(StrEnum):
 
 
 class DryRun(StrEnum):
-    """Who looks at a job that is not created."""
+    """Who checks a job that is not created."""
 
     CLIENT = "client"
     SERVER = "server"
 
 
 class Kind(StrEnum):
-    """What `--type` means: jobs of arena-topo, or jobs of a kind that it never has."""
+    """The values of `--type`: MPI jobs, or jobs of a kind that never exists here."""
 
     MPI = "mpijob"
     OTHER = "other"
@@ -124,7 +122,7 @@ FabricFlag = Annotated[
 
 
 def output(*choices: Output, help: str = "How to show it.") -> Flag:  # noqa: A002 - as in Flag
-    """The flag of a command that shows something in these ways."""
+    """The flag `--output` of a command that has these formats."""
     return Flag(help=help, name="--output", short="-o", panel=PANEL, choices=choices)
 
 
@@ -141,17 +139,17 @@ PictureOutputFlag = Annotated[Output, output(*_SCREEN, Output.SVG)]
 GraphOutputFlag = Annotated[Output, output(*_SCREEN, Output.SVG, Output.GRAPHML)]
 
 DOCUMENTS = (Output.YAML, Output.JSON, Output.NAME)
-"""How manifests are printed."""
+"""The formats of manifests."""
 
 
 def names_only(output_format: Output | None, everywhere: Globals) -> bool:
-    """Whether standard output gets names alone."""
+    """Whether only names go to standard output."""
     plain = everywhere.quiet and output_format in {None, Output.WIDE}
     return plain or output_format is Output.NAME
 
 
 def document(value: object, output_format: Output) -> str:
-    """A value for programs, in JSON or YAML; the last line has an end."""
+    """A value for programs, in JSON or YAML, with a line feed at the end."""
     if output_format == Output.YAML:
         return layout.to_yaml(value)
     return layout.to_json(value) + "\n"

@@ -1,7 +1,7 @@
-"""Names for TAB that are not known yet: asked for here, as a command would ask, and written down.
+"""Names for TAB that are not cached yet: read as a command would read them, and cached.
 
-It reads flags, variables and settings as every command does, says nothing, and asks nobody for a
-password. TAB waits for it for a moment only (`completion.names`).
+Flags, variables and settings count as for every command. Nothing is printed, and no password is
+asked for. TAB waits for at most a moment (`completion.names`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from arena_topo.engines import opening
 
 
 def ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
-    """Read the names of a kind, for a line with these options, and write them down.
+    """Read the names of a kind for a line with these options, and cache them.
 
-    An error of any kind where they cannot be read.
+    Any exception where they cannot be read.
     """
     listen(LogLevel.ERROR)
 

@@ -1,7 +1,7 @@
-"""The catalogue: every command, flag and word of the program, as they are in the command tree.
+"""The catalogue: every command, option and argument of the program, from the command tree.
 
-Completion, the reference and the man pages are made from it, so none of them can say anything else
-than the parser. It makes the whole tree, which takes a moment: no command needs it.
+Completion, the reference and the man pages are generated from it, so that all agree with the
+parser. It imports every command, which is slow: no command uses it.
 """
 
 from __future__ import annotations
@@ -9,34 +9,36 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import typer
 
-from arena_topo.cli.commands import (
-    ALIASES,
-    ArenaCommand,
-    old_spellings,
-    variables,
+from arena_topo.cli.commands import ALIASES, old_spellings, variables
+from arena_topo.cli.options import (
+    GLOBAL_PANEL,
+    PROGRAM,
+    boolean,
+    examples_of,
+    help_of,
+    hint_of,
 )
-from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM, Globals, boolean, examples_of, help_of
 from arena_topo.cli.root import ALSO, ROOT, Branch, Leaf, tree
 from arena_topo.completion import SHELLS
-from arena_topo.flag import Flag, Word, hints_of, kind_of
+from arena_topo.flag import Word, flag_of, kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A flag of one command.
+    """An option of one command.
 
-    `names` are its spellings, the short one first, `--no-x` last where there is one; `deprecated`
-    are old ones, which work with a warning. A switch has no `metavar`. `choices` are its values
-    where there are only so many. `completes` are those of `flag.KINDS` that are offered, with
-    spaces between them. `variables` stand for it when it is not given, the firmest first.
+    `names` are its spellings, the short one first, `--no-x` last if there is one; `deprecated`
+    spellings work with a warning. A switch has no `metavar`. `choices` are its values if they can
+    be listed. `completes` are the kinds of `flag.KINDS` to offer, separated by spaces. `variables`
+    are its environment variables, strongest first.
     """
 
     names: tuple[str, ...]
@@ -53,7 +55,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """A word of one command that is no flag; `completes` is as for flags."""
+    """A positional argument of one command; `completes` is as for options."""
 
     metavar: str
     several: bool
@@ -63,12 +65,12 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command or a group of them; the program itself has the empty path.
+    """A command or a group of commands; the program itself has the empty path.
 
-    `summary` is one sentence, `text` all that its help says before the flags, in paragraphs.
-    `aliases` are other names for the last word of the path. `commands` are the names of a group's
-    commands, in the order of the help. `examples` say what a line does, and the words behind the
-    program's name. The flags come in that order too; global ones are last.
+    `summary` is one sentence, `text` the help before the options, in paragraphs. `aliases` are
+    other names for the last word of the path. `commands` are the names of a group's commands, in
+    the order of the help, like the options, of which the global ones are last. `examples` are a
+    comment and a command line after the program's name.
     """
 
     path: tuple[str, ...]
@@ -85,7 +87,7 @@ class Command:
 def commands() -> tuple[Command, ...]:
     """Every command and group, in the order of the help, each group before its commands.
 
-    Those that are others by another name (`job run`) are not among them.
+    Aliases of whole commands (`job run`) are not among them.
     """
     return tuple(one for one in _every() if len(one.path) == 1 or one.path[:1] != (ALSO,))
 
@@ -99,10 +101,9 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
         made, info_name=path[-1] if path else PROGRAM, parent=parent, **made.context_settings
     )
     below = one.commands if isinstance(one, Branch) else {}
-    declared = _declared(one)
     params = made.get_params(context)
     options = [
-        _option(param, declared.get(param.name), made, params)
+        _option(param, hint_of(made, param.name), made, params)
         for param in params
         if param.param_type_name == "option"
     ]
@@ -116,7 +117,7 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
         text=inspect.cleandoc(made.help or one.summary),
         aliases=tuple(alias for alias, name in ALIASES.items() if path and name == path[-1]),
         arguments=tuple(
-            _argument(param, declared.get(param.name), made, at) for at, param in enumerate(words)
+            _argument(param, hint_of(made, param.name), made, at) for at, param in enumerate(words)
         ),
         options=tuple(sorted(options, key=lambda option: panels.index(option.panel))),
         commands=tuple(below),
@@ -126,22 +127,8 @@ def _walk(one: Leaf | Branch, made: Any, parent: Any, path: tuple[str, ...]) -> 
         yield from _walk(child, made.commands[name], context, (*path, name))
 
 
-def _declared(one: Leaf | Branch) -> Mapping[str, Any]:
-    """The annotations of a command's parameters, by their names; those of records as fields."""
-    if isinstance(one, Branch):
-        return hints_of(Globals)
-    found: dict[str, Any] = {}
-    for name, hint in get_type_hints(one.imported().declared, include_extras=True).items():
-        if isinstance(hint, type) and is_dataclass(hint):
-            hints = hints_of(hint)
-            found |= {field.name: hints[field.name] for field in fields(hint)}
-        else:
-            found[name] = hint
-    return found
-
-
 def _option(param: Any, hint: Any, command: Any, params: list[Any]) -> Option:
-    flag = _carried(hint, Flag)
+    flag = flag_of(hint)
     names = (*sorted(param.opts, key=lambda name: name.startswith("--")), *param.secondary_opts)
     choices = (flag.choices if flag else ()) or _choices(hint)
     commas = bool(choices) and _is_set(kind_of(hint)[0])
@@ -154,20 +141,16 @@ def _option(param: Any, hint: Any, command: Any, params: list[Any]) -> Option:
         panel=getattr(param, "rich_help_panel", None) or GLOBAL_PANEL,
         repeats=bool(param.multiple),
         hidden=bool(param.hidden),
-        # A group has none of its own: what it is told goes to its commands.
-        variables=variables(takes_job=_takes_job(command)).get(param.name, ()),
+        # A group has none of its own: its commands apply the global options.
+        variables=variables(takes_job=command.takes_job).get(param.name, ()),
         deprecated=tuple(
-            old for old, new in old_spellings(takes_job=_takes_job(command)).items() if new in names
+            old for old, new in old_spellings(takes_job=command.takes_job).items() if new in names
         ),
     )
 
 
-def _takes_job(command: Any) -> bool:
-    return isinstance(command, ArenaCommand) and command.takes_job
-
-
 def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
-    word = _carried(hint, Word)
+    word = next((one for one in get_args(hint) if isinstance(one, Word)), None)
     metavar = param.metavar or param.name.upper()
     runs = command.named is not None and at >= command.named
     return Argument(
@@ -178,29 +161,18 @@ def _argument(param: Any, hint: Any, command: Any, at: int) -> Argument:
     )
 
 
-def _carried(hint: Any, kind: type[Any]) -> Any:
-    return next((one for one in get_args(hint)[1:] if isinstance(one, kind)), None)
-
-
 def _is_set(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, frozenset)
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """The values of an enumeration that can be written; of a set of them, those of each member."""
+    """The values of an enumeration that its reader accepts; of a set those of its members."""
     kind = kind_of(hint)[0]
     if _is_set(kind):
         kind = get_args(vars(kind)["__orig_bases__"][0])[0]
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return tuple(one.value for one in kind if one.value and _readable(kind, one.value))
+        return tuple(one.value for one in kind if one.value)
     return tuple(getattr(kind, "choices", ()))
-
-
-def _readable(kind: Any, text: str) -> bool:
-    try:
-        return bool(kind.parse(text)) if hasattr(kind, "parse") else True
-    except ValueError:
-        return False
 
 
 # ---------------------------------------------------------------- the words of completion
@@ -214,13 +186,13 @@ _WIDE = 68
 
 
 def words() -> str:
-    """All that completion knows of commands, flags and the program's own names.
+    """The file that completion reads: commands, options and the program's own names.
 
-    A section has a title, `[submit mpi]`; `[*]` are the flags of all commands, `[=NAME]` are names
-    of the program. In a command's, `+NAME ALIASES SUMMARY` is a command, `.KINDS SEVERAL` a word,
-    everything else a flag: `SPELLINGS KIND KINDS CHOICES HELP`, with TABs between. Old spellings
-    begin with `~`. The kind is `s` for a switch, `v` for a value, `o` for one that only `=` gives;
-    `r` after it where it may be given again, `h` where it is hidden.
+    A section has a title, `[submit mpi]`; `[*]` has the global options, `[=NAME]` names of the
+    program. In the section of a command, `+NAME ALIASES SUMMARY` is a sub-command, `.KINDS SEVERAL`
+    an argument, every other line an option: `SPELLINGS KIND KINDS CHOICES HELP`, separated by TABs.
+    Deprecated spellings begin with `~`. The kind is `s` for a switch, `v` for a value, `o` for a
+    value that only `=` gives; then `r` if it is repeatable, `h` if it is hidden.
     """
     every = tuple(_every())
     program = every[0]
@@ -279,7 +251,7 @@ _LEVELS = ("node", "nvlink", "leaf", "spine", "zone", "region")
 
 
 def _brief(text: str) -> str:
-    """The first sentence of a help; where that is long only its start, up to a colon if it can."""
+    """The first sentence of a help text, truncated if it is long, at a colon if possible."""
     first = re.split(r"\.( |$)|; | \(default", text, maxsplit=1)[0]
     if len(first) <= _WIDE:
         return first

@@ -1,6 +1,6 @@
-"""Commands and groups: how their words are read and their help is laid out.
+"""Commands and groups of the command line: parsing, settings, help.
 
-`argv` reads the words; Typer fills in the commands and keeps the tree and the help. Nothing here
+`argv` reads the words; Typer converts the values and holds the tree and the help. Nothing here
 depends on which click Typer brings along.
 """
 
@@ -51,17 +51,17 @@ ALIASES = {"ls": "list", "log": "logs", "del": "delete", "mpijob": "mpi", "mj": 
 """Short names of commands, arena's own; they work but are not listed."""
 
 HELP = "help"
-"""The command before the name of another that shows its help; every program of cobra's has it."""
+"""`help COMMAND` shows the help of a command, as in every program of cobra's."""
 
 _ALONE = {"dry_run": "client"}
-"""What an option means that stands without a value (pflag's NoOptDefVal)."""
+"""The values of options that stand without one (pflag's NoOptDefVal)."""
 
 
 @dataclass(slots=True)
 class _Said:
-    """What has been said on the line: to groups, for their commands to use, and to the command.
+    """What was read of the line so far: options of groups, which their commands use, and others.
 
-    `command` is that of a job file, `dash` how many words stood before `--`.
+    `command` is the command of a job file, `dash` the number of words before `--`.
     """
 
     given: tuple[tuple[str, str], ...] = ()
@@ -72,14 +72,14 @@ class _Said:
 
 
 def _said(ctx: Any) -> _Said:
-    """What the contexts of one line share."""
+    """The record that the contexts of a line share."""
     said: _Said = ctx.meta.setdefault("arena_topo.said", _Said())
     return said
 
 
 @cache
 def variables(*, takes_job: bool) -> Mapping[str, tuple[str, ...]]:
-    """Which variables of the environment stand for which option, best first."""
+    """The environment variables of each option, strongest first."""
     if not takes_job:
         return environment(Globals)
     from arena_topo.job import MPIJob  # noqa: PLC0415 - other commands do without it
@@ -89,7 +89,7 @@ def variables(*, takes_job: bool) -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def old_spellings(*, takes_job: bool) -> Mapping[str, str]:
-    """Old spellings of options, and what they are now."""
+    """Deprecated spellings of options, each with the current spelling."""
     everywhere = {"--allNamespaces": "--all-namespaces"}
     if not takes_job:
         return everywhere
@@ -101,29 +101,29 @@ def old_spellings(*, takes_job: bool) -> Mapping[str, str]:
 class ArenaCommand(TyperCommand):
     """A command whose words are read as pflag reads them.
 
-    A `steady` one works with settings that are wrong, and leaves them out. What its words are says
-    the metavar of each: COMMAND is one to run, and a command with no word before it is a job's.
+    A `steady` command works with invalid settings, and ignores them. The metavars of its arguments
+    decide how they are read: COMMAND is a command to run; as first argument it is that of a job.
     """
 
     steady = False
 
     @property
     def metavars(self) -> list[str]:
-        """What the help calls its words."""
+        """The names of its arguments in the help."""
         return [str(one.metavar) for one in self.params if one.param_type_name == "argument"]
 
     @property
     def named(self) -> int | None:
-        """How many words stand before a command to run; None where it runs none."""
+        """The number of words before a command to run; None for a command that runs none."""
         return next((at for at, one in enumerate(self.metavars) if "COMMAND" in one), None)
 
     @property
     def takes_job(self) -> bool:
-        """Whether it has the options of a job, reads a file of one, and heeds settings of jobs."""
+        """Whether it has the options of a job, reads job files, and uses settings of jobs."""
         return self.named == 0
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the line, with what groups and the environment say, and let Typer fill it in."""
+        """Read the line, merge options of groups, variables and settings, and pass all to Typer."""
         params, said = self.get_params(ctx), _said(ctx)
         options = options_of(params, old_spellings(takes_job=self.takes_job))
         reader = argv.Reader(options, launches=self.named is not None, named=self.named or 0)
@@ -141,32 +141,29 @@ class ArenaCommand(TyperCommand):
         try:
             return super().parse_args(ctx, [*words, "--", *self._positional(ctx, line.words)])
         except UsageError as error:
-            _blame(error, params, said.values)
+            name_origin(error, params, said.values)
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Do it; an error about an option says where that was set, if not on the line."""
+        """Run the command; an error about an option names its source, if that is not the line."""
         try:
             check_together(ctx)
             return super().invoke(ctx)
         except UsageError as error:
-            _blame(error, self.get_params(ctx), _said(ctx).values)
+            name_origin(error, self.get_params(ctx), _said(ctx).values)
             raise
 
     def _layers(self, ctx: Any, params: Sequence[Any]) -> tuple[Layer, ...]:
-        """Every source of options, firmest first."""
+        """Every source of options, strongest first."""
         said = _said(ctx)
         above = (
             Layer(LINE, said.given),
             *self._job_file(ctx, params),
             *from_environment(params, variables(takes_job=self.takes_job)),
         )
-        chosen = next((one for one in merged(params, above) if one.name == "profile"), None)
         try:
             found = settings(
-                params,
-                profile=(chosen.text, chosen.origin) if chosen else ("", ""),
-                of_jobs=partial(of_jobs, ctx) if self.takes_job else None,
+                params, above=above, of_jobs=partial(of_jobs, ctx) if self.takes_job else None
             )
         except UsageError as error:
             if not self.steady:
@@ -178,7 +175,7 @@ class ArenaCommand(TyperCommand):
         return (*above, *found.layers)
 
     def _job_file(self, ctx: Any, params: Sequence[Any]) -> Iterable[Layer]:
-        """What the job file says, if there is one."""
+        """The layers of the job file, if one is given."""
         said = _said(ctx)
         path = dict(said.given).get("file") if self.takes_job else None
         if not path:
@@ -217,9 +214,9 @@ class ArenaCommand(TyperCommand):
         raise UsageError("no job is named", hint=f"{usage}; --help says more")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What the usage has: only what may be missing stands in brackets.
+        """The parts of the usage line; only optional arguments are in brackets.
 
-        Typer takes every word for one of those, as the commands say themselves what is missing.
+        To Typer all arguments are optional, as the commands report missing ones themselves.
         """
         needed = {
             f"[{one.metavar}]": str(one.metavar)
@@ -229,7 +226,7 @@ class ArenaCommand(TyperCommand):
         return [needed.get(piece, piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command does, then its examples."""
+        """Write the description of the command, then its examples."""
         super().format_help_text(ctx, formatter)
         with formatter.section("Examples"):
             for what, line in examples_of(self):
@@ -242,12 +239,12 @@ class ArenaCommand(TyperCommand):
 
 
 def shell_line(words: str) -> str:
-    """An example as a shell takes it, on two lines where it has a line feed."""
+    """An example as a shell command, with a continued line for each line feed."""
     return f"{PROGRAM} {words}".replace("\n", " \\\n      ")
 
 
 def options_of(params: Iterable[Any], old: Mapping[str, str]) -> list[argv.Option]:
-    """The options of a command, as the reader of its line knows them."""
+    """The options of a command for the reader of its line."""
     return [
         argv.Option(
             param.name,
@@ -263,7 +260,7 @@ def options_of(params: Iterable[Any], old: Mapping[str, str]) -> list[argv.Optio
 
 
 def _for_parser(params: Iterable[Any], values: Iterable[Value]) -> list[str]:
-    """The same options in the one form that every parser reads alike; switches are worked out."""
+    """The options in the one form that every parser reads alike: `--NAME=VALUE`, or a switch."""
     by_name = {param.name: param for param in params}
     switches: dict[str, list[str]] = {}
     words: list[str] = []
@@ -271,7 +268,7 @@ def _for_parser(params: Iterable[Any], values: Iterable[Value]) -> list[str]:
         param = by_name[one.name]
         long = next(text for text in param.opts if text.startswith("--"))
         if boolean(param):
-            # What is off unless it is said has no word for that.
+            # A switch that is off by default has no word for off.
             switches[long] = [long] if one.text == "true" else param.secondary_opts[:1]
         else:
             words.append(f"{long}={one.text}")
@@ -286,7 +283,7 @@ def _help(ctx: Any) -> NoReturn:
 
 
 def _listen(values: Iterable[Value]) -> None:
-    """Tell as much as the options say; what makes no sense is refused a moment later."""
+    """Apply the options about messages and colours; invalid values are refused later."""
     said = {one.name: one.text for one in values}
     level = said.get("loglevel", LogLevel.INFO)
     if level in set(LogLevel):
@@ -296,8 +293,8 @@ def _listen(values: Iterable[Value]) -> None:
         keep_styles()
 
 
-def _blame(error: UsageError, params: Iterable[Any], values: Iterable[Value]) -> None:
-    """Say where the value stands that an error is about, unless that is the line."""
+def name_origin(error: UsageError, params: Iterable[Any], values: Iterable[Value]) -> None:
+    """Add to an error about an option where that was set, unless on the line."""
     origins = {one.name: one.origin for one in values}
     for param in params:
         if error.flag in param.opts and param.name in origins:
@@ -307,20 +304,21 @@ def _blame(error: UsageError, params: Iterable[Any], values: Iterable[Value]) ->
 
 
 def of_jobs(ctx: Any) -> Iterator[Any]:
-    """Every option that the commands about a job's request have."""
+    """Every option of the commands that take a whole job."""
     root = ctx.find_root().command
     for verb in ("submit", "plan"):
         yield from root.get_command(ctx, verb).get_command(ctx, "mpi").get_params(ctx)
 
 
 class ArenaGroup(TyperGroup):
-    """A group of commands: shows its help when called alone, knows aliases, suggests names."""
+    """A group of commands: shows help when called alone, resolves aliases, suggests names."""
 
+    takes_job = False
     summaries: ClassVar[Mapping[str, str]] = {}
-    """What each command does, so that none is made only to be listed."""
+    """The summaries of its commands, so that listing them imports none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the options said before the sub-command for the sub-command to read."""
+        """Read the options before the sub-command, which applies them."""
         if ctx.parent is None and args[:1] in (["--version"], ["-v"]):
             args = ["version", *args[1:]]
         said = _said(ctx)
@@ -331,7 +329,7 @@ class ArenaGroup(TyperGroup):
                 raise
             hint = f"say the kind of job before its flags: {ctx.command_path} mpi"
             raise UsageError(error.message, hint=hint) from None
-        # The sub-command passes them on, once it knows how much is to be told.
+        # The sub-command prints warnings, once --loglevel is known.
         said.given = (*said.given, *line.given)
         if line.help or not line.words:
             _help(ctx)
@@ -341,24 +339,24 @@ class ArenaGroup(TyperGroup):
         return super().parse_args(ctx, list(line.words))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands, none of which is made for that."""
+        """The names of the commands; none is imported."""
         del ctx
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command by its name or by arena's short name for it."""
+        """A command by its name or by arena's alias."""
         return super().get_command(ctx, cmd_name) or super().get_command(
             ctx, ALIASES.get(cmd_name, cmd_name)
         )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first word names; UsageError suggests another."""
+        """The command of the first word; UsageError suggests another."""
         if self.get_command(ctx, args[0]) is None:
             raise self.unknown(ctx, args[0])
         return super().resolve_command(ctx, args)
 
     def unknown(self, ctx: Any, name: str) -> UsageError:
-        """What to say of a command that there is not."""
+        """The error of a command that does not exist."""
         if ctx.parent is None and name in NOT_CARRIED_OVER:
             return UsageError(
                 f"arena's command {name} is not carried over", hint=NOT_CARRIED_OVER[name]
@@ -382,7 +380,7 @@ class ArenaGroup(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, each with its whole summary, then the options."""
         with formatter.section("Commands"):
-            # A summary that is cut off to the width of a line says nothing.
+            # Click would truncate summaries to one line.
             _write_definitions([(name, self.summaries[name]) for name in self.commands], formatter)
         _write_panels(self.get_params(ctx), ctx, formatter)
 
@@ -395,7 +393,7 @@ NOT_CARRIED_OVER = {
         ("cron", "evaluate", "llm", "model", "scalein", "scaleout", "serve"), _ONLY_MPI
     ),
 }
-"""Commands of arena that are not here, and what to do instead."""
+"""Commands of arena that do not exist here, each with advice."""
 
 _SUBMIT = "submit mpi --name NAME --image IMAGE 'COMMAND'"
 HABITS = {
@@ -406,7 +404,7 @@ HABITS = {
     **dict.fromkeys(("describe", "status", "show"), f"get JOB; the reason: {PROGRAM} why JOB"),
     **dict.fromkeys(("exec", "ssh"), "attach JOB -- COMMAND"),
 }
-"""Commands of kubectl, docker and Slurm, and what does the same here."""
+"""Commands of kubectl, docker and Slurm, each with its equivalent here."""
 
 
 _GLUE = "\N{NON-BREAKING HYPHEN}"
@@ -416,7 +414,7 @@ _NAMES = 30
 
 
 def _write_definitions(records: Iterable[tuple[str, str]], formatter: Any) -> None:
-    """Write names and texts in two columns; paths and names with hyphens stay whole in them."""
+    """Write names and texts in two columns, without a line break at a hyphen."""
     written = len(formatter.buffer)
     # On a narrow terminal the texts have three fifths, so that their words stay whole.
     most = min(_NAMES, formatter.width * 2 // 5)
@@ -428,7 +426,7 @@ def _write_definitions(records: Iterable[tuple[str, str]], formatter: Any) -> No
 def _write_panels(
     params: Iterable[Any], ctx: Any, formatter: Any, *, everywhere: bool = False
 ) -> None:
-    """Write the options of a command grouped by panel; or those that every command takes."""
+    """Write the options of a command by panel; with `everywhere` the global ones alone."""
     panels: dict[str, list[tuple[str, str]]] = {}
     params = list(params)
     for param in params:
@@ -437,7 +435,7 @@ def _write_panels(
             continue
         panel = getattr(param, "rich_help_panel", None) or GLOBAL_PANEL
         names, text = record[0], help_of(param, ctx.command, params)
-        # A value that only `=` joins to its flag is shown so.
+        # An optional value is joined to its flag by `=`.
         panels.setdefault(panel, []).append((names.replace(" [=", "[="), text))
     for title, records in panels.items():
         if (title == GLOBAL_PANEL) is everywhere:
@@ -449,7 +447,7 @@ def _write_panels(
 
 
 def options_of_all(root: Any) -> str:
-    """The help of what every command takes."""
+    """The help of the global options."""
     context = typer.Context(root, info_name=PROGRAM, **root.context_settings)
     formatter = context.make_formatter()
     _write_panels(root.get_params(context), context, formatter, everywhere=True)
@@ -458,7 +456,7 @@ def options_of_all(root: Any) -> str:
 
 
 def group(text: str) -> typer.Typer:
-    """Start a group of commands that also takes the global options."""
+    """A new group of commands, with the global options."""
 
     def take(everywhere: Globals) -> None:
         # Read again, and used, by the sub-command.
@@ -471,6 +469,6 @@ def group(text: str) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,
-        # Lines of help are as long as reads well; in a pipe they are as long as anywhere.
+        # Help is at most 120 columns wide, in a pipe as well.
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )

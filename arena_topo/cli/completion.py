@@ -5,14 +5,14 @@ What they ask the program is answered by `arena_topo.completion`, which imports 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from arena_topo.cli.options import PROGRAM, Globals, show, spread
 from arena_topo.completion import SHELLS
-from arena_topo.errors import ArenaError, UsageError
+from arena_topo.errors import UsageError
+from arena_topo.files import packaged
 from arena_topo.flag import Word
 
 _FILES = dict(
@@ -55,20 +55,4 @@ def completion(
             why=f"expected {', '.join(some)} or {last}",
             hint=f"source <({PROGRAM} completion bash)",
         )
-    show(script(shell))
-
-
-def script(shell: str) -> str:
-    """The script for one of `completion.SHELLS`; ArenaError if the installation lacks it."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "completions"
-    folder = inside if inside.is_dir() else package.parent / "completions"
-    path = folder / _FILES[shell]
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ArenaError(
-            f"cannot read {path}",
-            why=error.strerror,
-            hint="it is part of the program: install that again",
-        ) from error
+    show((packaged("completions") / _FILES[shell]).read_text(encoding="utf-8"))

@@ -1,38 +1,38 @@
-"""`config view`: what is set, where it comes from, and which cluster that leads to."""
+"""`config view`: the settings, their sources, and the cluster that they lead to."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
 from arena_topo.cli import settings
 from arena_topo.cli.arguments import PANEL, Output, OutputFlag, document
-from arena_topo.cli.commands import variables
-from arena_topo.cli.options import Globals, Seconds, boolean, display, show, spread
+from arena_topo.cli.commands import name_origin, variables
+from arena_topo.cli.options import Globals, Seconds, display, show, spread
 from arena_topo.errors import UsageError
 from arena_topo.flag import Flag, flags_of, spelling
 from arena_topo.job import MPIJob
 from arena_topo.layout import align, table
 
 _DEFAULT = "default"
-"""The origin of what nobody has set."""
+"""The source of a setting that is not set."""
 
 _SECRET = re.compile(
     r"token|secret|passw|pass(?:_|$)|credential|api_?key|access_?key|private_?key"
     r"|(?:^|_)(?:pat|pwd|auth|creds?|key)(?:_|$)",
     re.IGNORECASE,
 )
-"""Names of variables whose values are nobody's business."""
+"""Names of variables whose values are secrets."""
 
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
-"""Who logs in, and how, in a URL."""
+"""User and password in a URL."""
 
 _HIDDEN = "***"
 
 Rows = dict[str, tuple[list[str], list[str]]]
-"""Settings as a file would have them: the values of each, as typed, and where they come from."""
+"""Settings by their key in a file: the values of each, as typed, and their sources."""
 
 
 @spread
@@ -57,13 +57,8 @@ def config_view(
         *(one for one in settings.in_force.get() if one.origin == settings.LINE),
         *settings.from_environment(params, variables(takes_job=True)),
     ]
-    chosen = next((one for one in settings.merged(params, above) if one.name == "profile"), None)
-    found = settings.read(
-        params,
-        profile=(chosen.text, chosen.origin) if chosen else ("", ""),
-        of_jobs=lambda: params,
-    )
-    _check(params, found.layers)
+    found = settings.read(params, above=above, of_jobs=lambda: params)
+    _check(params, settings.merged(params, found.layers))
     reached = _reached(everywhere)
     rows = _rows(params, [*(above if resolved else ()), *found.layers])
     if resolved:
@@ -91,44 +86,38 @@ def config_view(
     show(document(value, output_format))
 
 
-def _check(params: Iterable[Any], layers: Iterable[settings.Layer]) -> None:
+def _check(params: Sequence[Any], values: Iterable[settings.Value]) -> None:
     """UsageError for the first value of a file that its option cannot read."""
     known = {param.name: param for param in params}
-    for layer in layers:
-        for name, text in layer.given:
-            param = known.get(name)
-            if param is None or boolean(param):
-                continue
-            try:
-                param.type(text, param, None)
-            except UsageError as error:
-                long = next(one for one in param.opts if one.startswith("--")).removeprefix("--")
-                where = settings.set_in(long, layer.origin)
-                error.hint = f"{error.hint}; {where}" if error.hint else where
-                raise
+    for one in values:
+        try:
+            known[one.name].type(one.text, known[one.name], None)
+        except UsageError as error:
+            name_origin(error, params, [one])
+            raise
 
 
 def _key(param: Any) -> str:
-    """The setting as a file would have it, with its table."""
+    """The key of an option in a settings file, with its table."""
     name = next(text for text in param.opts if text.startswith("--")).removeprefix("--")
     return name if param.name in flags_of(Globals) else f"{settings.SECTION}.{name}"
 
 
 def _rows(params: Iterable[Any], layers: list[settings.Layer]) -> Rows:
-    """What the layers set, in the order of the options, the global ones first."""
+    """The settings of the layers, in the order of the options, the global ones first."""
     found: Rows = {}
     values = settings.merged(params, layers)
     for param in sorted(params, key=lambda one: one.name not in flags_of(Globals)):
         mine = [one for one in values if one.name == param.name]
         if mine:
-            # The softest source comes first in the order of a command line.
+            # The weakest source comes first in the order of a command line.
             origins = list(dict.fromkeys(one.origin for one in reversed(mine)))
             found[_key(param)] = [safe(one.text) for one in mine], origins
     return found
 
 
 def _completed(rows: Rows, reached: Mapping[str, Any], profile: tuple[str, str]) -> Rows:
-    """All settings, those that nobody has set with what counts then."""
+    """All settings; those that are not set with their defaults."""
     known = dict(rows)
     if profile[0]:
         known["profile"] = [profile[0]], [profile[1]]
@@ -153,7 +142,7 @@ def _default(value: object) -> list[str]:
 
 
 def _reached(everywhere: Globals) -> dict[str, Any]:
-    """What the settings lead to: an engine, and a cluster of the kubeconfig; else the trouble."""
+    """The engine and the cluster that the settings lead to, or the error."""
     from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415 - only this command
 
     options = everywhere.options()
@@ -189,14 +178,14 @@ def _reached(everywhere: Globals) -> dict[str, Any]:
 
 
 def safe(text: str) -> str:
-    """A value without what proves who somebody is: logins in URLs, values of secret variables."""
+    """A value without credentials: logins in URLs, values of secret variables."""
     name, equals, _ = text.partition("=")
     shown = f"{name}={_HIDDEN}" if equals and _SECRET.search(name) else text
     return _LOGIN.sub(f"{_HIDDEN}@", shown)
 
 
 def _screen(found: settings.Settings, rows: Rows, reached: Mapping[str, Any]) -> str:
-    """Files, settings and the cluster, each part with a head of its own; the home is written ~."""
+    """Files, settings and the cluster, each under a heading; the home folder is written `~`."""
     home = settings.at_home("~")
 
     def short(path: str) -> str:

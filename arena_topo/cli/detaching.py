@@ -1,6 +1,6 @@
-"""Ctrl-C ends a command that waits for a job, but not the job; what is said then.
+"""The last message of a command that waits for a job and is interrupted; the job goes on.
 
-The same is said after any other signal, and when `--timeout` is over.
+It is the same after Ctrl-C, after any other signal, and when the deadline of `--timeout` passes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from arena_topo.errors import ArenaError, NotFound
 from arena_topo.escaping import one_line
 
 _GLANCE = 0.6
-"""Seconds that the last look at a job may take: people expect Ctrl-C to end things at once."""
+"""Seconds for the last look at a job: Ctrl-C should end a command at once."""
 
 
 @contextmanager
 def coming_back(command: str, left: str) -> Iterator[None]:
-    """Let Ctrl-C end a command that only looks; say what is `left`, and with what it goes on."""
+    """After an interrupt of a command that only watches say what is `left`, and how to return."""
     try:
         yield
     except (KeyboardInterrupt, stopping.OutOfTime):
@@ -41,10 +41,10 @@ def detaching(
     creates: bool = False,
     back: str | None = None,
 ) -> Iterator[None]:
-    """Let Ctrl-C end the waiting but not the job, and say how to come back to it.
+    """After an interrupt say how to return to the job, which goes on, and how to delete it.
 
-    `there` says whether it is known by then that there is such a job, `creates` that the command
-    makes it, `back` what to type to go on (else: follow the log).
+    `there` returns whether the job is known to exist by then; `creates`: the command creates it;
+    `back` is the command to return with (else the one that follows the log).
     """
     try:
         yield
@@ -74,12 +74,12 @@ def detaching(
             why = one_line(seen.message)
             say(f"Whether {name} {is_there} cannot be seen ({why}): {look}")
         else:
-            # Somebody else's of the same name, or ours that was cut short.
+            # Another user's job of the same name, or an incomplete one of ours.
             say(f"A job {name} exists, maybe incomplete; delete it: {end}")
         raise
 
 
 def _over_echo() -> None:
-    """Begin at the first column: a terminal has written `^C` there, which no width counts."""
+    """Return to the first column: the terminal has echoed `^C` there."""
     if moves(sys.stderr):
         sys.stderr.write("\r")

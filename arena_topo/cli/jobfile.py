@@ -28,12 +28,13 @@ from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, encoding, whole
 from arena_topo.flag import Flag, flags_of, kinds_of, spelling
-from arena_topo.job import Device, Duration, KeyValue, MPIJob, Quantity
+from arena_topo.job import QUANTITY, Device, Duration, KeyValue, MPIJob, Quantity
+from arena_topo.numbers import SPAN
 
 Node = Any
 """A node of PyYAML's, which is loaded only where there is a file."""
 
-Keys = tuple[str | int, ...]
+Path = tuple[str | int, ...]
 """Where a value stands: the keys of mappings, and places in lists."""
 
 Pairs = list[tuple[str, str]]
@@ -49,10 +50,7 @@ _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "value")
 )
-"""What plain values and collections are by themselves; other tags want something of a reader."""
-
-_DEEPEST = 6
-"""Keys and places that lead to a value; those of jobs have four at most."""
+"""The tags of plain values and collections; others are instructions to a reader."""
 
 _MOST_VALUES = 20_000
 """Keys and values that a file may have: as many as an object of etcd has room for, and some seconds
@@ -69,16 +67,16 @@ def own_keys() -> dict[str, str]:
 
 
 class Only(NamedTuple):
-    """A key of arena v2 that may say nothing else than what is so anyway, and why."""
+    """A key of arena v2 with a single allowed value, and the reason."""
 
     value: str
     why: str
 
 
 class Items(NamedTuple):
-    """A list of arena v2: the keys of an item, and what flags an item becomes.
+    """A list of arena v2: the keys of an item, and the flags that an item becomes.
 
-    `becomes` raises ValueError for an item that no flag can say.
+    `becomes` raises ValueError for an item that no flag can express.
     """
 
     keys: tuple[str, ...]
@@ -102,7 +100,7 @@ def _sync(item: Mapping[str, str]) -> Pairs:
 
 
 _BRANCH = "GIT_SYNC_BRANCH"
-"""What git-sync v3 takes the branch from; job variables reach it, as they do in arena."""
+"""The variable of git-sync v3 for the branch; it gets the job's variables, as in arena."""
 
 
 def _storage(item: Mapping[str, str]) -> Pairs:
@@ -132,8 +130,8 @@ def _toleration(item: Mapping[str, str]) -> Pairs:
 
 
 _RESOURCE = r"/|^hugepages-|^ephemeral-storage$"
-"""What the names of resources other than cpu and memory look like (kubernetes.io, Manage Resources
-for Containers); anything else is a slip of the pen."""
+"""The form of names of resources other than cpu and memory (kubernetes.io, Manage Resources for
+Containers); any other name is a typo."""
 
 ARENA: Mapping[str, str | Only | Items] = {
     "version": Only("0.1.0", "it is the version of arena's schema that is known"),
@@ -187,8 +185,26 @@ Its defaults are not taken over: what a file leaves open is as it is without tha
 """
 
 
+Table = dict[str, Any]
+"""Keys, each with the flag that it says, an `Only`, an `Items`, or the table of the keys below."""
+
+
+def _keys() -> Table:
+    """The keys of both vocabularies, as they are nested in a file."""
+    found: Table = {key: key for key in own_keys()}
+    for path, target in ARENA.items():
+        *above, key = path.split(" ")
+        place = found
+        for one in above:
+            place = place.setdefault(one, {})
+        if key in place:  # the resources that have no key of their own
+            place, key = place[key], _RESOURCE
+        place[key] = target
+    return found
+
+
 def _hours(text: str) -> str:
-    """A time span of arena v2, which may have days: `7d` is `168h`."""
+    """A time span of arena v2, which may have days, in hours: `7d` is `168h`."""
     found = re.fullmatch(r"(\d{1,9})d(.*)", text)
     return f"{int(found[1]) * 24}h{found[2]}" if found else text
 
@@ -197,7 +213,7 @@ def _hours(text: str) -> str:
 
 
 class JobFile(NamedTuple):
-    """What a file says: its command, None without one, and a layer for each flag and its line."""
+    """The content of a file: its command, None without one, and a layer for each flag's line."""
 
     command: str | None
     layers: tuple[Layer, ...]
@@ -215,7 +231,7 @@ def read(path: str, params: Iterable[Any], given: Sequence[tuple[str, str]] = ()
     name = "standard input" if path == STDIN else path
     file = _File(name, {text for param in params for text in param.opts})
     file.read(_composed(_text(path, name), name))
-    # A job is called by its name or by the start of one; of the two the line's wins.
+    # `name` and `generate-name` exclude each other; that of the line wins.
     named = any(field in _NAMES for field, _text in given)
     command = [one.text for one in file.said.pop(COMMAND, ())]
     layers = tuple(
@@ -239,12 +255,12 @@ def _text(path: str, name: str) -> str:
 
 
 def _composed(text: str, name: str) -> Node:
-    """The one document of the text, as nodes that know their lines; nothing is made of values."""
+    """The one document of the text, as nodes with their lines; values are not constructed."""
     import yaml
 
     with suppress(ValueError, RecursionError):
         json.loads(text)
-        # A tab in JSON that is no escape stands between words, where YAML wants none.
+        # JSON allows tabs between tokens, YAML does not.
         text = text.replace("\t", " ")
 
     class Loader(yaml.SafeLoader):
@@ -282,134 +298,127 @@ def _composed(text: str, name: str) -> Node:
 
 
 class _Value(NamedTuple):
-    """What a file says of a field: one text, the key that says it, and its line."""
+    """One text of a field, the place of the key that gives it, and its line."""
 
     text: str
-    source: Keys
+    source: Path
     line: int
 
 
 class _File:
-    """A job file under examination; every complaint names it, the line and the key.
+    """A job file that is read; every error names the file, the line and the key.
 
-    `said` has what is said of each field of a job.
+    `said` has the values of each field of a job.
     """
 
     def __init__(self, name: str, options: set[str]) -> None:
         self.said: dict[str, list[_Value]] = {}
         self._name, self._options = name, options
         self._own, self._kinds = own_keys(), kinds_of(MPIJob)
-        self._known: dict[Keys, str | Only | Items] = {
-            **{(key,): key for key in self._own},
-            **{tuple(path.split(" ")): target for path, target in ARENA.items()},
-        }
-        self._left = _MOST_VALUES
 
     def read(self, root: Node) -> None:
-        """Take down what the file says."""
-        if root.id != "mapping":
-            self._wrong((), 1, f"is {_SHAPES[root.id]}, not a mapping")
-        items: dict[Keys, tuple[Items, int, dict[str, str]]] = {}
-        for keys, line, text in self._leaves(root, (), 1):
-            start = next((at for at in range(len(keys), 0, -1) if keys[:at] in self._known), 0)
-            target, rest = self._known.get(keys[:start]), keys[start:]
-            if target is None or (target == "device" and start > 1 and not _resource(rest)):
-                self._unread(keys, line, text)
+        """Read the whole document."""
+        self._table(root, _keys(), (), 1)
+
+    def _table(self, node: Node, table: Table, path: Path, line: int) -> None:
+        """A mapping whose keys are known."""
+        self._expect("mapping", node, path, line)
+        for key, value, at in self._pairs(node, path):
+            target, below = table.get(key), (*path, key)
+            if target is None and _RESOURCE in table and re.search(_RESOURCE, key):
+                target = f"{table[_RESOURCE]} {key}"
+            if target is None:
+                self._unknown(below, at, table.keys() - {_RESOURCE})
+            elif _is_empty(value):
+                continue
+            elif isinstance(target, dict):
+                self._table(value, target, below, at)
             elif isinstance(target, Items):
-                found = items.setdefault(keys[: start + 1], (target, line, {}))
-                self._item(found, keys, start, line, text)
+                self._items(value, target, below, at)
             elif isinstance(target, Only):
-                if text is not None and (rest or text.lower() != target.value.lower()):
+                text = self._text(value, below, at)
+                if text.lower() != target.value.lower():
                     what = f"can only be {target.value}, got {text!r}"
-                    self._wrong(keys, line, what, why=target.why)
+                    self._wrong(below, at, what, why=target.why)
             else:
-                self._flag(target, keys, start, line, text)
-        for source, (kind, line, values) in items.items():
-            try:
-                pairs = kind.becomes(values) if values else []
-            except ValueError as error:
-                self._wrong(source, line, str(error))
-            for field, text in pairs:
-                self._say(field, source, line, text)
+                self._flag(value, target, below, at)
 
-    def _leaves(self, node: Node, keys: Keys, line: int) -> Iterator[tuple[Keys, int, str | None]]:
-        """Every value with its keys and line, None for one that says nothing."""
-        self._left -= 1
-        if node.tag not in _TAGS:
-            self._wrong(keys, line, f"has the tag {node.tag}, which is not read")
-        if len(keys) > _DEEPEST or self._left < 0:
-            self._wrong(keys[:1], line, "is nested too deeply, or has too many values")
-        if node.id == "scalar":
-            null = node.tag.endswith(":null") and node.style is None
-            yield keys, line, None if null else _joined(node.value)
-        elif not node.value:
-            yield keys, line, None
-        elif node.id == "sequence":
-            for at, one in enumerate(node.value):
-                yield from self._leaves(one, (*keys, at), one.start_mark.line + 1)
-        else:
-            seen: dict[str, int] = {}
-            for name, value in node.value:
-                at = name.start_mark.line + 1
-                if name.id != "scalar":
-                    self._wrong(keys, at, "has a key that is no text")
-                key = _joined(name.value)
-                if key in seen:
-                    self._wrong((*keys, key), at, f"is there twice; first in line {seen[key]}")
-                seen[key] = at
-                yield from self._leaves(value, (*keys, key), at)
-
-    def _flag(self, target: str, keys: Keys, start: int, line: int, text: str | None) -> None:
-        """A value of a flag: its one, an item of a list, or KEY=VALUE of a mapping."""
+    def _flag(self, node: Node, target: str, path: Path, line: int) -> None:
+        """The value of a flag: its one, the items of a list, or KEY=VALUE of a mapping."""
         name, _, part = target.partition(" ")
-        rest, field = keys[start:], self._own[name]
+        field = self._own[name]
         kind, several, _ = self._kinds.get(field, (str, False, False))
-        paired = issubclass(kind, KeyValue | Device)
-        if text is None and not rest:
-            return
-        if len(rest) > 1:
-            self._wrong(keys[: start + 1], line, f"is {_shape(rest[1:])}, not one value")
-        shapes = ["one value"] if part or not several else ["a list such as [A, B]"]
-        shapes += ["a mapping such as {A: B}"] * (paired and not part)
-        shapes += ["a list"] * (field == COMMAND)
-        if not any(one.startswith(_shape(rest)) for one in shapes):
-            self._wrong(keys[:start], line, f"is {_shape(rest)}, not {shapes[-1]}")
-        if text is None:
-            self._wrong(keys, line, "has no value", hint='write "" for an empty one')
-        if rest and isinstance(rest[0], str):
-            part = rest[0]
-            if "=" in part:
-                self._wrong(keys, line, "has a '=' in its key")
-        if kind is Duration and keys[:start] != (name,):
-            text = _hours(text)
-        self._say(field, keys[:start], line, f"{part}={text}" if part else text)
+        shapes = {"sequence": "a list such as [A, B]"} if several and not part else {}
+        shapes = shapes or {"scalar": "one value"}
+        if issubclass(kind, KeyValue | Device) and not part:
+            shapes["mapping"] = "a mapping such as {A: B}"
+        if field == COMMAND:
+            shapes["sequence"] = "a list"
+        if node.id not in shapes:
+            *_others, wanted = shapes.values()
+            self._wrong(path, line, f"is {_SHAPES[node.id]}, not {wanted}")
+        values: list[tuple[Path, str, int, Node]] = [(path, part, line, node)]
+        if node.id == "sequence":
+            values = [
+                ((*path, at), "", one.start_mark.line + 1, one) for at, one in enumerate(node.value)
+            ]
+        elif node.id == "mapping":
+            values = [((*path, key), key, at, one) for key, one, at in self._pairs(node, path)]
+        for where, key, at, one in values:
+            text = self._text(one, where, at)
+            if node.id == "mapping" and "=" in key:
+                self._wrong(where, at, "has a '=' in its key")
+            if kind is Duration and path != (name,):
+                text = _hours(text)
+            self._say(field, path, at, f"{key}={text}" if key else text)
 
-    def _item(
-        self,
-        found: tuple[Items, int, dict[str, str]],
-        keys: Keys,
-        start: int,
-        line: int,
-        text: str | None,
-    ) -> None:
-        """A value of an item of a list."""
-        items, _line, values = found
-        match keys[start:]:
-            case (int(), str(key), *below):
+    def _items(self, node: Node, items: Items, path: Path, line: int) -> None:
+        """A list of arena v2, each item a mapping."""
+        self._expect("sequence", node, path, line)
+        for place, item in enumerate(node.value):
+            source, at = (*path, place), item.start_mark.line + 1
+            self._expect("mapping", item, source, at)
+            values = {}
+            for key, value, where in self._pairs(item, source):
                 if key not in items.keys:
-                    self._unknown(keys[: start + 2], line, items.keys)
-                if below:
-                    self._wrong(keys[: start + 2], line, f"is {_shape(below)}, not one value")
-                if text is not None:
-                    values[key] = text
-            case (int(), *below):
-                self._wrong(keys[: start + 1], line, f"is {_shape(below)}, not a mapping")
-            case rest:
-                if text is not None:
-                    self._wrong(keys[:start], line, f"is {_shape(rest)}, not a list")
+                    self._unknown((*source, key), where, items.keys)
+                if not _is_empty(value):
+                    values[key] = self._text(value, (*source, key), where)
+            try:
+                pairs = items.becomes(values) if values else []
+            except ValueError as error:
+                self._wrong(source, at, str(error))
+            for field, text in pairs:
+                self._say(field, source, at, text)
 
-    def _say(self, field: str, source: Keys, line: int, text: str) -> None:
-        """Take down what a key says of a field; nothing may be said twice."""
+    def _pairs(self, node: Node, path: Path) -> Iterator[tuple[str, Node, int]]:
+        """The keys of a mapping, each with its value and its line."""
+        seen: dict[str, int] = {}
+        for name, value in node.value:
+            line = name.start_mark.line + 1
+            if name.id != "scalar":
+                self._wrong(path, line, "has a key that is no text")
+            key = _joined(name.value)
+            if key in seen:
+                self._wrong((*path, key), line, f"is there twice; first in line {seen[key]}")
+            seen[key] = line
+            yield key, value, line
+
+    def _expect(self, shape: str, node: Node, path: Path, line: int) -> None:
+        if node.tag not in _TAGS:
+            self._wrong(path, line, f"has the tag {node.tag}, which is not read")
+        if node.id != shape:
+            self._wrong(path, line, f"is {_SHAPES[node.id]}, not {_SHAPES[shape]}")
+
+    def _text(self, node: Node, path: Path, line: int) -> str:
+        """One value as it is typed."""
+        self._expect("scalar", node, path, line)
+        if _is_empty(node):
+            self._wrong(path, line, "has no value", hint='write "" for an empty one')
+        return _joined(node.value)
+
+    def _say(self, field: str, source: Path, line: int, text: str) -> None:
+        """Record a value of a field; two keys may not set the same."""
         kind, several, _ = self._kinds.get(field, (str, False, False))
         paired = issubclass(kind, KeyValue | Device)
         name = text.partition("=")[0]
@@ -417,61 +426,45 @@ class _File:
             if before.source != source and (
                 not several or (paired and before.text.partition("=")[0] == name)
             ):
-                twice = f"says again what {_path(before.source)} says in line {before.line}"
+                twice = f"says again what {_written(before.source)} says in line {before.line}"
                 self._wrong(source, line, twice, hint="say it once")
         self.said.setdefault(field, []).append(_Value(text, source, line))
 
-    def _unread(self, keys: Keys, line: int, text: str | None) -> None:
-        """Refuse a key that is not known, or a value where keys are to be."""
-        for depth, key in enumerate(keys):
-            above = [known for known in self._known if known[:depth] == keys[:depth]]
-            beside = [str(known[depth]) for known in above if len(known) > depth]
-            if isinstance(key, int):
-                self._wrong(keys[:depth], line, "is a list, not a mapping")
-            if key not in beside:
-                self._unknown(keys[: depth + 1], line, beside)
-        if text is not None:
-            self._wrong(keys, line, "is one value, not a mapping")
-
-    def _unknown(self, keys: Keys, line: int, known: Iterable[str]) -> NoReturn:
-        # Without what people mix up: capitals, dashes, underscores.
-        plain = {re.sub(r"[-_]", "", one.lower()): one for one in reversed(list(known))}
-        key = re.sub(r"[-_]", "", str(keys[-1]).lower())
+    def _unknown(self, path: Path, line: int, known: Iterable[str]) -> NoReturn:
+        # Compared without capitals, dashes and underscores, which people confuse.
+        plain = {re.sub(r"[-_]", "", one.lower()): one for one in sorted(known, reverse=True)}
+        key = re.sub(r"[-_]", "", str(path[-1]).lower())
         near = difflib.get_close_matches(key, plain, n=1)
         hint = f"did you mean {plain[near[0]]}?" if near else _FORM
-        if f"--{_path(keys)}" in self._options:
-            hint = f"a file says what the job is; say --{_path(keys)} on the command line"
-        self._wrong(keys, line, "is not known", hint=hint)
+        if f"--{_written(path)}" in self._options:
+            hint = f"a file says what the job is; say --{_written(path)} on the command line"
+        self._wrong(path, line, "is not known", hint=hint)
 
     def _wrong(
-        self, keys: Keys, line: int, what: str, *, why: str | None = None, hint: str | None = None
+        self, path: Path, line: int, what: str, *, why: str | None = None, hint: str | None = None
     ) -> NoReturn:
-        subject = _path(keys) or "the file"
+        subject = _written(path) or "the file"
         raise UsageError(f"{self._name}: line {line}: {subject} {what}", why=why, hint=hint)
 
 
-def _path(keys: Keys) -> str:
-    """Keys as a person writes them: `sync[0].git`."""
-    text = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in keys)
+def _written(path: Path) -> str:
+    """A place in the file as a person writes it: `sync[0].git`."""
+    text = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
     return text.removeprefix(".")
 
 
 _SHAPES = {"mapping": "a mapping", "sequence": "a list", "scalar": "one value"}
 
 
-def _shape(rest: Sequence[str | int]) -> str:
-    """The value below these keys and places."""
-    if not rest:
-        return _SHAPES["scalar"]
-    return _SHAPES["sequence" if isinstance(rest[0], int) else "mapping"]
-
-
-def _resource(rest: Keys) -> bool:
-    return bool(rest) and re.search(_RESOURCE, str(rest[0])) is not None
+def _is_empty(node: Node) -> bool:
+    """Whether a node says nothing: `~`, no value, an empty list or mapping."""
+    if node.id == "scalar":
+        return str(node.tag).endswith(":null") and node.style is None
+    return not node.value
 
 
 def _joined(text: str) -> str:
-    """A text whose characters beyond U+FFFF came as the two escapes that JSON writes them in."""
+    """A text with the pairs of surrogates joined in which JSON escapes characters beyond U+FFFF."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -484,16 +477,10 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN: Schema = {"type": ["string", "number", "boolean"]}
 """A value that is taken as it is typed."""
 
-_SPAN = r"(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|ms|us|ns|m|s))+|0"
-"""A time span as Go writes it (time.ParseDuration)."""
-
-_DAYS = r"^\d+d(\d+(\.\d*)?(h|ms|us|ns|m|s))*$"
+_DAYS = rf"^\d+d({SPAN})*$"
 """A time span that has days."""
 
-_AMOUNT = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
-"""A Kubernetes quantity, as `Quantity` reads it."""
-
-_QUANTITY: Schema = {"type": ["string", "number"], "pattern": f"^({_AMOUNT})$", "minimum": 0}
+_QUANTITY: Schema = {"type": ["string", "number"], "pattern": f"^({QUANTITY})$", "minimum": 0}
 
 
 def schema_text() -> str:
@@ -502,7 +489,7 @@ def schema_text() -> str:
 
 
 def schema() -> Schema:
-    """The schema (draft 2020-12): what fits it can be read, except for what keys say together."""
+    """The schema (draft 2020-12): a file that fits it can be read, but for rules across keys."""
     flags, kinds = flags_of(MPIJob), kinds_of(MPIJob)
     defaults = {one.name: one.default for one in fields(MPIJob)}
     own = {
@@ -529,13 +516,14 @@ def schema() -> Schema:
         "description": "The flags of `arena-topo submit mpi`, in their own words or in those of"
         " arena v2's schema 0.1.0. Flags on the command line win.",
         "type": "object",
-        "properties": own | _of_arena(),
+        "properties": own
+        | {key: _of_key(target) for key, target in _keys().items() if key not in own},
         "additionalProperties": False,
     }
 
 
 def _of_flag(flag: Flag, kind: Any, several: bool, default: Any) -> Schema:  # noqa: FBT001
-    """What a key of ours may be."""
+    """The schema of a key of ours."""
     said: Schema = {"description": flag.help.replace("; repeat for more", "")}
     if default not in {MISSING, None, "", ()}:
         said["default"] = default if kind in {int, float, bool} else str(default)
@@ -566,25 +554,10 @@ def _value(kind: Any, flag: Flag) -> Schema:
         return _QUANTITY
     if kind is Duration:
         # A number without a unit is only a time span if it is 0.
-        return {"anyOf": [{"type": "string", "pattern": f"^({_SPAN})$"}, {"const": 0}]}
+        return {"anyOf": [{"type": "string", "pattern": f"^(({SPAN})+|0)$"}, {"const": 0}]}
     if issubclass(kind, StrEnum):
         return {"enum": [one.value for one in kind if one.value]}
     return {"type": "string"}
-
-
-def _of_arena() -> Schema:
-    """What the keys of arena v2 may be."""
-    found: Schema = {}
-    for path, target in ARENA.items():
-        *above, key = path.split(" ")
-        place = found
-        for one in above:
-            place = place.setdefault(one, _object())["properties"]
-        if key in place:  # the resources that have no key of their own
-            place[key]["patternProperties"] = {_RESOURCE: _QUANTITY}
-        else:
-            place[key] = _of_key(target)
-    return found
 
 
 def _object(*keys: str) -> Schema:
@@ -592,8 +565,12 @@ def _object(*keys: str) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _of_key(target: str | Only | Items) -> Schema:
-    """What a key of arena v2 may be, by what it becomes."""
+def _of_key(target: str | Only | Items | Table) -> Schema:
+    """The schema of a key of arena v2, by what it becomes."""
+    if isinstance(target, dict):
+        properties = {key: _of_key(one) for key, one in target.items() if key != _RESOURCE}
+        others = {"patternProperties": {_RESOURCE: _QUANTITY}} if _RESOURCE in target else {}
+        return _object() | {"properties": properties} | others
     if isinstance(target, Items):
         return {"type": "array", "items": _object(*target.keys)}
     if isinstance(target, Only):

@@ -1,6 +1,6 @@
-"""A text that is shown again and again at the same place of a terminal, by Rich.
+"""A screen that Rich redraws in place on a terminal.
 
-While a text is live it is cut to the terminal; what stays at the end is whole.
+While it is live it is cropped to the terminal; the last state is printed whole.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _PER_SECOND = 5
-"""How often a screen is drawn anew: often enough for what turns, and for a changed size."""
+"""Refreshes per second: enough for a spinner and for a resized terminal."""
 
 _TURNS = {True: "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", False: "|/-\\"}
-"""What turns while something is waited for, with and without Unicode."""
+"""The frames of the spinner, with and without Unicode."""
 
 
 def turning(*, unicode: bool) -> str:
-    """One character that is another one a moment later."""
+    """The current frame of the spinner."""
     turns = _TURNS[unicode]
     return turns[int(time.monotonic() * _PER_SECOND) % len(turns)]
 
@@ -36,7 +36,7 @@ def turning(*, unicode: bool) -> str:
 def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> Iterator[None]:
     """Show `draw(columns)`, without colours, on a terminal until the end of the block.
 
-    With `stays` the last of it stays there, whole; else nothing does.
+    With `stays` the last state remains, uncropped; else the screen is cleared.
     """
     from rich.console import Console, ConsoleDimensions
     from rich.live import Live
@@ -51,7 +51,7 @@ def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> 
             encoding = stream.encoding or "utf-8"
             plain = painted(text, colours=False)
             text = plain.encode(encoding, "backslashreplace").decode(encoding)
-        # The last row is left to whatever is written next.
+        # The last row is left for the next output.
         lines = text.rstrip("\n").split("\n")
         if not (over and stays):
             lines = cut(lines, columns, max(2, rows - 1), unicode=draws(stream=stream))
@@ -80,7 +80,7 @@ def live(stream: TextIO, draw: Callable[[int], str], *, stays: bool = False) -> 
         console=console,
         refresh_per_second=_PER_SECOND,
         transient=not stays,
-        # What goes into a pipe is no business of the terminal.
+        # Rich must not redirect a pipe to the terminal.
         redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
         vertical_overflow="visible",

@@ -1,13 +1,15 @@
-"""What the options name: the engine, the namespace, the network, machines; a missing job."""
+"""What options and arguments name: the engine, the namespace, the network, machines, jobs."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arena_topo.cli import remembering, stopping
+from arena_topo.cli.arguments import Kind
 from arena_topo.cli.options import PROGRAM, Globals, note, say
 from arena_topo.cli.settings import LINE, in_force
 from arena_topo.engines import Backend, opening
@@ -19,27 +21,43 @@ if TYPE_CHECKING:
 
 
 _GLANCE = 3.0
-"""Seconds that looking for jobs of similar names, or for a node named like a preset, may take."""
+"""Seconds for finding jobs with similar names, or a node with the name of a preset."""
 
 
 def missing(name: str, namespace: str, backend: Backend | None = None) -> JobNotFound:
-    """The error of a job that is not there; with its engine, it suggests one that is."""
+    """The error of a job that does not exist; with an engine it suggests a similar name."""
     hint = None if backend is None else alike(name, namespace, backend)
     return JobNotFound(name, namespace, hint=hint)
 
 
+@contextmanager
+def suggesting(
+    name: str, namespace: str, backend: Backend | None, kind: Kind | None = None
+) -> Iterator[None]:
+    """Let the error of a job that does not exist name the one that may be meant.
+
+    A job of another `kind` never exists.
+    """
+    if kind is Kind.OTHER:
+        raise missing(name, namespace)
+    try:
+        yield
+    except JobNotFound:
+        raise missing(name, namespace, backend) from None
+
+
 def alike(name: str, namespace: str, backend: Backend) -> str | None:
-    """A hint at the job whose name is most like this one, where the jobs may be listed."""
+    """A hint at the job with the most similar name, where the caller may list jobs."""
     names: list[str] = []
     with stopping.briefly(_GLANCE), suppress(ArenaError):
         names = [one.name for one in backend.jobs(namespace)]
-    # Of names that were generated, people remember the beginning.
+    # Of a generated name people remember the prefix.
     begun = next((one for one in names if one.startswith(f"{name}-")), None)
     return near(name, names) or (begun and f"did you mean {begun}?")
 
 
 def network(file: str, state: tuple[str, ...] = ()) -> FabricFile | None:
-    """The network as `--fabric` describes it; None without one. `state` are the dumps read too."""
+    """The network of `--fabric`; None without one. `state` are the dumps, which may be stdin."""
     return opening.network(file, state)
 
 
@@ -51,7 +69,7 @@ def engine(
     repeating: bool = False,
     stays: bool = False,
 ) -> Backend:
-    """Open the engine that the options ask for, and say so where nobody asked for a local one.
+    """Open the engine of the options; a note says so where the local one is only the default.
 
     `fabric` says what joins the nodes of its cluster. A command that is `repeating` looks once
     where `--timeout` is 0 s. A command that `stays` looks for as long as `--timeout` allows, each
@@ -61,7 +79,7 @@ def engine(
     if stays:
         options = replace(options, deadline=None)
     if repeating and options.deadline == 0:
-        # `--timeout 0s` means one look, which takes as long as any request may.
+        # `--timeout 0s` means a single look, limited as any request.
         options = replace(options, deadline=None)
         stopping.limit(everywhere.request_timeout or None)
     else:
@@ -71,7 +89,7 @@ def engine(
 
 
 def emulating() -> str:
-    """What said which machines to emulate: the flag, a variable, or a file of settings."""
+    """The source of the machines to emulate: the flag, a variable, or a settings file."""
     origin = _origin("emulate")
     if origin == LINE:
         return "--emulate"
@@ -84,7 +102,7 @@ def _origin(name: str) -> str:
 
 
 def namespace_of(everywhere: Globals, backend: Backend) -> str:
-    """The namespace asked for, else the engine's own."""
+    """The namespace of the options, else the engine's default."""
     return everywhere.namespace or backend.default_namespace()
 
 
@@ -92,7 +110,7 @@ def namespace_of(everywhere: Globals, backend: Backend) -> str:
 
 
 def cluster_of(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Cluster:
-    """The cluster of dumps, or the one that commands go to."""
+    """The cluster of the dumps in `state`; without any that of the engine."""
     described = network(fabric, state)
     if state:
         return opening.read_state(state, described)
@@ -103,7 +121,7 @@ def cluster_of(state: tuple[str, ...], fabric: str, everywhere: Globals) -> Clus
 
 
 def is_node(preset: str, everywhere: Globals) -> bool:
-    """Whether the Kubernetes cluster, where one is configured, has a node named like a preset."""
+    """Whether a Kubernetes cluster is configured and has a node with the name of a preset."""
     options = everywhere.options()
     if opening.engine_of(options) != "kubernetes":
         return False

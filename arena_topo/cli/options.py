@@ -1,7 +1,6 @@
-"""What every command has: options of its own (spread), those of all (Globals), and two streams.
+"""What all commands share: flags as Typer's options (`spread`), global options, output streams.
 
-A `Flag` becomes a `typer.Option` here; what is said to people goes through `say`, data through
-`show`.
+Messages for people go to stderr through `say`, data to stdout through `show`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    ClassVar,
     Self,
     TextIO,
+    TypeVar,
     get_args,
     get_origin,
     get_type_hints,
@@ -30,11 +29,10 @@ from typing import (
 
 import typer
 
-from arena_topo.cli.terminal import colours, laid_out, wrapped
+from arena_topo.cli.terminal import colours, wrapped
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.escaping import escaped, one_line
 from arena_topo.flag import (
-    MOST_HOURS,
     Flag,
     check,
     flag,
@@ -47,11 +45,14 @@ from arena_topo.flag import (
 )
 from arena_topo.layout import complaint, folded, noted, painted
 from arena_topo.notes import Alert, shortened
+from arena_topo.numbers import span
 
 if TYPE_CHECKING:
     from arena_topo.engines import Options
 
 PROGRAM = "arena-topo"
+
+Thing = TypeVar("Thing")
 
 # typer.BadParameter is public in every version; its base is the UsageError of whichever click
 # Typer uses (its own since 0.26, the package before).
@@ -61,7 +62,7 @@ GLOBAL_PANEL = "Global options"
 
 
 class LogLevel(StrEnum):
-    """How much is told on stderr; `debug` shows tracebacks."""
+    """The least level of messages on stderr; `debug` shows tracebacks."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -80,53 +81,65 @@ _GRAVITY = tuple(LogLevel)
 
 
 def listen(level: LogLevel, *, quiet: bool = False) -> None:
-    """Let through what is at least so grave; who wants quiet hears of nothing below a warning.
+    """Set the least level of messages on stderr; `quiet` raises it to warnings.
 
-    With `debug` the requests to the API server are told as well.
+    With `debug` the requests to the API server are messages too.
     """
     _Loudness.least = max(level, LogLevel.WARN, key=_GRAVITY.index) if quiet else level
-    if level is LogLevel.DEBUG or _Loudness.told is not None:
-        _Loudness.overhear(attach=level is LogLevel.DEBUG)
+    if level is LogLevel.DEBUG:
+        _show_requests()
 
 
 def hears(level: LogLevel) -> bool:
-    """Whether what is so grave is let through."""
+    """Whether messages of this level are printed."""
     return _GRAVITY.index(level) >= _GRAVITY.index(_Loudness.least)
 
 
 def say(text: str, level: LogLevel = LogLevel.INFO, *, whole: bool = False) -> None:
-    """Tell the person something that is not data: one line or more on stderr.
+    """Print a message of one or more lines on stderr.
 
-    What a terminal would obey is escaped. Lines wider than a terminal go on below, unless they are
-    to stay `whole`.
+    Control characters are escaped. Lines wider than the terminal are wrapped, unless `whole`.
     """
     if not hears(level) or sys.stderr is None:  # it may be closed by the caller: `2>&-`
         return
     try:
-        shown = escaped(text) if whole else laid_out(escaped(text), sys.stderr)
+        shown = escaped(text) if whole else folded(escaped(text), wrapped(sys.stderr))
         sys.stderr.write(painted(shown, colours=colours(sys.stderr)) + "\n")
         sys.stderr.flush()
-    except OSError:  # nobody is left to be told
+    except OSError:  # the reader of stderr has gone
         forget_output(sys.stderr)
 
 
 def warn(text: str) -> None:
-    """Tell the person of something that is wrong, on one line."""
+    """Print a warning on one line."""
     say(noted(text, alert=True), LogLevel.WARN)
 
 
 def note(text: str) -> None:
-    """Tell the person something to know, on one line."""
+    """Print a note on one line."""
     say(noted(text))
 
 
 def complain(error: ArenaError) -> None:
-    """Tell the person what went wrong, why, and what to try."""
+    """Print an error: what, why, and what to try."""
     say(complaint(error, wrapped(sys.stderr)), LogLevel.ERROR, whole=True)
 
 
+def act_on_each(things: Iterable[Thing], act: Callable[[Thing], None]) -> None:
+    """Act on every thing, also after an error with another; the first error is the exit code."""
+    code = 0
+    for thing in things:
+        try:
+            act(thing)
+        except ArenaError as error:
+            complain(error)
+            code = code or error.exit_code
+    if code:
+        raise typer.Exit(code)
+
+
 def remark(text: str) -> None:
-    """Tell the person one thing, on one line, whatever is in it; an Alert is a warning."""
+    """Print a message on one line, with everything escaped; an Alert is a warning."""
     if isinstance(text, Alert):
         warn(text)
     else:
@@ -134,23 +147,23 @@ def remark(text: str) -> None:
 
 
 def tell(notes: Iterable[str]) -> None:
-    """Pass on what a person should know of the cluster, on stderr; many alike are shortened."""
+    """Print notes about the cluster on stderr; similar ones are shortened."""
     for one in shortened(notes):
         note(one)
 
 
 def show(text: str) -> None:
-    """Hand over text on stdout; OutputLost if nobody can take it.
+    """Write text to stdout; OutputLost if it cannot be written.
 
-    What a terminal would obey is escaped; documents have escaped it in their own way.
+    Control characters are escaped; documents have escaped them in their own way.
     """
     _hand_over(escaped(text))
 
 
 def display(screen: str, *, whole: bool = False) -> None:
-    """Hand over what is laid out for people, in colours where stdout takes them.
+    """Write a screen for people to stdout, in colours where stdout has them.
 
-    Lines wider than a terminal go on below, unless they are to stay `whole`.
+    Lines wider than the terminal are wrapped, unless `whole`.
     """
     text = escaped(screen)
     text = text if whole else folded(text, wrapped(sys.stdout))
@@ -162,7 +175,7 @@ def _hand_over(text: str) -> None:
 
 
 def put(data: bytes) -> None:
-    """Hand over bytes, as they are, on stdout; OutputLost if nobody can take them."""
+    """Write bytes to stdout unchanged; OutputLost if they cannot be written."""
     if sys.stdout is None:  # closed by the caller: `>&-`
         raise OutputLost("cannot write the output", why="standard output is closed")
     try:
@@ -177,66 +190,52 @@ def put(data: bytes) -> None:
 
 
 def forget_output(stream: TextIO | None = None) -> None:
-    """Let what is still buffered for stdout go nowhere, so that Python does not try at exit.
+    """Discard what is still buffered for stdout, or for another stream.
 
-    It would end with a code of its own, 120. The same for another stream.
+    Python would else try to write it at exit, fail, and end with a code of its own, 120.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 class OutputLost(ArenaError):
-    """What was asked for is done, but its output has nowhere to go."""
+    """The command has done its work, but its output cannot be written."""
 
 
 class Seconds(float):
-    """A time span, written as Go writes it (`90s`, `1h30m`, `1.5h`) or as plain seconds."""
+    """A time span as Go writes it (`90s`, `1h30m`, `1.5h`) or as plain seconds."""
 
     __slots__ = ()
-    _UNITS: ClassVar[Mapping[str, float]] = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3}
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a span; ValueError shows the form, or how long it may be."""
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-            span = cls(text)
-        else:
-            parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)", text)
-            if not parts or "".join(number + unit for number, unit in parts) != text:
-                raise ValueError(f"expected a time such as 30s, 10m or 1h30m, got {text!r}")
-            span = cls(sum(float(number) * cls._UNITS[unit] for number, unit in parts))
-        if span > MOST_HOURS * 3600:
-            raise ValueError(f"expected at most {MOST_HOURS}h, got {text!r}")
-        return span
+        return cls(span(f"{text}s" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text))
 
 
 class _Loudness:
-    """What is let through just now, and who listens to the requests."""
+    """The least level of messages that are printed."""
 
     least = LogLevel.INFO
-    told: Any = None
 
-    @classmethod
-    def overhear(cls, *, attach: bool) -> None:
-        """Pass on what the package logs, or stop doing so."""
-        import logging  # noqa: PLC0415 - only for who debugs
 
-        from arena_topo.engines import REQUESTS  # noqa: PLC0415 - as above
+@cache
+def _show_requests() -> None:
+    """Print what the package logs about requests, at the level `debug`."""
+    import logging  # noqa: PLC0415 - only for debugging
 
-        class Told(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                say(f"debug: {one_line(record.getMessage())}", LogLevel.DEBUG)
+    from arena_topo.engines import REQUESTS  # noqa: PLC0415 - as above
 
-        logger = logging.getLogger(REQUESTS)
-        if cls.told is not None:
-            logger.removeHandler(cls.told)
-        cls.told = Told() if attach else None
-        if cls.told is not None:
-            logger.addHandler(cls.told)
-        logger.setLevel(logging.DEBUG if attach else logging.NOTSET)
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(f"debug: {one_line(record.getMessage())}", LogLevel.DEBUG)
+
+    logger = logging.getLogger(REQUESTS)
+    logger.addHandler(Shown())
+    logger.setLevel(logging.DEBUG)
 
 
 class Colour(StrEnum):
-    """Whether output is coloured; `auto` asks the environment and the terminal."""
+    """Whether output is coloured; `auto` depends on the environment and the terminal."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -258,10 +257,10 @@ _common = partial(flag, panel=GLOBAL_PANEL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Globals:
-    """What may be said before or after every sub-command; what comes last wins.
+    """The options of every command, before or after its name; the last one wins.
 
-    The hidden ones mean something to arena and nothing here; they are read so that scripts go on
-    working.
+    The hidden ones are arena's and have no effect here; they are accepted so that scripts of arena
+    keep working.
     """
 
     namespace: str = _common(
@@ -325,7 +324,7 @@ class Globals:
     helm_binary: bool = _common(False, "Not used.", hidden=True)
 
     def options(self) -> Options:
-        """What an engine needs to know of it."""
+        """The options of an engine among them."""
         from arena_topo.engines import Options  # noqa: PLC0415 - not every command opens one
 
         return Options(
@@ -345,12 +344,12 @@ class Globals:
 
 
 def boolean(param: Any) -> bool:
-    """Whether an option of Typer's is on or off, and takes no value."""
+    """Whether an option of Typer's is a switch, without a value."""
     return bool(getattr(param, "is_flag", False))
 
 
 def renamed(record: Any) -> dict[str, str]:
-    """The old spellings of a record's flags, and what they are now."""
+    """The deprecated spellings of a record's flags, each with the current spelling."""
     return {
         old: spelling(name, flag)
         for name, flag in flags_of(record).items()
@@ -358,8 +357,8 @@ def renamed(record: Any) -> dict[str, str]:
     }
 
 
-# To arena ARENA_CONFIG is the path of its own configuration file. The others it never had; a site
-# may use names as plain as ARENA_USER for something else.
+# ARENA_CONFIG is the path of arena's own configuration file. Arena has none of the others, and a
+# site may use a name such as ARENA_USER for something else.
 _NOT_OURS = frozenset(
     f"ARENA_{name}" for name in ("CONFIG", "CLUSTER", "USER", "AS", "PROFILE", "COLOR", "QUIET")
 )
@@ -372,7 +371,7 @@ _PLAIN = {"prometheus_address": ("PROMETHEUS_ADDRESS",)}
 
 
 def environment(record: Any) -> dict[str, tuple[str, ...]]:
-    """Which variables stand for which field when its flag is not given, best first."""
+    """The environment variables of each field whose flag is not given, strongest first."""
     kinds = kinds_of(record)
     return {
         name: tuple(
@@ -390,16 +389,17 @@ def environment(record: Any) -> dict[str, tuple[str, ...]]:
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Show a command's parameters to Typer: every record as its fields, every Flag as an option.
+    """Declare a command to Typer: each record by its fields, each Flag as an option.
 
-    A field without a Flag is the positional argument. What is not given is left to the record's
-    own default; a required text that is not given is empty, so that the record says what is wrong,
-    and words of which there are none are no words. The command itself is kept as `declared`. The
-    end of its docstring may be `Examples:`, each a comment and words of a line: `examples_of`.
+    A field without a Flag is a positional argument. An option that is not given has the default of
+    its record; a required text is empty then, so that the record itself refuses it. `hint_of` and
+    `declared_flags` return what the command declares. The docstring may end with `Examples:`, each
+    a comment and a command line (`examples_of`).
     """
     hints = get_type_hints(command, include_extras=True)
     records: dict[str, Any] = {}
-    flags: dict[str, tuple[Flag, object]] = {}
+    declared: dict[str, Any] = {}
+    defaults: dict[str, object] = {}
     words: list[str] = []
     shown: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
@@ -407,13 +407,12 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             records[parameter.name] = hint
             shown += _parameters(hint)
-            defaults = {field.name: field.default for field in dataclasses.fields(hint)}
-            flags |= {name: (flag, defaults[name]) for name, flag in flags_of(hint).items()}
+            declared |= hints_of(hint)
+            defaults |= {field.name: field.default for field in dataclasses.fields(hint)}
         else:
             shown.append(_parameter(parameter.name, hint, parameter.default))
-            if (flag := flag_of(hint)) is not None:
-                flags[parameter.name] = (flag, parameter.default)
-            elif get_origin(next(iter(get_args(hint)), None)) is list:
+            declared[parameter.name], defaults[parameter.name] = hint, parameter.default
+            if flag_of(hint) is None and get_origin(next(iter(get_args(hint)), None)) is list:
                 words.append(parameter.name)
     on = {one.name for one in shown if one.default is True}
 
@@ -436,8 +435,12 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     gather.__doc__, _, examples = inspect.cleandoc(command.__doc__ or "").partition(_EXAMPLES)
     gather.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(gather)["__signature__"] = inspect.Signature(shown)
-    vars(gather)["declared"] = command
-    vars(gather)["flags"] = flags
+    vars(gather)["hints"] = declared
+    vars(gather)["flags"] = {
+        name: (flag, defaults[name])
+        for name, hint in declared.items()
+        if (flag := flag_of(hint)) is not None
+    }
     vars(gather)["examples"] = [
         (what, inspect.cleandoc(line))
         for one in f"\n{examples}".split("\n  # ")[1:]
@@ -450,9 +453,9 @@ _EXAMPLES = "\n\nExamples:\n"
 
 
 def examples_of(command: Any) -> list[tuple[str, str]]:
-    """What each example of a command does, and its words after the program's name.
+    """The examples of a command: a comment, and the command line after the program's name.
 
-    A line feed is where the line goes on in the next one, for terminals of 80 columns.
+    A line feed in it is a continued line, so that it fits a terminal of 80 columns.
     """
     examples: list[tuple[str, str]] = vars(command.callback)["examples"]
     return examples
@@ -464,8 +467,13 @@ def declared_flags(command: Any) -> Mapping[str, tuple[Flag, object]]:
     return flags
 
 
+def hint_of(command: Any, parameter: str) -> Any:
+    """The type that a parameter of a command is declared with; None for one of Typer's own."""
+    return vars(command.callback)["hints"].get(parameter)
+
+
 def check_together(ctx: Any) -> None:
-    """UsageError where options of a line contradict each other, or one lacks another."""
+    """UsageError if options of the line exclude each other, or one needs another."""
     declared = declared_flags(ctx.command)
     flags, given, known = {}, {}, set()
     for param in ctx.command.get_params(ctx):
@@ -483,11 +491,11 @@ def check_together(ctx: Any) -> None:
 
 
 _MOST_NAMED = 5
-"""Flags that the help names of those that exclude one."""
+"""Excluded flags that the help of a flag names; more than these are counted."""
 
 
 def help_of(param: Any, command: Any, params: Iterable[Any]) -> str:
-    """The help of an option of a command, with those of its others that it does not go with."""
+    """The help of an option, with the other options of the command that it excludes."""
     text = str(param.help or "")
     if param.name not in declared_flags(command):
         return text
@@ -557,7 +565,7 @@ def _metavar(kind: Any, choices: tuple[str, ...] = ()) -> str:
 
 
 def _parser(kind: Any, long: str, choices: tuple[str, ...]) -> Callable[[str], Any] | None:
-    """How a value of this kind is read from its text; None where the text is the value."""
+    """The reader of a value of this kind from its text; None where the text is the value."""
     if kind in {str, bool}:
         return None
     known: dict[Any, Callable[[str], Any]] = {int: _whole, float: _number}

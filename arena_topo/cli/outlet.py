@@ -1,7 +1,6 @@
-"""Standard output for what goes on for long: nothing is held back, and who reads is heeded.
+"""Unbuffered standard output for commands that run long; they end when its reader goes.
 
-What was handed over is written at once, so that a program that is told to end has nothing left that
-somebody would have to read first.
+Bytes are written at once, so that a program that is asked to end has nothing left to flush.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from arena_topo.cli.options import OutputLost, put
 from arena_topo.cli.terminal import moves
 
 _PATIENCE = 300
-"""Milliseconds that a terminal has to take the last words, when a person waits for the prompt."""
+"""Milliseconds for a stopped terminal to accept the last message before the prompt returns."""
 
 _AT_ONCE = 4096
-"""Bytes that are written whole or not at all, as good as always (pipe(7), PIPE_BUF)."""
+"""Bytes that a pipe writes whole or not at all (pipe(7), PIPE_BUF)."""
 
 _RESET = b"\x1b[0m"
 """What ends all colours (SGR, ECMA-48, 8.3.117)."""
 
 
 class Outlet:
-    """Where bytes go out: the file of standard output, past Python's buffer."""
+    """The file of standard output, past Python's buffer."""
 
     def __init__(self) -> None:
         self._file: int | None = None
@@ -36,24 +35,23 @@ class Outlet:
         self._shares = self._moves and moves(sys.stderr)
         self._coloured = False
         self.within_line = False
-        """Whether the last line that was written is not whole yet."""
+        """Whether the last line has no line feed yet."""
 
     def write(self, data: bytes) -> None:
-        """Write all of it; BrokenPipeError if nobody reads, OutputLost if nobody can take it."""
+        """Write all bytes; BrokenPipeError if the reader has gone, OutputLost on other errors."""
         if not data:
             return
         if self._file is None:
             put(data)
             return
         rest = memoryview(data)
-        # Whoever leaves in the middle of it has left a line that is not whole, in any colour; of
-        # little there is no middle.
+        # An interrupted write may leave a partial line, in any colour; a small one is atomic.
         self.within_line = len(data) > _AT_ONCE or data[-1:] != b"\n"
         self._coloured = self._coloured or b"\x1b" in data
         while rest:
             try:
                 rest = rest[os.write(self._file, rest) :]
-            except BlockingIOError:  # somebody else made it so: they share the open file
+            except BlockingIOError:  # another process of the same open file made it non-blocking
                 room = select.poll()
                 room.register(self._file, select.POLLOUT)
                 room.poll()
@@ -67,35 +65,29 @@ class Outlet:
             self._coloured = b"\x1b" in data[end:] or (not end and self.within_line)
 
     def heed(self) -> None:
-        """BrokenPipeError as soon as whoever reads has gone, though there is nothing to write."""
+        """BrokenPipeError if the reader has gone, although there is nothing to write."""
         if self._file is None:
             return
         heed(self._file)
 
     def break_line(self) -> None:
-        """On a terminal end the line that is not whole yet, and its colour.
-
-        Something else comes on stderr, or from whoever has the terminal next.
-        """
+        """On a terminal end a partial line and its colour, before other output follows it."""
         if self.within_line and self._moves:
             self.write(_RESET * self._coloured + b"\n" * self._shares)
             self._coloured = False
 
 
 def heed(file: int, seconds: float = 0.0) -> None:
-    """Wait so long; BrokenPipeError as soon as whoever reads a file has gone."""
+    """Wait so long; BrokenPipeError as soon as the reader of a file has gone."""
     gone = select.poll()
-    # What nobody asks for is told all the same: POLLERR and POLLHUP (poll(2)).
+    # POLLERR and POLLHUP are reported without being requested (poll(2)).
     gone.register(file, 0)
     if gone.poll(seconds * 1000):
         raise BrokenPipeError("nobody reads standard output")
 
 
 def free_to_speak() -> bool:
-    """Let what is said last go nowhere if nobody takes it: a terminal that is held, a full pipe.
-
-    Whether somebody does.
-    """
+    """Whether stderr accepts a message; if not (a stopped terminal, a full pipe), discard it."""
     with suppress(AttributeError, OSError, ValueError):
         file = sys.stderr.fileno()
         room = select.poll()

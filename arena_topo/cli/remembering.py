@@ -1,15 +1,15 @@
-"""What a command has learned of names, kept for TAB: after its work, and never an error.
+"""The names that a command has read, cached for TAB after its work; never an error.
 
-    begin(everywhere)                       before anything is asked: `opening.engine` does it
-    jobs(backend, namespace, found, whole)  jobs at one look, perhaps all that there are
-    created(backend, namespace, job)        one more
-    gone(backend, namespace, name)          one less
+    begin(everywhere)                       before the first request: `opening.engine` does it
+    jobs(backend, namespace, found, whole)  some jobs, or the whole list
+    created(backend, namespace, job)        a new job
+    gone(backend, namespace, name)          a deleted job
     nodes(backend, cluster)                 all nodes
     claims(backend, found, namespace)       all claims of a namespace
     others(backend, kind, found)            all namespaces or priorities
     own(kind, found)                        all contexts, clusters, users or profiles
 
-Nothing is kept for who calls Python functions instead of commands.
+The Python API caches no names.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 _FIELDS = {name: spelling(name, flag)[2:] for name, flag in flags_of(Globals).items()}
 
 _PODS = 100
-"""Jobs of a list, the newest, whose pods are kept."""
+"""The newest jobs of a list, whose pods are cached."""
 
 _SPACES = 10
-"""Namespaces that a list of all of them is kept for, first those that were asked for before."""
+"""Namespaces that are cached of a list of all, first those that were cached before."""
 
 
 class _Begun:
-    """The command that is running: its context, and the files that decide, as they were then.
+    """The running command: the key of its cache, and the files that decide which cluster it uses.
 
-    Its `default` namespace is that of everybody who writes the same line.
+    `default`: its namespace is that of every command line with the same options.
     """
 
     def __init__(self, everywhere: Globals) -> None:
@@ -66,7 +66,7 @@ _begun: _Begun | None = None
 
 
 def begin(everywhere: Globals) -> None:
-    """Take down what the line means, before any file of it can change."""
+    """Record which cluster the line means, before a file that decides it can change."""
     global _begun  # noqa: PLW0603 - there is one command
     _begun = None
     with suppress(OSError):  # the folder that this process is in may be gone
@@ -76,7 +76,7 @@ def begin(everywhere: Globals) -> None:
 def jobs(
     backend: Backend, namespace: str | None, found: Iterable[JobStatus], *, whole: bool
 ) -> None:
-    """Keep the names of jobs, and of their pods; None: of all namespaces."""
+    """Cache the names of jobs and of their pods; `namespace` None: of all namespaces."""
 
     def write(cache: Cache) -> None:
         spaces: dict[str, list[JobStatus]] = {} if namespace is None else {namespace: []}
@@ -102,7 +102,7 @@ def jobs(
 
 
 def created(backend: Backend, namespace: str, job: MPIJob) -> None:
-    """Keep the name of a job that is there from now on."""
+    """Cache the name of a new job."""
     text = gpus(job.workers * job.gpus) if job.gpus else ""
 
     def write(cache: Cache) -> None:
@@ -113,7 +113,7 @@ def created(backend: Backend, namespace: str, job: MPIJob) -> None:
 
 
 def gone(backend: Backend, namespace: str, name: str) -> None:
-    """Forget the name of a job that is there no longer, and its pods."""
+    """Remove the name of a deleted job, and those of its pods."""
 
     def write(cache: Cache) -> None:
         pods = [one for one in cache.names("instances", namespace) if one.startswith(f"{name}/")]
@@ -126,12 +126,12 @@ def gone(backend: Backend, namespace: str, name: str) -> None:
 def others(
     backend: Backend, kind: str, found: Mapping[str, str], namespace: str | None = None
 ) -> None:
-    """Keep all names of another kind: nodes, claims of a namespace, namespaces, priorities."""
+    """Cache all names of another kind: nodes, claims of a namespace, namespaces, priorities."""
     _keep(backend, lambda cache: cache.put(kind, namespace or "", found, whole=True))
 
 
 def nodes(backend: Backend, cluster: Cluster) -> None:
-    """Keep the names of all nodes."""
+    """Cache the names of all nodes."""
     found = {
         str(one.name): gpus(len(one.machine.gpus)) if one.machine.gpus else ""
         for one in cluster.nodes
@@ -140,19 +140,19 @@ def nodes(backend: Backend, cluster: Cluster) -> None:
 
 
 def claims(backend: Backend, found: Iterable[Volume], namespace: str | None) -> None:
-    """Keep the names of all claims of a namespace; None: of all, which TAB never asks for."""
+    """Cache the names of all claims of a namespace; of all namespaces TAB needs none."""
     if namespace is not None:
         told = {one.name: one.description or one.capacity for one in found}
         others(backend, "claims", told, namespace)
 
 
 def own(kind: str, found: Iterable[str]) -> None:
-    """Keep all names of a kind that is in files of the user's."""
+    """Cache all names of a kind that is in the user's own files."""
     _keep(None, lambda cache: cache.put(kind, "", dict.fromkeys(found, ""), whole=True))
 
 
 def _keep(backend: Backend | None, write: Callable[[Cache], None]) -> None:
-    """Write down what was found, unless the files that decide have changed since it was asked."""
+    """Update the cache, unless the files that decide the cluster have changed meanwhile."""
     begun = _begun
     if begun is None:
         return
@@ -166,7 +166,7 @@ def _keep(backend: Backend | None, write: Callable[[Cache], None]) -> None:
 
 
 def _standing(one: JobStatus) -> str:
-    """What is said of a job: nothing that is untrue a moment later."""
+    """The description of a job: facts that do not change from moment to moment."""
     asked = [gpus(one.request_gpus)] if one.request_gpus else []
     return ", ".join([str(one.phase), *asked])
 

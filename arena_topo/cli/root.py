@@ -1,4 +1,4 @@
-"""The command tree: what there is, and in which module."""
+"""The command tree: every command and the module that has it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from arena_topo.cli.options import PROGRAM
 
 
 class Leaf(NamedTuple):
-    """A command: its summary, the function that does it as MODULE:NAME, and whether it is `steady`.
+    """A command: its summary, its function as MODULE:NAME, and whether it is `steady`.
 
-    The summary is the first paragraph of the function's docstring; it stands here so that no module
-    is imported only to be listed. A steady command works with settings that are wrong, and leaves
-    them out.
+    The summary is the first paragraph of the function's docstring; it is repeated here so that
+    listing a command does not import its module. A steady command ignores invalid settings.
     """
 
     summary: str
@@ -49,7 +48,7 @@ _GROUPS = {
     "job": "Use commands by their names in arena v2: run is submit mpi, status is get; get, list,"
     " logs, suspend, resume and delete are the same.",
 }
-"""Groups of commands, and what each is for."""
+"""Groups of commands, each with its summary."""
 
 _COMMANDS: Mapping[str, Leaf] = {
     "submit mpi": Leaf(
@@ -166,7 +165,7 @@ _COMMANDS: Mapping[str, Leaf] = {
         steady=True,
     ),
 }
-"""The commands in the order of the help: people submit first and ask for the version last."""
+"""The commands in the order of the help, from `submit` to `version`."""
 
 _ARENA_V2 = {
     "run": "submit mpi",
@@ -175,10 +174,10 @@ _ARENA_V2 = {
     "status": "get",
     **{name: name for name in ("logs", "suspend", "resume", "delete")},
 }
-"""What the proposal for arena v2 calls commands (kubeflow/arena, keps/arena-v2), below `job`."""
+"""Names of commands in the proposal for arena v2 (kubeflow/arena, keps/arena-v2), below `job`."""
 
 ALSO = "job"
-"""The group whose commands are others by another name."""
+"""The group of aliases."""
 
 
 def _whole() -> Branch:
@@ -198,7 +197,7 @@ ROOT = _whole()
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands of a group; each is imported and made when it is first asked for."""
+    """The commands of a group; each is imported on first use."""
 
     def __init__(self, branch: Branch) -> None:
         self._of = branch.commands
@@ -217,7 +216,7 @@ class _Commands(Mapping[str, Any]):
 
 
 def tree() -> Any:
-    """The command that all sub-commands hang on."""
+    """The command of the whole program."""
     return _made(ROOT, PROGRAM)
 
 

@@ -63,14 +63,14 @@ _SOMEWHERE_ELSE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENA
 
 
 class Layer(NamedTuple):
-    """What one source says: (field, text as typed), in order. `origin` names it to a person."""
+    """The options of one source: (field, text as typed), in order. `origin` is its name."""
 
     origin: str
     given: tuple[tuple[str, str], ...]
 
 
 class Value(NamedTuple):
-    """One value that counts, and where it comes from."""
+    """A value in effect, and its source."""
 
     name: str
     text: str
@@ -78,14 +78,14 @@ class Value(NamedTuple):
 
 
 in_force: ContextVar[tuple[Layer, ...]] = ContextVar("in_force", default=())
-"""The layers of the command that is running, firmest first."""
+"""The layers of the command that is running, strongest first."""
 
 
 def merged(params: Iterable[Any], layers: Sequence[Layer]) -> tuple[Value, ...]:
-    """What counts of layers that are given firmest first, in the order of a command line.
+    """The values in effect of some layers, strongest first, in the order of a command line.
 
-    An option that takes one value has that of the firmest layer that gives it. A repeatable one has
-    all values of that layer, except that KEY=VALUE flags are merged by key.
+    An option that takes one value has that of the strongest layer that gives it. A repeatable
+    option has all values of that layer; KEY=VALUE flags are merged by key.
     """
     known = {param.name: param for param in params}
     found: list[Value] = []
@@ -121,10 +121,10 @@ def _truth(param: Any, text: str, origin: str) -> str:
 
 
 def agreed(values: Sequence[Value], flags: Mapping[str, tuple[Flag, object]]) -> tuple[Value, ...]:
-    """The values without those that a firmer source contradicts (`Flag.excludes`).
+    """The values without those that a value of a stronger source excludes (`Flag.excludes`).
 
-    Contradictions of one source stay, for who checks the line. `flags` are those of the command by
-    field, with their defaults.
+    Values of one source that exclude each other remain: `check_together` refuses them. `flags` are
+    those of the command by field, with their defaults.
     """
     found: list[Value] = []
     for one in reversed(values):
@@ -149,7 +149,7 @@ def _excludes(one: Value, other: Value, flags: Mapping[str, tuple[Flag, object]]
 def from_environment(
     params: Iterable[Any], variables: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
-    """What variables say, a layer for each: the first of a field's variables that is not empty."""
+    """A layer for each variable that is set: of a field's variables the first that is not empty."""
     for param in params:
         said = (one for one in variables.get(param.name, ()) if os.environ.get(one))
         if variable := next(said, None):
@@ -160,14 +160,14 @@ def from_environment(
 
 
 class File(NamedTuple):
-    """A file of settings: where it is, what it says, and whether it is there."""
+    """A settings file: its path, its content, and whether it exists."""
 
     path: str
     says: Mapping[str, Any]
     there: bool = True
 
     def table(self, *names: str) -> Mapping[str, Any]:
-        """A table by the path of its keys, empty if there is none; UsageError if it is a value."""
+        """A table by the path of its keys, empty if there is none; UsageError for a value there."""
         found = self.says
         for depth, name in enumerate(names):
             found = found.get(name, {})
@@ -179,10 +179,10 @@ class File(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What all files say to a command: those of arena-topo, firmest first, and arena's own.
+    """The settings of a command: from arena-topo's files, strongest first, and arena's own file.
 
-    `profile` is its name and who chose it, ("", "") for none. `layers` are what the files say of
-    the options of the command, firmest first.
+    `profile` is the profile and the source that chooses it, ("", "") for none. `layers` are the
+    options of the command in the files, strongest first.
     """
 
     files: tuple[File, ...]
@@ -194,19 +194,20 @@ class Settings(NamedTuple):
 def read(
     params: Sequence[Any] = (),
     *,
-    profile: tuple[str, str] = ("", ""),
+    above: Sequence[Layer] = (),
     of_jobs: Callable[[], Iterable[Any]] | None = None,
 ) -> Settings:
     """Read the files that are there, for a command with these options; UsageError names a slip.
 
-    `profile` is the one asked for, and who asks; else the files choose it. `of_jobs` are all
-    options that `[submit]` may have, asked for only where it has one that is not among `params`;
-    without it that table says nothing to the command. A key of the site's file that is not known is
-    a warning: it may be meant for another version. A home folder that is not there, or that may not
-    be looked into, has no files.
+    `above` are the sources that win over files; if none of them chooses a profile, the files do.
+    `of_jobs` returns all options that `[submit]` may have, and is called only where that table has
+    a key that is not among `params`; without it the command ignores the table. An unknown key of
+    the site's file is a warning: it may be meant for another version. A home folder that does not
+    exist, or cannot be read, has no files.
     """
     files, arena = tuple(_files()), _arenas()
-    profile = _profile(files, *profile)
+    chosen = (one for one in merged(params, above) if one.name == _PROFILE)
+    profile = _profile(files, *next(((one.text, one.origin) for one in chosen), ("", "")))
     named = _options(params)
     everywhere = {key: param for key, param in named.items() if param.name in _GLOBAL}
     layers: list[Layer] = []
@@ -239,7 +240,7 @@ def _layer(
     options: Mapping[str, Any],
     others: Callable[[], Iterable[Any]] | None,
 ) -> tuple[tuple[tuple[str, str], ...], list[UsageError]]:
-    """What a table says of these options, and the errors of keys that nobody has."""
+    """The options that a table sets, and the errors of its unknown keys."""
     given: list[tuple[str, str]] = []
     unknown = []
     for key, value in table.items():
@@ -252,10 +253,9 @@ def _layer(
 
 
 def _files() -> Iterator[File]:
-    """The files of arena-topo, firmest first."""
-    named = os.environ.get(_VARIABLE)
-    for path in [*_users(), SITE] if named is None else filter(None, named.split(os.pathsep)):
-        yield _read(path, _toml, needed=named is not None)
+    """The files of arena-topo, strongest first."""
+    for path in _ours():
+        yield _read(path, _toml, needed=_VARIABLE in os.environ)
 
 
 def _arenas() -> File:
@@ -266,7 +266,7 @@ def _arenas() -> File:
 
 
 def _profile(files: Sequence[File], name: str, origin: str) -> tuple[str, str]:
-    """The name of the profile and who chose it; ("", "") for none."""
+    """The name of the profile and the source that chooses it; ("", "") for none."""
     for file in files:
         if not name and _DEFAULT in file.says:
             name, origin = _text(file.path, _DEFAULT, file.says[_DEFAULT]), file.path
@@ -294,23 +294,22 @@ def _of_arena(arena: File, fields: set[str]) -> Iterator[Layer]:
 
 
 def places() -> list[str]:
-    """Where files of settings may be, arena's own among them."""
-    named = os.environ.get(_VARIABLE)
-    ours = [*_users(), SITE] if named is None else [one for one in named.split(os.pathsep) if one]
-    return [*ours, *filter(None, (os.environ.get("ARENA_CONFIG"), "~/.arena/config"))]
+    """The paths where files of settings may be, arena's own among them."""
+    return [*_ours(), *filter(None, (os.environ.get("ARENA_CONFIG"), "~/.arena/config"))]
 
 
-def _users() -> Iterator[str]:
-    """Where the user's file is; nowhere without a home folder."""
+def _ours() -> list[str]:
+    """The paths of arena-topo's files, strongest first; without a home folder the site's alone."""
+    if (named := os.environ.get(_VARIABLE)) is not None:
+        return [path for path in named.split(os.pathsep) if path]
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     if not base.is_absolute():  # the XDG specification says to ignore relative paths
         base = Path(at_home("~/.config"))
-    if base.is_absolute():
-        yield str(base / "arena-topo" / "config.toml")
+    return [str(base / "arena-topo" / "config.toml")] * base.is_absolute() + [SITE]
 
 
 def at_home(text: str) -> str:
-    """A path with ~ filled in; it stays as it is where the user has no home folder."""
+    """A path with `~` expanded; unchanged for a user without a home folder."""
     return os.path.expanduser(text)  # noqa: PTH111 - Path's own raises an error there
 
 
@@ -348,7 +347,7 @@ def _toml(path: str, data: bytes) -> Mapping[str, Any]:
 
 
 def _lines(path: str, data: bytes) -> Mapping[str, str]:
-    """Arena's format, read as arena reads it; what is a comment has no key that counts."""
+    """Arena's format, read as arena reads it; a comment becomes a key that nothing uses."""
     del path
     found = {}
     for line in data.decode("utf-8", "replace").splitlines():
@@ -392,7 +391,7 @@ def _unknown(origin: str, key: str, known: Mapping[str, Any]) -> UsageError:
 
 
 def _texts(origin: str, key: str, value: Any, param: Any) -> Iterator[str]:
-    """A value of TOML as it would be typed."""
+    """A TOML value as the texts of a command line."""
     several = bool(getattr(param, "multiple", False))
     if several and isinstance(value, list):
         yield from (_text(origin, key, one) for one in value)
@@ -420,7 +419,7 @@ def _text(origin: str, key: str, value: object) -> str:
 
 
 def set_in(key: str, origin: str) -> str | None:
-    """Where a wrong value stands; None where that is the line, which the person sees."""
+    """The place of a wrong value as advice; None for the command line, which the user sees."""
     if origin in {"", LINE}:
         return None
     if origin in os.environ:

@@ -1,7 +1,7 @@
-"""How a command ends before its time: by a signal, or because `--timeout` is over.
+"""Early ends of a command: a signal, or the deadline of `--timeout`.
 
-What a signal interrupts tidies up as after Ctrl-C, whichever signal it was. The exit code is 128
-and the number of the signal, as shells have it (130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP).
+Every signal is handled like Ctrl-C: cleanup runs. The exit code is 128 plus the number of the
+signal, as in shells (130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from types import FrameType
 from arena_topo.errors import TimedOut
 
 _SIGNALLED = 128
-"""What shells add to the number of the signal that ended a process."""
+"""Shells add this to the number of the signal that ended a process."""
 
 _SLACK = 0.5
-"""Seconds that a command has beyond `--timeout` to say by itself that it is over."""
+"""Seconds after the deadline in which a command may still report it by itself."""
 
 _SOON = 0.01
-"""Seconds after which a finalizer that was interrupted is over."""
+"""Seconds after which an interrupted finalizer has ended."""
 
 _TIDYING = 6.0
-"""Seconds after which a command ends that is still tidying up: more than the grace for that."""
+"""Seconds after which a cleanup is cut short: more than the grace period of a rollback."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -40,20 +40,20 @@ class Stopped(KeyboardInterrupt):
 
 
 class OutOfTime(BaseException):
-    """The time of the whole command is over. No error of its own: nothing may pass over it."""
+    """The deadline of the command has passed. Not an Exception, so that no handler swallows it."""
 
 
 class _Enough(BaseException):
-    """The time of one block is over."""
+    """The time limit of a block has passed."""
 
 
 _received: signal.Signals | None = None
 _end = math.inf
-"""When the time of the whole command is over, as `time.monotonic` has it."""
+"""The deadline of the command, by `time.monotonic`."""
 
 
 def heed(numbers: Iterable[int]) -> None:
-    """Let the first of these signals end the program in good order, a second one at once."""
+    """Handle these signals: the first ends the program with cleanup, a second at once."""
     chosen = tuple(numbers)
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -69,7 +69,7 @@ def heed(numbers: Iterable[int]) -> None:
 
 
 def at_once(number: int, _frame: FrameType | None) -> None:
-    """End the program without another word."""
+    """End the process at once, without cleanup."""
     os._exit(_SIGNALLED + number)
 
 
@@ -82,11 +82,10 @@ def code() -> int:
 
 
 def limit(seconds: float | None) -> None:
-    """Let OutOfTime end the command soon after so many seconds, whatever it waits for then.
+    """Set the deadline of the command: OutOfTime is raised shortly after it, wherever it waits.
 
-    Who keeps to its time by itself is never met by it, and who tidies up then has a moment for it
-    (`engines.tidying`). Nothing happens in other threads than the first, where Python lets nobody
-    heed signals.
+    A command that observes the deadline itself ends before that, and a cleanup gets some seconds
+    (`engines.tidying`). Does nothing outside the main thread, where Python handles no signals.
     """
     global _end  # noqa: PLW0603 - there is one command
     if seconds is not None:
@@ -97,9 +96,9 @@ def limit(seconds: float | None) -> None:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Let the end of the time be OutOfTime also where a request to a server notices it first.
+    """Turn the TimedOut of a request at the deadline into OutOfTime.
 
-    Other requests that take too long are TimedOut as ever.
+    TimedOut of a slow request before the deadline is unchanged.
     """
     try:
         yield
@@ -112,7 +111,7 @@ def in_time() -> Iterator[None]:
 
 
 def unlimited() -> None:
-    """Take the limit back."""
+    """Remove the deadline."""
     global _end  # noqa: PLW0603 - there is one command
     _end = math.inf
     if _first_thread() and signal.getitimer(signal.ITIMER_REAL)[0]:
@@ -121,7 +120,7 @@ def unlimited() -> None:
 
 @contextmanager
 def briefly(seconds: float) -> Iterator[None]:
-    """Leave the block after so many seconds, wherever it is; the limit stands still meanwhile."""
+    """Leave the block after so many seconds, wherever it is; the deadline is paused meanwhile."""
     if not _first_thread():
         yield
         return
@@ -155,9 +154,9 @@ def _alarm(
 
 
 class _Insistence:
-    """Raises an end of the program again that came while Python ran a finalizer.
+    """Raises again what a signal raised inside a finalizer.
 
-    What is raised there ends the finalizer alone, with a complaint on stderr.
+    Python ends only the finalizer with such an exception, and prints a warning.
     """
 
     def __init__(self, others: Callable[[sys.UnraisableHookArgs], object]) -> None:

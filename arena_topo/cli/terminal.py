@@ -1,4 +1,4 @@
-"""What a stream can show: how wide it is, which characters and colours it takes, what may move."""
+"""What a stream can show: its width, characters and colours, and whether it can be redrawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 from arena_topo.layout import Styles, folded
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="auto")
-"""What `--color` says: auto, always or never; set as soon as the command line is read."""
+"""The value of `--color`: auto, always or never; set as soon as the command line is read."""
 
 _NARROW = 60
 """Columns that drawings need."""
@@ -24,12 +24,12 @@ _USUAL = 100
 
 
 def keep_styles() -> None:
-    """Have layout keep the styles of words if a stream takes colours."""
+    """Make `layout` keep the styles of words if stdout or stderr has colours."""
     Styles.kept = colours(sys.stdout) or colours(sys.stderr)
 
 
 def colours(stream: TextIO | None, choice: str | None = None) -> bool:
-    """Whether to colour what is written there: `choice` (else `--color`) first, then customs.
+    """Whether output to a stream is coloured: `choice`, else `--color`, else by convention.
 
     NO_COLOR (no-color.org) wins over CLICOLOR=0 and TERM=dumb (bixense.com/clicolors), these over
     FORCE_COLOR (force-color.org) and CLICOLOR_FORCE, and these over being a terminal.
@@ -56,7 +56,7 @@ def laid_out(text: str, stream: TextIO | None) -> str:
 
 
 def clipped(line: str, columns: int, *, unicode: bool) -> str:
-    """A line cut to so many columns of a terminal, with an ellipsis where it is."""
+    """A line cropped to so many columns of a terminal, with an ellipsis."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(line) <= columns:
@@ -66,14 +66,14 @@ def clipped(line: str, columns: int, *, unicode: bool) -> str:
 
 
 def moves(stream: TextIO | None) -> bool:
-    """Whether what was written there can be written over: a terminal, and not a dumb one."""
+    """Whether output can be redrawn in place: on a terminal that is not dumb."""
     return _is_terminal(stream) and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
 
 
 def draws(*, plain: bool = False, stream: TextIO | None = None) -> bool:
-    """Whether drawings may use Unicode: nobody asked for ASCII, and locale and output take it.
+    """Whether drawings may use Unicode: `--ascii` is not given, and locale and stream allow it.
 
-    `stream` is where they go, standard output unless said otherwise.
+    `stream` is standard output by default.
     """
     stream = stream or sys.stdout
     encoding = (stream.encoding if stream else None) or "utf-8"
@@ -81,7 +81,7 @@ def draws(*, plain: bool = False, stream: TextIO | None = None) -> bool:
 
 
 def _plain_locale() -> bool:
-    """Whether the locale is said to be C or POSIX; Python writes UTF-8 there all the same."""
+    """Whether the locale is C or POSIX, in which Python writes UTF-8 all the same."""
     character = os.environ.get("LC_CTYPE", "")
     if character == "C.UTF-8":
         # Python itself puts this where the locale is C (PEP 538).
@@ -97,9 +97,9 @@ def columns() -> int:
 
 
 def wrapped(stream: TextIO | None) -> int | None:
-    """Columns to wrap sentences at: those of a terminal, or COLUMNS; None where it is none.
+    """The columns at which sentences are wrapped: COLUMNS, else the terminal's; None elsewhere.
 
-    A COLUMNS that is no number from 1 to 65535, the most that a terminal can have, counts for none.
+    A COLUMNS that is no number from 1 to 65535, the most that a terminal can have, is ignored.
     """
     if stream is None or not _is_terminal(stream):
         return None

@@ -1,4 +1,4 @@
-"""--watch and --refresh: a live screen on a terminal, elsewhere one after another."""
+"""`--watch` and `--refresh`: a screen redrawn on a terminal, else lines or documents in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arena_topo.layout import clock, duration, folded, noted, streamed
 Found = TypeVar("Found")
 
 _OUT_OF_SIGHT = 5.0
-"""Seconds after which a screen says that it is old."""
+"""Seconds without an answer after which a screen shows its age."""
 
 
 def watch(
@@ -32,16 +32,16 @@ def watch(
     every: float,
     limit: float | None = None,
 ) -> Found:
-    """Look `every` so many seconds until it is `over`, and show on stdout what is seen.
+    """Poll `every` so many seconds until `over`, and show each result on stdout.
 
-    On a terminal that is one screen, `draw(found, now, columns)`, renewed in its place; the last
-    one stays. Elsewhere, and without `draw`, it is the text of `changes(before, found, now)`, with
-    its newlines, where that is not empty. `now` is Unix seconds. TimedOut after `limit` seconds,
-    BrokenPipeError once nobody reads stdout any more, whether or not there is something to say.
+    A terminal shows one screen, `draw(found, now, columns)`, redrawn in place; the last one stays.
+    Elsewhere, and without `draw`, the text of `changes(before, found, now)` is written, unless it
+    is empty. `now` is Unix seconds. TimedOut after `limit` seconds, BrokenPipeError as soon as the
+    reader of stdout has gone.
     """
     from arena_topo.engines.looking import looks  # noqa: PLC0415 - only for who stays
 
-    end, sight = Deadline(limit), Sight()
+    end, sight = None if limit is None else time.monotonic() + limit, Sight()
     seen: list[Found] = []
 
     def screen(columns: int) -> str:
@@ -53,10 +53,14 @@ def watch(
         if why is not None and sight.lost is None and not lives:
             warn(f"API server not reachable, retrying: {why}")
         sight.blind(why)
-        end.heed()
+        in_time()
+
+    def in_time() -> None:
+        if end is not None and time.monotonic() >= end:
+            raise TimedOut(f"timed out after {limit:g} s", hint="allow more with --timeout")
 
     lives = draw is not None and sys.stdout is not None and moves(sys.stdout)
-    # What goes wrong at once is no matter of a screen.
+    # An error of the first look is printed without a screen.
     first = [look()] if lives else []
     seen += first
     pause = time.sleep if lives else read_meanwhile
@@ -65,21 +69,21 @@ def watch(
         return first.pop() if first else look()
 
     with live(sys.stdout, screen, stays=True) if lives else nullcontext():
-        for found in looks(again, every=every, blind=blind, end=end.at, pause=pause):
+        for found in looks(again, every=every, blind=blind, end=end, pause=pause):
             before = seen[-1] if seen else None
             if not lives and (text := changes(before, found, time.time())):
-                # A document is shown to the letter.
+                # A document is not folded or coloured.
                 show(text) if draw is None else display(text, whole=True)
             seen[:] = [found]
             sight.caught()
             if over(found):
                 break
-            end.heed()
+            in_time()
     return seen[0]
 
 
 def read_meanwhile(seconds: float) -> None:
-    """Wait; BrokenPipeError as soon as whoever reads stdout through a pipe has gone."""
+    """Sleep; BrokenPipeError as soon as the reader of a pipe on stdout has gone."""
     try:
         out = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):  # closed, or no file at all
@@ -88,43 +92,28 @@ def read_meanwhile(seconds: float) -> None:
     heed(out, seconds)
 
 
-class Deadline:
-    """When nobody watches any longer."""
-
-    def __init__(self, limit: float | None) -> None:
-        self._limit = limit
-        self.at = None if limit is None else time.monotonic() + limit
-
-    def heed(self) -> None:
-        """TimedOut if it has come."""
-        if self.at is not None and time.monotonic() >= self.at:
-            raise TimedOut(
-                f"{self._limit:g} s are over, and so is watching", hint="allow more with --timeout"
-            )
-
-
 class Sight:
-    """Whether what is shown is as it is now."""
+    """Whether the screen is up to date."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
         self.lost: str | None = None
 
     def caught(self) -> None:
-        """It was seen just now."""
+        """The server has just answered."""
         self._at = time.monotonic()
 
     def blind(self, why: str | None) -> None:
-        """Nothing is seen, and why; None once something is again."""
+        """The server does not answer, and why; None once it answers again."""
         self.lost = why
 
     def remark(self) -> str:
-        """What to say of it: how old it is, if it is."""
+        """The age of the screen where it is stale, else empty."""
         old = time.monotonic() - self._at
         if old < _OUT_OF_SIGHT:
             return ""
         why = self.lost or "no answer yet"
-        return noted(f"this is what was seen {duration(old)} ago: {why}", alert=True)
+        return noted(f"last update {duration(old)} ago: {why}", alert=True)
 
 
 # ---------------------------------------------------------------- --refresh
@@ -148,7 +137,7 @@ def renew(
     *,
     limit: float | None,
 ) -> None:
-    """Show what is seen every two seconds: in its place on a terminal, else one after another."""
+    """Show a result every two seconds: redrawn on a terminal, else one after another."""
     waiting = [first]
 
     def again() -> Any:
@@ -172,7 +161,7 @@ def renew(
 
 
 def once(said: set[str]) -> Callable[[str], None]:
-    """Say each thing one time only."""
+    """A printer of notes that prints each text once."""
 
     def heard(text: str) -> None:
         if text not in said:

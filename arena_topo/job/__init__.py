@@ -19,8 +19,9 @@ from typing import Annotated, Any, Self
 
 from arena_topo.errors import InvalidJob, InvalidValue
 from arena_topo.flag import BY_KEY as BY_KEY
-from arena_topo.flag import MOST_HOURS, Flag, check, flag, flags_of, kinds_of, spelling
+from arena_topo.flag import Flag, check, flag, flags_of, kinds_of, spelling
 from arena_topo.names import is_dns_label, is_key, is_label_value, is_subdomain, is_variable
+from arena_topo.numbers import span
 from arena_topo.words import listed
 
 # The choices
@@ -125,7 +126,8 @@ class EnvVar(KeyValue):
     __slots__ = ()
 
 
-_QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
+QUANTITY = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
+"""The form of a Kubernetes quantity, as a regular expression."""
 _TENS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _SCALE = {unit: Decimal(10) ** power for unit, power in _TENS.items()}
@@ -154,7 +156,7 @@ class Quantity:
         return cls(text=text)
 
     def _parts(self) -> tuple[Decimal, str]:
-        found = _QUANTITY.fullmatch(self.text)
+        found = re.fullmatch(QUANTITY, self.text)
         if found is None:
             raise InvalidValue(f"{_short(self.text)} is not {_FORMS[Quantity]}")
         return Decimal(found[1]), found[2] or ""
@@ -322,21 +324,6 @@ class Toleration:
         return self.operator == "Exists" or self.value == value
 
 
-_UNITS = {
-    "h": Decimal(3600),
-    "m": Decimal(60),
-    "s": Decimal(1),
-    "ms": Decimal("1e-3"),
-    "us": Decimal("1e-6"),
-    "\u00b5s": Decimal("1e-6"),
-    "\u03bcs": Decimal("1e-6"),
-    "ns": Decimal("1e-9"),
-}
-"""Seconds in each unit of Go's `time.ParseDuration`, both signs for micro included."""
-
-_SPAN = re.compile(rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({'|'.join(sorted(_UNITS, reverse=True))})")
-
-
 class Duration(int):
     """A time span in whole seconds, read and shown as Go writes it: `90s`, `10m`, `1h30m`."""
 
@@ -344,18 +331,11 @@ class Duration(int):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a span, rounded up to a second; InvalidValue shows the form.
-
-        A number without a unit is an error, as in Go, unless it is 0.
-        """
-        if text == "0":
-            return cls(0)
-        parts = _SPAN.findall(text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise InvalidValue(f"expected a time such as 90s, 10m or 1h30m, got {text!r}")
-        seconds = sum(Decimal(number) * _UNITS[unit] for number, unit in parts)
-        if seconds > MOST_HOURS * 3600:
-            raise InvalidValue(f"expected at most {MOST_HOURS}h")
+        """Read a span, rounded up to a second; InvalidValue shows the form."""
+        try:
+            seconds = span(text)
+        except ValueError as error:
+            raise InvalidValue(str(error)) from None
         return cls(math.ceil(seconds))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The command that goes into a job: attach."""
+"""The command `attach`: runs a command in a pod of a job."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from arena_topo.cli.arguments import PANEL, Kind, Name, TypeFlag
-from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.arguments import PANEL, Name, TypeFlag
+from arena_topo.cli.opening import engine, namespace_of, suggesting
 from arena_topo.cli.options import Globals, remark, spread
-from arena_topo.errors import NotFound
 from arena_topo.flag import Flag
 
 _Words = Annotated[list[str], typer.Argument(metavar="[-- COMMAND...]", show_default=False)]
@@ -64,12 +63,8 @@ def attach(
 
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
-    if kind is Kind.OTHER:
-        raise missing(name, namespace)
-    try:
+    with suggesting(name, namespace, backend, kind):
         status = backend.job(name, namespace)
-    except NotFound:
-        raise missing(name, namespace, backend) from None
     code = attaching.attach(
         backend,
         status,
@@ -83,7 +78,7 @@ def attach(
 
 
 def _words(words: Sequence[str]) -> tuple[str, ...]:
-    """The command as a list; a single word with spaces in it is meant for a shell."""
+    """The command as a list; a single word with spaces is run by a shell."""
     if len(words) == 1 and re.search(r"\s", words[0]):
         return "sh", "-c", words[0]
     return tuple(words)

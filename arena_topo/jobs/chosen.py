@@ -1,4 +1,4 @@
-"""The flags with which commands choose jobs: by state, by label, by who submitted them."""
+"""Options that select jobs: by state, by label, by owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arena_topo.jobs.filtering import Phases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Which jobs of a namespace a command is about; all that is given must hold."""
+    """Conditions that select jobs of a namespace; all of them must hold."""
 
     status: tuple[Phases, ...] = option(
         (),
@@ -32,9 +32,9 @@ class Chosen:
 
     @property
     def phases(self) -> frozenset[Phase]:
-        """The states of which a job must have one; none: any."""
+        """The states to select; empty: any."""
         return frozenset().union(*self.status)
 
     def labels(self, backend: Backend) -> str:
-        """The selector that the server is asked with."""
+        """The label selector for the request."""
         return filtering.selection(backend, str(self.selector or ""), mine=self.mine)

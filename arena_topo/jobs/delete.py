@@ -1,10 +1,8 @@
-"""The command that deletes jobs: delete."""
+"""The command `delete`."""
 
 from __future__ import annotations
 
 from typing import Annotated
-
-import typer
 
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import (
@@ -16,10 +14,10 @@ from arena_topo.cli.arguments import (
     TypeFlag,
     names_only,
 )
-from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread
+from arena_topo.cli.opening import engine, namespace_of, suggesting
+from arena_topo.cli.options import PROGRAM, Globals, act_on_each, say, show, spread
 from arena_topo.engines import Backend
-from arena_topo.errors import ArenaError, NotFound, UsageError
+from arena_topo.errors import NotFound, UsageError
 from arena_topo.flag import Flag
 from arena_topo.jobs import filtering, view
 from arena_topo.jobs.chosen import Chosen
@@ -64,38 +62,33 @@ def delete(
     jobs: dict[str, str | None] = dict.fromkeys(names)
     if not names:
         jobs = {} if kind is Kind.OTHER else _found(chosen, backend, namespace)
-        # A job that was chosen and is gone by now is as it was to be.
+        # A selected job that another request has deleted meanwhile is no error.
         ignore_not_found = True
         if not jobs:
             say(f"No such jobs in namespace {namespace}.")
-    code = 0
-    for name, uid in jobs.items():
+
+    def remove(job: tuple[str, str | None]) -> None:
+        name, uid = job
         try:
-            if kind is Kind.OTHER:
-                raise missing(name, namespace)
-            backend.delete(name, namespace, uid=uid)
+            with suggesting(name, namespace, None if ignore_not_found else backend, kind):
+                backend.delete(name, namespace, uid=uid)
         except NotFound:
-            if not ignore_not_found:
-                complain(missing(name, namespace, backend))
-                code = code or 1
-        except ArenaError as error:
-            # The other jobs are deleted all the same; the first failure decides the exit code.
-            complain(error)
-            code = code or error.exit_code
+            if ignore_not_found:
+                return
+            raise
+        if brief:
+            show(f"{view.RESOURCE}/{name}\n")
         else:
-            if brief:
-                show(f"{view.RESOURCE}/{name}\n")
-            else:
-                say(f"The training job {name} has been deleted successfully")
-            remembering.gone(backend, namespace, name)
-    if code:
-        raise typer.Exit(code)
+            say(f"The training job {name} has been deleted successfully")
+        remembering.gone(backend, namespace, name)
+
+    act_on_each(jobs.items(), remove)
 
 
 def _found(chosen: Chosen, backend: Backend, namespace: str) -> dict[str, str | None]:
-    """The jobs by name, with the uid of each: another that takes the name was not chosen.
+    """The selected jobs by name, each with its uid, so that no newer job of that name is deleted.
 
-    None for one that is damaged, and does not say its uid any more.
+    The uid is None for a damaged object without one.
     """
     every = filtering.found(backend, namespace, chosen.labels(backend))
     jobs = filtering.listed(every, phases=chosen.phases)

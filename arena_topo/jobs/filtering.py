@@ -1,4 +1,4 @@
-"""Which of the jobs a list shows, and in which order."""
+"""Selection and order of the jobs of a list."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from arena_topo.engines.opening import privileged
 from arena_topo.reasons.view import SeenJob
 
 OWNER_LABEL = "arena.kubeflow.org/uid"
-"""Arena's label on each job: the MD5 of the name of whoever submitted it."""
+"""Arena's label on each job: the MD5 of its owner's name."""
 
 
 class Order(StrEnum):
-    """What jobs are sorted by."""
+    """The keys by which jobs are sorted."""
 
     AGE = "age"
     NAME = "name"
@@ -42,7 +42,7 @@ class Phases(frozenset[Phase]):
 
 
 def selection(backend: Backend, selector: str, *, mine: bool) -> str:
-    """The selector of jobs that have these labels and, for `mine`, were submitted by the caller."""
+    """A selector of jobs with these labels; with `mine` also of the caller as owner."""
     if not mine:
         return selector
     from arena_topo.manifests import digest  # noqa: PLC0415  only to name the owner
@@ -60,22 +60,22 @@ def found(backend: Backend, namespace: str | None, selector: str = "") -> tuple[
 def listed(
     jobs: Iterable[JobStatus], *, phases: Collection[Phase] = (), order: Order = Order.AGE
 ) -> tuple[JobStatus, ...]:
-    """The jobs in these phases (none: in any), sorted; equals stay as they come, newest first.
+    """The jobs in these phases (empty: in any), sorted; equal ones remain newest first.
 
-    By age the newest is first, by GPUs the job that requests the most, by status the one that
-    waits.
+    By age the newest is first, by GPUs the job that requests the most, by status the ones that
+    wait.
     """
     kept = [one for one in jobs if not phases or one.phase in phases]
     return tuple(sorted(kept, key=_KEYS[order]))
 
 
 def by_requested(jobs: Iterable[JobStatus]) -> list[JobStatus]:
-    """Jobs in the order of `top job`: those that ask for most GPUs first, then by name."""
+    """Jobs in the order of `top job`: by requested GPUs, the most first, then by name."""
     return sorted(jobs, key=lambda one: (-one.request_gpus, _natural(one.name), one.namespace))
 
 
 def signs(job: JobStatus) -> Any:
-    """What of a job makes a change worth a new line in a list."""
+    """The parts of a job whose change is worth a new line in a watched list."""
     place = None if job.chief is None or job.chief.pending else job.chief.node_ip
     return job.phase, job.request_gpus, job.allocated_gpus, place
 
@@ -104,9 +104,9 @@ def jobs(
     metrics: bool = False,
     tell: Callable[[str], None] = unheard,
 ) -> tuple[SeenJob, ...]:
-    """The jobs of a namespace or, for None, of all: those that request the most GPUs first.
+    """The jobs of a namespace, or of all for None, by requested GPUs, the most first.
 
-    With `metrics` each with what was measured of its GPUs; `tell` hears why that is not known.
+    With `metrics` each has samples of its GPUs; `tell` gets the reason if they are not known.
     """
     statuses = by_requested(backend.jobs(namespace))
     samples = backend.metrics(namespace, tell=tell) if metrics and statuses else ()

@@ -1,4 +1,4 @@
-"""The command that shows one job, once or for as long as it goes on: get."""
+"""The command `get`: shows one job, once or until it ends."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from arena_topo import layout
 from arena_topo.cli import remembering
 from arena_topo.cli.arguments import (
     JobsOutputFlag,
-    Kind,
     Name,
     Output,
     TypeFlag,
     names_only,
     option,
 )
-from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.opening import engine, namespace_of, suggesting
 from arena_topo.cli.options import PROGRAM, Globals, display, say, show, spread
 from arena_topo.cli.terminal import wrapped
 from arena_topo.engines import Backend
-from arena_topo.errors import JobDeleted, JobNotFound, NotFound
+from arena_topo.errors import JobDeleted, NotFound
 from arena_topo.jobs import progress, view
 from arena_topo.reasons import view as reasons
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What of a job is shown beside its state, and how."""
+    """The parts of a job to show beside its status, and the format."""
 
     events: bool = option(False, "Show what happened to the job and its pods.", short="-e")
     gpus: bool = option(False, "Show the GPUs of each pod.", short="-g")
@@ -62,8 +61,6 @@ def get(name: Name, wanted: Wanted, everywhere: Globals) -> None:
     """
     backend = engine(everywhere, stays=wanted.watch)
     namespace = namespace_of(everywhere, backend)
-    if wanted.kind is Kind.OTHER:
-        raise missing(name, namespace)
     shown = _Shown(backend, name, namespace, wanted)
     if wanted.watch:
         shown.watch(everywhere.timeout)
@@ -84,7 +81,7 @@ def get(name: Name, wanted: Wanted, everywhere: Globals) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A job as it is asked for."""
+    """A job to show, as requested."""
 
     backend: Backend
     name: str
@@ -92,14 +89,14 @@ class _Shown:
     wanted: Wanted
 
     def look(self, *, tell: Callable[[str], None] | None = None, names: bool = False) -> SeenJob:
-        """The job as it is now; with `tell` once, else one look of many."""
+        """The job as it is now; `tell` gets notes, and is None while the job is watched."""
         gpus, wide = self.wanted.gpus, self.wanted.output_format is Output.WIDE
 
         def note(text: str) -> None:
             if gpus and tell is not None:
                 tell(layout.noted(text))
 
-        try:
+        with suggesting(self.name, self.namespace, self.backend, self.wanted.kind):
             return reasons.look(
                 self.backend,
                 self.name,
@@ -111,8 +108,6 @@ class _Shown:
                 explain=self.wanted.explain,
                 tell=note,
             )
-        except JobNotFound:
-            raise missing(self.name, self.namespace, self.backend) from None
 
     def screen(self, seen: SeenJob, now: float, width: int | None) -> str:
         """The job for people; `now` is Unix seconds."""
@@ -122,7 +117,7 @@ class _Shown:
         return "\n".join([text, *reasons.below(seen, width=width)])
 
     def watch(self, limit: float | None) -> None:
-        """Show it until it ends."""
+        """Show the job until it ends."""
         from arena_topo.cli.detaching import detaching  # noqa: PLC0415 - only for who stays
         from arena_topo.cli.watching import watch  # noqa: PLC0415 - only for who stays
 
@@ -157,7 +152,7 @@ class _Shown:
             )
 
     def _changes(self, before: SeenJob | None, seen: SeenJob, now: float) -> str:
-        """A line or a document where something has changed."""
+        """A line or a document if something has changed."""
         wide = self.wanted.output_format is Output.WIDE
         if before is not None and _signs(before, wide=wide) == _signs(seen, wide=wide):
             return ""
@@ -168,14 +163,14 @@ class _Shown:
 
 
 def _trouble(seen: SeenJob) -> str | None:
-    """Why it does not run, where the screen does not say so."""
+    """Why the job does not run, if the screen does not say it."""
     if seen.explanation is not None or view.explained(seen.status):
         return None
     return view.trouble(seen.status)
 
 
 def _signs(seen: SeenJob, *, wide: bool) -> Any:
-    """What of a job makes a change worth a line or a document."""
+    """The parts of a job whose change is worth a line or a document."""
     status = seen.status
     if wide:
         return status.phase, status.reason, progress.running(status)

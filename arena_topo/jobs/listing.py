@@ -1,4 +1,4 @@
-"""The command that lists jobs: list."""
+"""The command `list`: lists jobs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from arena_topo.jobs.filtering import Order
 Jobs = tuple[JobStatus, ...]
 
 GONE = "GONE"
-"""What a watched list says of a job that was deleted, or is no longer as was asked for."""
+"""The mark in a watched list of a job that was deleted or no longer matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which jobs are listed, in which order, and how."""
+    """Which jobs to list, in which order and format."""
 
     all_namespaces: EverywhereFlag = False
     sort_by: Order = option(
@@ -98,7 +98,7 @@ def list_jobs(wanted: Wanted, chosen: Chosen, everywhere: Globals) -> None:
         if any(one.forecast is not None and one.forecast.emulated for one in jobs):
             say(tables.emulated())
         if not jobs and not wanted.no_headers:
-            # That of a mistyped namespace is as empty.
+            # The list of a mistyped namespace is empty too.
             what = "No such jobs" if none or chosen.phases or selector else "No jobs"
             where = f"namespace {namespace}; -A shows those of all namespaces"
             say(f"{what} in {where if namespace else 'any namespace'}.")

@@ -1,4 +1,4 @@
-"""How a job is getting on: in a sentence, in a line for each change, on a small screen."""
+"""The progress of a job: as a sentence, as a line for each change, as a small screen."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from arena_topo.layout import align, clock, duration, fold, state, table
 
 
 def running(status: JobStatus) -> tuple[int, int]:
-    """How many of a job's pods run, or have run to their end, and how many there are."""
+    """The number of a job's pods that run or have completed, and the number of all."""
     well = sum(one.status in {"Running", "Completed", "Succeeded"} for one in status.instances)
     return well, len(status.instances)
 
 
 def change(status: JobStatus, *, now: float) -> str:
-    """A job in a line: when it was so, its phase, how many of its pods run, and why it waits."""
+    """A job in a line: the time, its phase, how many of its pods run, and why it waits."""
     words = [clock(now), str(state(status.phase.value))]
     if status.phase.over:
         words.append(f"after {duration(lasted(status, now))}")
@@ -27,13 +27,13 @@ def change(status: JobStatus, *, now: float) -> str:
 
 
 def news(status: JobStatus) -> str:
-    """How a job is, in a sentence."""
+    """The phase of a job and its reason, in a sentence."""
     reason = f": {one_line(status.reason)}" if status.reason else ""
     return f"The Job {status.name} is {status.phase}{reason}"
 
 
 def screen(status: JobStatus, *, now: float, width: int | None = None) -> str:
-    """How far a job is: a sentence, and below it the pods; of many only those that do not run."""
+    """The status of a job in a sentence, and its pods; of many only those that do not run."""
     well, pods = running(status)
     line = f"{status.name} is {state(status.phase.value)}, {duration(lasted(status, now))}"
     if pods:

@@ -1,4 +1,4 @@
-"""The command that clears away jobs that are over: prune."""
+"""The command `prune`: deletes finished jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from arena_topo.cli.arguments import (
     option,
 )
 from arena_topo.cli.opening import engine, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, LogLevel, complain, say, show, spread
+from arena_topo.cli.options import PROGRAM, Globals, LogLevel, act_on_each, say, show, spread
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import Duration
@@ -30,7 +30,7 @@ from arena_topo.jobs import filtering, view
 from arena_topo.numbers import whole
 
 _YES = "ARENA_TOPO_YES"
-"""Stands for --yes where a command line cannot be changed, as in arena's Python SDK."""
+"""Replaces --yes where the command line cannot be changed, as in arena's Python SDK."""
 
 
 class Age(Duration):
@@ -53,7 +53,7 @@ class Age(Duration):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which jobs are deleted, and whether somebody is asked."""
+    """Which jobs to delete, and whether to ask for confirmation."""
 
     since: Age | None = option(
         None,
@@ -103,23 +103,22 @@ def prune(wanted: Wanted, everywhere: Globals) -> None:
     if asks and not _agreed(doomed, now, namespaces=wanted.all_namespaces):
         say("Nothing was deleted.")
         raise typer.Exit(1)
-    code = 0
-    for one in doomed:
+
+    def remove(job: JobStatus) -> None:
         try:
             if not dry_run:
-                backend.delete(one.name, one.namespace, uid=one.uid)
-                remembering.gone(backend, one.namespace, one.name)
+                backend.delete(job.name, job.namespace, uid=job.uid)
+                remembering.gone(backend, job.namespace, job.name)
         except NotFound:
-            say(f"{one.name} in namespace {one.namespace} is gone, or is another job by now")
+            say(f"{job.name} in namespace {job.namespace} is gone, or is another job by now")
+            return
         except ArenaError as error:
-            what = f"cannot delete the job {one.name}: {error.message}"
-            complain(ArenaError(what, why=error.why, hint=error.hint))
-            code = 1
-        else:
-            line = _line(one, now, dry_run=dry_run, namespaces=wanted.all_namespaces)
-            show(f"{view.RESOURCE}/{one.name}\n" if names else line)
-    if code:
-        raise typer.Exit(code)
+            what = f"cannot delete the job {job.name}: {error.message}"
+            raise ArenaError(what, why=error.why, hint=error.hint) from error
+        line = _line(job, now, dry_run=dry_run, namespaces=wanted.all_namespaces)
+        show(f"{view.RESOURCE}/{job.name}\n" if names else line)
+
+    act_on_each(doomed, remove)
 
 
 def stale(
@@ -136,14 +135,14 @@ def stale(
 
 
 def _line(one: JobStatus, now: float, *, dry_run: bool, namespaces: bool) -> str:
-    """Arena's line, with its space at the end; what is ours comes after that."""
+    """Arena's line, with its trailing space, and additions of ours after it."""
     text = f"Delete {view.TRAINER} {one.name} with Age {layout.duration(now - one.created)} "
     text += f"in namespace {one.namespace} " if namespaces else ""
     return text + ("(dry run)\n" if dry_run else "\n")
 
 
 def _agreed(jobs: Sequence[JobStatus], now: float, *, namespaces: bool) -> bool:
-    """Whether the person at the terminal wants these jobs deleted; the answer is no by default."""
+    """Ask on the terminal whether to delete these jobs; the default is no."""
     lines = (_line(one, now, dry_run=False, namespaces=namespaces).rstrip() for one in jobs)
     say("\n".join(lines), LogLevel.ERROR)
     what = "this job and all that belongs to it"

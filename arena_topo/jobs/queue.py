@@ -1,17 +1,14 @@
-"""The commands about when jobs run: suspend, resume and replan."""
+"""The commands `suspend`, `resume` and `replan`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from arena_topo.cli.arguments import PANEL, ActionOutputFlag, Name, Names, Output, names_only
 from arena_topo.cli.detaching import detaching
-from arena_topo.cli.opening import engine, missing, namespace_of
-from arena_topo.cli.options import PROGRAM, Globals, complain, say, show, spread, tell
-from arena_topo.errors import ArenaError, NotFound
+from arena_topo.cli.opening import engine, namespace_of, suggesting
+from arena_topo.cli.options import PROGRAM, Globals, act_on_each, say, show, spread, tell
 from arena_topo.flag import Flag
 from arena_topo.gang import Watcher
 from arena_topo.jobs import view
@@ -104,20 +101,15 @@ def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
 def _each(
     names: Sequence[str], everywhere: Globals, act: Callable[[Backend, str, str], None]
 ) -> None:
-    """Act on every job, also where it failed with another; the first failure is the exit code."""
+    """Act on every job, also after an error with another; the first error is the exit code."""
     backend = engine(everywhere)
     namespace = namespace_of(everywhere, backend)
-    failed: list[ArenaError] = []
-    for name in dict.fromkeys(names):
-        try:
+
+    def act_on(name: str) -> None:
+        with suggesting(name, namespace, backend):
             act(backend, name, namespace)
-        except ArenaError as error:
-            failed.append(
-                missing(name, namespace, backend) if isinstance(error, NotFound) else error
-            )
-            complain(failed[-1])
-    if failed:
-        raise typer.Exit(failed[0].exit_code)
+
+    act_on_each(dict.fromkeys(names), act_on)
 
 
 def _changed(name: str, how: str, *, brief: bool) -> str:
@@ -133,7 +125,7 @@ def _start(
     wait: bool,
     done: str,
 ) -> None:
-    """Start a job and say where it runs; NotNow where it has to wait."""
+    """Start a job and show its placement; NotNow if it has to wait."""
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
     stays = Staying(name, "is to start")

@@ -1,7 +1,6 @@
-"""What a command that stays with a job shows on stderr until it is over.
+"""Progress on stderr of a command that waits for a job.
 
-On a terminal that is one screen, which leaves nothing behind but how it ended; elsewhere it is a
-line for each change.
+On a terminal it is one screen, which is cleared at the end; elsewhere a line for each change.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ if TYPE_CHECKING:
 
 
 class WaitLine:
-    """What is waited for: a line in its place on a terminal, while it is shown."""
+    """What a command waits for: a line that is redrawn on a terminal."""
 
     def __init__(self, name: str, what: str) -> None:
-        """Begin with what the job is at first; nothing is shown yet."""
+        """Start with the first status of the job; nothing is shown yet."""
         self.name, self.what, self.doubt = name, what, ""
         self.begun = time.monotonic()
         self._stack: ExitStack | None = None
 
     @property
     def shown(self) -> bool:
-        """Whether it is on the terminal now."""
+        """Whether the line is on the terminal."""
         return self._stack is not None
 
     def show(self) -> None:
-        """Let a terminal show it from now on."""
+        """Show the line, if stderr is a terminal."""
         if self._stack is None and lives():
             self._stack = ExitStack()
             self._stack.enter_context(live(sys.stderr, self._screen))
 
     def hide(self) -> None:
-        """Take it off the terminal."""
+        """Clear the line."""
         if self._stack is not None:
             stack, self._stack = self._stack, None
             stack.close()
@@ -60,10 +59,9 @@ class WaitLine:
 
 
 class Staying(WaitLine):
-    """Who stays until a job has its GPUs and its workers have come together.
+    """The line of a command that waits until the workers of a job have their nodes.
 
-    What is waited for is shown on a terminal until the end of the block. `heard` says whether
-    anything was told of the job.
+    It is shown until the end of the block. `heard`: there was a message about the job.
     """
 
     heard = False
@@ -75,25 +73,25 @@ class Staying(WaitLine):
         self.hide()
 
     def watcher(self, *, stay: bool, end: float | None = None) -> Watcher:
-        """What tells this of a gang."""
+        """The watcher of a gang that updates this line."""
         return Watcher(stay=stay, end=end, tell=self.tell, sees=self.see)
 
     def tell(self, text: str) -> None:
-        """Something happened to it."""
+        """Print a message about the job."""
         self.what, self.heard = "waits", True
         say(one_line(text))
 
     def see(self, text: str) -> None:
-        """What there is still to wait for."""
+        """Show what is still missing; empty: nothing is known."""
         self.heard = True
         self.what = f"is starting: {one_line(text)}" if text else "is starting"
 
 
 def summarise(done: Submitted, *, waits: bool) -> None:
-    """Say where the workers of a job that was submitted go, or why it waits."""
+    """Print the placement of a submitted job, or why it waits."""
     plan, status = done.plan, done.status
     tell((*plan.notes, *done.notes))
-    # What was recorded, not what was planned: an engine may have had to decide anew.
+    # The recorded placement, which may differ from the planned one.
     forecast = (status.forecast if status else None) or plan.forecast
     placed = forecast is not None and bool(forecast.workers)
     if forecast is not None and placed:
@@ -121,9 +119,9 @@ def wait_for_end(
     done: Submitted | None = None,
     ended: Callable[[JobStatus], None] = lambda _: None,
 ) -> None:
-    """Show how a job gets to its end; JobFailed with the launcher's exit code if it fails.
+    """Show the progress of a job to its end; JobFailed with the launcher's exit code if it fails.
 
-    `done` is what `summarise` has told of it already; `ended` hears how the job ended.
+    `done` is the submission that `summarise` has printed; `ended` gets the final status.
     """
     from arena_topo.engines import waiting  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
@@ -136,7 +134,7 @@ def wait_for_end(
         nonlocal placed, latest
         sight.caught()
         latest, forecast = status, status.forecast
-        # A gang that waited, or was taken back, has its GPUs only now.
+        # A gang that waited, or was rolled back, gets its GPUs only now.
         if forecast is not None and forecast.workers and forecast.workers != placed:
             placed = forecast.workers
             say(view.placement(forecast, name, slots=slots_of(forecast, status)).rstrip("\n"))
@@ -160,10 +158,10 @@ def wait_for_end(
 
 
 def lives() -> bool:
-    """Whether stderr shows what is waited for in its place, on a terminal."""
+    """Whether progress is redrawn in place: stderr is a terminal, and shows messages."""
     return hears(LogLevel.INFO) and sys.stderr is not None and moves(sys.stderr)
 
 
 def turn() -> str:
-    """One character that turns while something is waited for."""
+    """The current frame of the spinner."""
     return turning(unicode=draws(stream=sys.stderr))

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offline:
-    """What `plan` and `submit` share; all but `file` only matters where nothing is created."""
+    """Options that `plan` and `submit` share."""
 
     file: FileFlag = ""
     generate_name: str = option(
@@ -79,7 +79,7 @@ class Offline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """How a job is submitted: the options that are not about the job."""
+    """Options of a submission that are not about the job."""
 
     dry_run: DryRun | None = option(
         None, "Print what would be created, and create nothing.", "[=client|server]"
@@ -106,19 +106,19 @@ class Submission:
 
     @property
     def stays(self) -> bool:
-        """Whether the command goes on until the job is over."""
+        """Whether the command waits for the end of the job."""
         return self.wait or self.follow
 
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-"""What Kubernetes itself makes names of (apimachinery, pkg/util/rand): no words come of it."""
+"""The letters of generated names in Kubernetes (apimachinery, pkg/util/rand): no words."""
 
 _RANDOM = 5
 """Characters after a prefix, as in `generateName` of Kubernetes."""
 
 
 def _named(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a job a name of its own where only a prefix is given."""
+    """Generate the name of a job from a prefix."""
 
     @wraps(command)
     def named(**values: Any) -> None:
@@ -147,7 +147,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
     if how.dry_run is not None:
         _preview(job, how, offline, everywhere)
         return
-    # The end of the job is waited for with patience; what is left of --timeout is for that.
+    # --timeout limits the whole command, not each request: the rest of it is for the job's end.
     asking = replace(everywhere, timeout=None) if how.stays else everywhere
     backend = engine(asking, image=job.image, fabric=network(offline.fabric))
     order = _Order(
@@ -164,7 +164,7 @@ def submit_mpi(job: MPIJob, how: Submission, offline: Offline, everywhere: Globa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """How one job is submitted, and to whom; `end` is when that must be done (monotonic)."""
+    """One submission: its options and its engine; `end` is the deadline (monotonic)."""
 
     how: Submission
     everywhere: Globals
@@ -174,7 +174,7 @@ class _Order:
     end: float | None
 
     def carry_out(self, job: MPIJob) -> None:
-        """Submit a job, or find it submitted; AlreadyExists if another has its name."""
+        """Submit a job, unless it exists already; AlreadyExists for another job of its name."""
         from arena_topo.gang import submission  # noqa: PLC0415 - the verbs load what they need
 
         made: list[str] = []
@@ -217,32 +217,32 @@ class _Order:
             )
 
     def _follow(self, name: str) -> None:
-        """Do what `logs -f` does with the job."""
+        """Follow the log, as `logs -f`."""
         from arena_topo.jobs import logs  # noqa: PLC0415 - only for who follows
 
         left = self._left()
         everywhere = replace(
             self.everywhere,
             namespace=self.namespace,
-            # It was said which engine that is.
+            # The engine is known by now.
             backend=BackendName(self.backend.name),
             timeout=None if left is None else Seconds(left),
         )
         logs.show_logs(name, logs.Wanted(follow=True), everywhere)
 
     def _ended(self, status: JobStatus) -> None:
-        """Print the job as it ended, for programs."""
+        """Print the finished job as a document."""
         if self._prints_end:
             form = self.how.output_format or Output.JSON
             show(document(view.job_value(status, now=time.time()), form))
 
     @property
     def _prints_end(self) -> bool:
-        """Whether stdout gets the job as it ended, instead of its objects."""
+        """Whether the document on stdout is the finished job, and not its objects."""
         return self.how.wait and self.how.output_format in {Output.JSON, Output.YAML}
 
     def _announce(self, job: MPIJob, names: Sequence[str]) -> None:
-        """Say what was created, as soon as it is."""
+        """Print what was created, at once."""
         text = "".join(f"{name} created\n" for name in names)
         if self._names_only:
             _announce(job.name, lambda: f"{view.RESOURCE}/{job.name}\n")
@@ -255,12 +255,12 @@ class _Order:
 
     @property
     def _names_only(self) -> bool:
-        """Whether stdout gets the name of the job and nothing else."""
+        """Whether only the name of the job goes to stdout."""
         quiet = self.everywhere.quiet and self.how.output_format is None
         return quiet or self.how.output_format is Output.NAME
 
     def _left(self) -> float | None:
-        """Seconds that are left of --timeout."""
+        """The seconds left of --timeout."""
         return None if self.end is None else max(0.0, self.end - time.monotonic())
 
     def _tell(self, job: MPIJob, done: Submitted) -> None:
@@ -286,7 +286,7 @@ class _Order:
 
 
 def _announce(name: str, text: Callable[[], str]) -> None:
-    """Print what was created; the job is there even where nobody can read that."""
+    """Print what was created; a lost output is only a warning, as the job exists."""
     try:
         show(text())
     except (OutputLost, BrokenPipeError) as error:
@@ -314,7 +314,7 @@ def _preview(job: MPIJob, how: Submission, offline: Offline, everywhere: Globals
 
 
 def _sketched(command: Callable[..., None]) -> Callable[..., None]:
-    """Fill in what a question about GPUs needs no answer to."""
+    """Fill in the fields of a job that a plan does not need."""
 
     @wraps(command)
     def sketched(**values: Any) -> None:
@@ -326,7 +326,7 @@ def _sketched(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked of a plan, and how it is shown."""
+    """Options of `plan`: the question, and the format of the answer."""
 
     on: str = option(
         "",
@@ -409,7 +409,7 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals
 def _world(
     job: MPIJob, offline: Offline, everywhere: Globals
 ) -> tuple[Cluster | None, Backend | None, str]:
-    """The cluster of a dump, if one is given; else the engine, if there is one; the namespace."""
+    """The cluster of a dump, or the engine, if there is one; and the namespace."""
     stopping.limit(everywhere.timeout)
     options = replace(everywhere.options(), fabric=network(offline.fabric, offline.state))
     found = opening.world(job, options, state=offline.state, emulating=emulating(), tell=say)

@@ -1,4 +1,4 @@
-"""The command that shows what the GPUs of jobs do: top job."""
+"""The command `top job`: shows the GPUs of jobs and their load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from arena_topo.cli.arguments import (
     PerhapsName,
     TypeFlag,
 )
-from arena_topo.cli.opening import engine, missing, namespace_of
+from arena_topo.cli.opening import engine, namespace_of, suggesting
 from arena_topo.cli.options import Globals, display, say, show, spread
 from arena_topo.cli.terminal import wrapped
 from arena_topo.cli.watching import RefreshFlag, once, renew
@@ -70,9 +70,9 @@ def top_job(
 
     def look() -> tuple[SeenJob, ...]:
         if name:
-            if kind is Kind.OTHER:
-                raise missing(name, namespace)
-            return _job(backend, name, namespace, instance, heard)
+            with suggesting(name, namespace, backend, kind):
+                status = backend.job(name, namespace)
+            return _job(backend, status, instance, heard)
         if kind is Kind.OTHER:
             return ()
         documents = output_format is not Output.WIDE
@@ -101,21 +101,13 @@ def top_job(
 
 
 def _job(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    instance: str,
-    heard: Callable[[str], None],
+    backend: Backend, status: JobStatus, instance: str, heard: Callable[[str], None]
 ) -> tuple[SeenJob, ...]:
     from arena_topo.reasons.view import SeenJob, measured  # noqa: PLC0415 - only here
 
-    try:
-        status = backend.job(name, namespace)
-    except NotFound:
-        raise missing(name, namespace, backend) from None
     if instance and instance not in {one.name for one in status.instances}:
         raise NotFound(
-            f"the job {name} has no pod {instance}",
+            f"the job {status.name} has no pod {instance}",
             hint=", ".join(one.name for one in status.instances) or None,
         )
     return (SeenJob(status=status, samples=measured(backend, status, tell=heard)),)
@@ -124,8 +116,8 @@ def _job(
 def jobs(statuses: Sequence[JobStatus], *, now: float, namespaces: bool = False) -> str:
     """Arena's table (pkg/training/top_job.go): a line for each job, in the order given.
 
-    Below it stands how many GPUs those that run ask for and have. AGE is how long the job has
-    lasted (arena's word for it); `now` is Unix seconds; `namespaces` adds a first column.
+    Below it are the GPUs that running jobs have and request. AGE is arena's word for a job's
+    duration; `now` is Unix seconds; `namespaces` adds a first column.
     """
     columns = [
         (name, (lambda one: str(one.allocated_gpus)) if name == "GPU(Allocated)" else cell)
@@ -148,7 +140,7 @@ def job(
 ) -> str:
     """One job: its head as in `get`, then each pod, or only `instance`, with its GPUs.
 
-    Without samples what a GPU does is N/A, and its index too where nobody knows it.
+    Without samples the load of a GPU is N/A, and so is its index where it is not known.
     """
     header = (
         *("NAME", "STATUS", "GPU(Request)", "NODE", "GPU(DeviceIndex)", "GPU(DutyCycle)"),

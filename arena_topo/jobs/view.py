@@ -45,7 +45,7 @@ UNCONFIRMED = {
     "claims": "whether workers get the claims that are meant for them could not be tried",
     "gates": "whether workers may be patched could not be asked",
 }
-"""What is not known of each binding where the cluster could not be asked whether it works."""
+"""The doubt about each binding whose mechanism could not be tested on the cluster."""
 
 
 # ---------------------------------------------------------------- one job
@@ -61,7 +61,7 @@ def job(
 ) -> str:
     """One job in arena's wide layout, with its placement after its instances.
 
-    With `gpus` also what its GPUs do, as `samples` say.
+    With `gpus` also the load of its GPUs, from `samples`.
     """
     blocks = [head(status, now), _instances(status, now)]
     if status.forecast is not None and status.forecast.workers:
@@ -82,7 +82,7 @@ def job(
 
 
 def head(status: JobStatus, now: float) -> str:
-    """The first lines about a job: its name, how it stands, and since when."""
+    """The first lines about a job: its name, its status, its times."""
     fields: list[tuple[str, Cell]] = [
         ("Name", status.name),
         ("Status", state(status.phase.value)),
@@ -160,15 +160,15 @@ MOST_ROWS = 16
 
 
 def workers(forecast: Forecast, name: str, *, slots: int) -> list[str]:
-    """A row for each worker, as lines for `align`; of many workers one for all of a node.
+    """A row for each worker, as lines for `align`; for many workers a row for each node.
 
-    `slots` is the number of ranks of each worker; GPUs that are not known are `N/A`.
+    `slots` is the number of ranks of each worker; unknown GPUs are `N/A`.
     """
     own = [[one] for one in sorted(forecast.workers)]
     if len(own) > MOST_ROWS:
         runs = groupby(sorted(forecast.workers), key=lambda one: one[1])
         own = [list(group) for _node, group in runs]
-    # Workers of one GPU make one ring of all; each of the others has its own.
+    # Workers with one GPU each form one ring; others have a ring each.
     between = "," if slots == 1 else " "
     rows = [
         (
@@ -184,7 +184,7 @@ def workers(forecast: Forecast, name: str, *, slots: int) -> list[str]:
 
 
 def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | None = None) -> str:
-    """Which rank runs where, what bandwidth that allows, and how firmly it holds.
+    """The node and GPUs of each rank, the bandwidth, and the guarantee of the placement.
 
     `slots` is the number of ranks of each worker.
     """
@@ -201,24 +201,24 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
 
 
 def guarantee(forecast: Forecast) -> str:
-    """How firmly a placement holds, by what, and whether it was seen that this works."""
+    """The guarantee of a placement, its mechanism, and whether that is confirmed."""
     by = one_line(str(forecast.binding))
     if not forecast.confirmed:
         doubt = UNCONFIRMED.get(by)
         by += f", unconfirmed: {doubt}" if doubt else ", unconfirmed"
     named = one_line(str(forecast.guarantee))
-    # A later version may have recorded a guarantee of its own.
+    # A newer version may have recorded a guarantee of its own.
     meaning = HOLDS.get(named, "this version of arena-topo does not know what that means")
     return f"Guarantee: {named}, by {by} ({meaning})"
 
 
 def confirmed(forecast: Forecast | None) -> bool | None:
-    """Whether the mechanism behind a guarantee was seen to work; None without a guarantee."""
+    """Whether the mechanism of a guarantee was tested; None without a guarantee."""
     return None if forecast is None or forecast.guarantee is None else forecast.confirmed
 
 
 def _unplaced(forecast: Forecast, reason: str | None) -> str:
-    """What stands in the place of a placement that there is not."""
+    """The block of a job without a placement."""
     why = forecast.reason or reason
     lines = ["Placement:", f"  none yet: {one_line(why)}" if why else "  none"]
     if forecast.emulated:
@@ -227,7 +227,7 @@ def _unplaced(forecast: Forecast, reason: str | None) -> str:
 
 
 def explained(status: JobStatus) -> bool:
-    """Whether `job` says already why the job does not run."""
+    """Whether the screen of `job` already says why the job does not run."""
     forecast = status.forecast
     return (
         forecast is not None
@@ -237,7 +237,7 @@ def explained(status: JobStatus) -> bool:
 
 
 def trouble(status: JobStatus) -> str | None:
-    """Why a job does not run, in a line; None if it does, or has done."""
+    """Why a job does not run, in a line; None for a job that runs or has succeeded."""
     if status.reason is None or status.phase in {Phase.RUNNING, Phase.SUCCEEDED}:
         return None
     return f"The Job {status.name} is {status.phase}: {one_line(status.reason)}"
@@ -266,7 +266,7 @@ def _more_is_possible(forecast: Forecast) -> bool:
 
 
 def ranks(index: int, slots: int, *, last: int | None = None) -> str:
-    """The ranks of a worker, or of it and all to the `last`, as one number or a range."""
+    """The ranks of a worker, or of the workers up to `last`, as a number or a range."""
     first = index * slots
     end = ((index if last is None else last) + 1) * slots - 1
     return str(first) if first == end else f"{first}-{end}"
@@ -277,7 +277,7 @@ def job_value(
 ) -> dict[str, Any]:
     """One job as arena's JSON object; our keys, `placement` to `exitCode`, come last.
 
-    Ours are None where nothing is known. `samples` say what its GPUs do.
+    Ours are None where nothing is known. `samples` are the load of its GPUs.
     """
     return {
         "uuid": status.uid,
@@ -381,7 +381,7 @@ def jobs(
     """
     lines = job_lines(statuses, now=now, namespaces=namespaces, wide=wide)
     aligned = align(lines if headers else lines[1:])
-    # Arena's last column is never padded; ours ends with an empty cell for most jobs.
+    # As in arena nothing is padded at the end of a line; most jobs have no reason there.
     return "".join(f"{line.rstrip()}\n" for line in aligned.splitlines()) if wide else aligned
 
 
@@ -394,7 +394,7 @@ def job_lines(
 
 
 def job_columns(age: str, now: float, *, namespaces: bool) -> list[Column[JobStatus]]:
-    """Arena's columns of a list of jobs; `age` is its word for how long a job has lasted."""
+    """Arena's columns of a list of jobs; `age` is the header of the job's duration."""
     space: list[Column[JobStatus]] = [("NAMESPACE", lambda one: one.namespace)]
     return [
         *(space if namespaces else []),
@@ -428,7 +428,7 @@ def _usable(status: JobStatus) -> str:
 
 
 _MOST_NODES = 3
-"""Nodes of a job that a line names before it counts the others."""
+"""Nodes of a job that a line names; the others are counted."""
 
 
 def _nodes(status: JobStatus) -> str:
@@ -446,7 +446,7 @@ def _workers(status: JobStatus) -> list[Instance]:
 
 
 def _shape(status: JobStatus) -> str:
-    """How many workers a job has, and the GPUs of each: `4x2`."""
+    """The number of workers of a job and the GPUs of each: `4x2`."""
     forecast = status.forecast
     if forecast is not None and forecast.workers and status.request_gpus:
         return f"{len(forecast.workers)}x{slots_of(forecast, status)}"
@@ -467,7 +467,7 @@ def run_time(status: JobStatus, now: float) -> float | None:
 
 
 def in_order(instances: Iterable[Instance]) -> list[Instance]:
-    """The pods by name, numbers in it as numbers."""
+    """The pods by name, in natural order."""
     from arena_topo.topology import natural  # noqa: PLC0415 - only where there is much to sort
 
     return sorted(instances, key=lambda one: natural(one.name))
@@ -486,14 +486,14 @@ def age_of(one: Instance, now: float) -> float:
 
 
 def place_of(one: Instance, place: str | None) -> str:
-    """A place of a pod, its node or an address, where it has one already."""
+    """The node or address of a pod; N/A for a pod without one."""
     return NOTHING if one.pending or not place else place
 
 
 def seen(found: SeenJob, *, now: float) -> dict[str, Any]:
-    """A job, and where they are known: what is not as planned, and the explanation asked for.
+    """A job for JSON, with its drift and its explanation where they are known.
 
-    `now` is Unix seconds, which ages are counted to.
+    Ages are counted to `now`, in Unix seconds.
     """
     made = job_value(found.status, now=now, samples=found.samples)
     if not found.drift and found.explanation is None:

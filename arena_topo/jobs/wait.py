@@ -1,4 +1,4 @@
-"""The command that waits for jobs: wait."""
+"""The command `wait`: waits for jobs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def wait(
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """The jobs that are waited for, as they are told of."""
+    """Messages about the jobs while they are awaited."""
 
     namespace: str
     goal: Goal
@@ -88,20 +88,20 @@ class _Watched:
         say(f"The Job {status.name} is {status.phase}{reason}")
 
     def blind(self, why: str | None) -> None:
-        """Nothing is seen, and why; None once something is again."""
+        """The server does not answer, and why; None once it answers again."""
         if why is not None and self.sees:
             warn(f"API server not reachable, retrying: {why}")
         self.sees = why is None
 
     def waits(self, status: JobStatus, start: Start | None) -> None:
-        """A job holds nothing, or does no more."""
+        """A job waits without GPUs, and `start` says who starts it; None: it waits no more."""
         name = status.name
         if start is not None and name not in self.hinted:
             self.hinted.add(name)
             say(f"  It waits without GPUs; {waiting.starting(start, name, self.namespace)}")
 
     def ended(self, one: Ending) -> None:
-        """A job is done with."""
+        """A job has reached the goal, or can no longer reach it."""
         if one.standing is Standing.REACHED:
             finished = one.status if self.goal is Goal.FINISHED else None
             how = finished.phase.lower() if finished else self.goal

@@ -41,34 +41,34 @@ MAP = "arena-topo.io/placement"
 RECORDED = "arena-topo.io/recorded"
 """When the placement was recorded, by the server's clock (RFC 3339)."""
 REQUEST = "arena-topo.io/request"
-"""What the job asked of the solver, for whoever starts it later (JSON)."""
+"""The request to the solver, for a later start (JSON)."""
 ASKED_SHAPE = "arena-topo.io/asked-pod-shape"
-"""The --pod-shape of a job whose shape was chosen as it was created; that is in its request."""
+"""The --pod-shape `auto` of a job; the shape that was chosen at creation is in its request."""
 TRIES = "arena-topo.io/tries"
-"""How often the whole gang was taken back after a start that could not complete."""
+"""How often the whole gang was rolled back after an incomplete start."""
 PROPOSED = "arena-topo.io/proposed"
-"""On a running job with a record that its author has not compared with others yet."""
+"""On a running job with a record that has not been checked for conflicts yet."""
 INCOMPLETE = "arena-topo.io/incomplete"
-"""On a job that is being created: what it owns, such as its files, is not all there yet."""
+"""On a job in creation: not all objects that it owns, such as its files, exist yet."""
 FORECAST = "arena-topo.io/forecast"
 GUARANTEE = "arena-topo.io/guarantee"
 GATE = "arena-topo.io/placement"
 """The scheduling gate of workers that have no node yet."""
 INLINE = "arena-topo.io/inline-placement"
-"""Label of workers that the admission policy places; its value is the format of the map."""
+"""Label of workers that the admission policy places; the value is the format of the map."""
 MAP_FORMAT = "v1"
-"""The grammar of the map. A policy for another one leaves the pods alone, at their gate."""
+"""The grammar of the map. A policy for another grammar leaves the pods at their gate."""
 CLAIMS = "arena-topo.io/claims"
 """Label of workers that the admission policy gives a claim each."""
 PER_WORKER = "per-worker"
 GANG = "arena-topo.io/gang"
 """Label of workers that the admission policy joins to the PodGroup of their job."""
 UNPINNED = "arena-topo.io/unpinned"
-"""On a pinned template: what of it the pins have replaced (JSON), where they did."""
+"""On a pinned template: the fields that pins have replaced, as they were (JSON)."""
 HCAS = "arena-topo.io/nccl-hca"
-"""On a pinned template: what NCCL_IB_HCA says in the workers of a job with --nccl-hca."""
+"""On a pinned template: the value of NCCL_IB_HCA in the workers of a job with --nccl-hca."""
 HCA_VARIABLE = "NCCL_IB_HCA"
-"""By which NCCL uses some NICs and no others; "=" before the list asks for whole names."""
+"""The variable that restricts NCCL to some NICs; "=" before the list matches whole names."""
 GPU_GROUP = "topology.kubernetes.io/gpu-group"
 GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"
 
@@ -79,7 +79,7 @@ serves the first, 1.36 the second."""
 
 
 class Guarantee(StrEnum):
-    """What holds of a placement when the job runs."""
+    """How strongly a placement is enforced."""
 
     GPUS = "gpus"
     """Each worker gets the GPUs of the plan."""
@@ -91,14 +91,13 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """How a placement is made to hold: the mechanism, what it guarantees, if devices are injected.
+    """The enforcement of a placement: mechanism, guarantee, and whether devices are injected.
 
-    `separate` says that the workers of one node are pods of their own, which NCCL cannot join
-    directly. `why` is one sentence for a person when the guarantee is less than `gpus`. `confirmed`
-    is False where the cluster could not be asked whether the mechanism works. `device_class` is
-    what claims name; `resource` what the workers ask for instead ("": what their template says).
-    `gang`: the scheduler itself holds the workers back until all can run, by a PodGroup of
-    scheduling.k8s.io in `gang_version`.
+    `separate`: the workers of a node are pods of their own, which NCCL cannot join directly. `why`
+    is a sentence for people if the guarantee is weaker than `gpus`. `confirmed` is False if the
+    mechanism could not be tested. `device_class` is that of the claims; `resource` replaces the GPU
+    resource of the template ("": unchanged). `gang`: the scheduler itself starts the workers
+    together, by a PodGroup of scheduling.k8s.io in `gang_version`.
     """
 
     name: str
@@ -115,16 +114,15 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanisms:
-    """What a cluster was found to offer for making placements hold; None: it could not be asked.
+    """The mechanisms that a cluster offers to enforce placements; None: not known.
 
     `admission`, `claims` and `gang` are the policies that give workers their node, their claim and
-    their PodGroup, as answered by a probe in the job's namespace; `gang_version` is that of
-    scheduling.k8s.io in which PodGroups are written, where there are any; `patches` whether the
-    caller may list and patch pods there. `classes` maps each DRA driver to a DeviceClass of its
-    GPUs (None: they could not be read), `extended` each of those classes to the extended resource
-    that it stands for, where it does. `quotas` are the ResourceQuotas of the namespace, as they are
-    stored. `suspends` says whether an MPIJob can be created suspended. `notes` say what could not
-    be found out, and why.
+    their PodGroup, by a probe in the job's namespace; `gang_version` is the version of
+    scheduling.k8s.io for PodGroups, if it is served; `patches`: the caller may list and patch pods
+    there. `classes` maps each DRA driver to a DeviceClass of its GPUs (None: unreadable),
+    `extended` maps such a class to its extended resource. `quotas` are the ResourceQuotas of the
+    namespace, as stored. `suspends`: an MPIJob can be created suspended. `notes` name what is not
+    known, and why.
     """
 
     admission: bool | None = None
@@ -141,19 +139,17 @@ class Mechanisms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is recorded of a placement on the job itself, and shown ever after.
+    """The record of a placement on the job itself.
 
     `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
-    without a placement. `usable` is the point of what these pods get, with the guarantee of the
-    binding, `low` to `high` its 80 % range, `regime` what decides it and `limited_by` the part that
-    would have to be faster (`bandwidth.Estimate`). `bus_bandwidth` is what the same GPUs give where
-    all pods of a node are one host. `optimal`: no placement gives these pods more, as far as is
-    known; `bound` is the most that any does. `assumed`: the bandwidth rests on facts that nobody
-    gave.
-    `workers` holds (index, node, GPU indexes); the indexes are empty where
-    the kubelet chooses. `confirmed` is False where the cluster could not be asked whether the
-    binding works, so that the guarantee is what it gives if it does. `cause` is why a gang waits
-    or is held, where that is known.
+    without a placement. `usable` is the estimate for these pods under the guarantee of the
+    binding, `low` to `high` its 80 % range, `regime` the model behind it and `limited_by` the
+    bottleneck (`bandwidth.Estimate`). `bus_bandwidth` is the estimate for the same GPUs if all pods
+    of a node were one host. `optimal`: proven that no placement gives these pods more; `bound` is
+    an upper bound. `assumed`: the estimate uses default values for unknown facts.
+    `workers` has (index, node, GPU indexes); the indexes are empty where the kubelet picks them.
+    `confirmed` is False if the mechanism of the binding could not be tested: the guarantee holds if
+    it works. `cause` is why a gang waits or is held, if that is known.
     """
 
     state: str
@@ -181,19 +177,19 @@ class Forecast:
 
     @property
     def falls_short(self) -> bool:
-        """Whether the pods can use less than their GPUs have, so that others may give them more."""
+        """Whether these pods get less than their GPUs could give to one host."""
         ours, usable = self.bus_bandwidth, self.usable
         return ours is not None and usable is not None and usable < ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything `submit` would create, in order; printed or applied, never rebuilt.
+    """Every object that `submit` creates, in order; the same is printed or applied.
 
-    The first object is the MPIJob; the others will be owned by it. `request` is what the solver
-    was asked (None for a job that is not placed); `waiting` says in a sentence why the job cannot
-    start now, when it cannot. `hcas` are the NICs that --nccl-hca names, if any.
-    `notes` are what a person should know of the cluster it was made on.
+    The first object is the MPIJob, which will own the others. `request` is the request to the
+    solver (None for a job that is not placed); `waiting` is a sentence about why the job cannot
+    start now, if it cannot. `hcas` are the NICs of --nccl-hca, if any. `notes` are about the
+    cluster.
     """
 
     job: MPIJob

@@ -1,7 +1,7 @@
-"""What is written on a job and read back: its placement, and what it asked of the solver.
+"""Annotations of a job, written and read: its placement, and its request to the solver.
 
-What the worker template says itself (replicas, CPU, memory, node selector, tolerations, priority)
-is read from there: queues such as Kueue write their decisions into it.
+Replicas, CPU, memory, node selector, tolerations and priority are read from the worker template,
+into which queues such as Kueue write their decisions.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _RECORDED = {
     "emulated": ("emulated", bool),
     "assumed": ("assumed", bool),
 }
-"""The keys of the recorded forecast, the field of each, and what it must be."""
+"""The keys of the recorded forecast, with the field and the type of each."""
 
 _MOST = 1 << 53
-"""A bandwidth beyond this makes no sense; infinities are beyond."""
+"""Larger bandwidths, and infinities, are invalid."""
 
 
 def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
-    """The same MPIJob with the forecast written on it, for `recorded` to read back."""
+    """A copy of the MPIJob with the forecast as annotations, for `recorded`."""
     usual = Forecast(state=forecast.state)
     said = {
         key: getattr(forecast, name)
@@ -91,7 +91,7 @@ def _map_text(workers: Iterable[tuple[str, tuple[int, ...]]]) -> str:
 
 
 _SHOWN = 300
-"""Characters of an entry that makes no sense which a person needs to see."""
+"""Characters of an invalid entry that an error shows."""
 
 _GPUS = re.compile(r"((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?")
 
@@ -114,7 +114,7 @@ def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
 
 
 def json_object(text: Any) -> dict[str, Any]:
-    """What an annotation says as JSON; nothing where it makes no sense, as anybody can edit it."""
+    """The JSON object in an annotation; empty for an invalid one, as anybody can edit it."""
     try:
         said = json.loads(text or "{}")
     except (ValueError, TypeError, RecursionError):
@@ -123,10 +123,10 @@ def json_object(text: Any) -> dict[str, Any]:
 
 
 def recorded(mpijob: Manifest) -> Forecast | None:
-    """What a job in the cluster says of its placement; None if it says nothing we understand.
+    """The recorded placement of a job in the cluster; None without a valid record.
 
-    Never raises: annotations can be edited by anyone, and a broken one must not hide the job. What
-    is whole is returned.
+    Never raises: anybody can edit annotations, and an invalid one must not hide the job. The valid
+    parts are returned.
     """
     metadata = mpijob.get("metadata")
     notes = metadata.get("annotations") if isinstance(metadata, dict) else None
@@ -168,7 +168,7 @@ _KEYS = {
 
 
 def requested(job: MPIJob) -> str:
-    """The annotation for a job: its size, and what of its placement flags is no default."""
+    """The annotation of a job: its size, and the placement flags that are not the default."""
     said: dict[str, Any] = {"workers": job.workers, "gpus": job.gpus}
     for key, name in _KEYS.items():
         value = getattr(job, name)
@@ -178,15 +178,15 @@ def requested(job: MPIJob) -> str:
 
 
 def asked(mpijob: Mapping[str, Any]) -> dict[str, Any]:
-    """The annotation of an MPIJob as a mapping; empty where there is none that makes sense."""
+    """The request in the annotation of an MPIJob; empty without a valid one."""
     notes = (mpijob.get("metadata") or {}).get("annotations") or {}
     return json_object(notes.get(REQUEST))
 
 
 def job_of(mpijob: Manifest) -> MPIJob:
-    """The job that an MPIJob of any version stands for, as far as placing it needs to know.
+    """The job of an MPIJob of any version, as far as its placement needs it.
 
-    InvalidJob names what of it makes no sense; annotations can be edited by anyone.
+    InvalidJob names what is invalid; anybody can edit annotations.
     """
     try:
         return _job_of(mpijob)
@@ -223,14 +223,14 @@ def _job_of(mpijob: Manifest) -> MPIJob:
         "gputopology": True,
         "gang": "pod-group.scheduling.sigs.k8s.io/name" in labels,
         "priority": str(pod.get("priorityClassName") or ""),
-        # Which NICs the workers are given decides what a placement is worth.
+        # The bandwidth of a placement depends on the NICs of the workers.
         "device": {name: amount for name, amount in limits.items() if is_rdma(name)},
         "selector": pod.get("nodeSelector") or {},
         "toleration": tuple(
             Toleration(**{key: str(one[key]) for key in _TOLERATION if one.get(key)})
             for one in pod.get("tolerations") or ()
         ),
-        # Without sshd the network of the node has no say in where workers go.
+        # Without sshd workers on the network of one node do not conflict.
         "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
         "running_timeout": (spec.get("runPolicy") or {}).get("activeDeadlineSeconds") or 0,
     }

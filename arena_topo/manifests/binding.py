@@ -1,12 +1,12 @@
-"""How a placement is made to hold: which mechanism, and what it guarantees.
+"""The mechanism that enforces a placement, and its guarantee.
 
-    claims      the scheduler allocates the very devices (nodes of a DRA driver)
-    admission   a policy gives each worker its node and GPUs as it is created
-    gates       somebody patches each worker while it waits at a gate
-    template    one template for all workers says what it can; all that v1alpha1 has
+    claims      the scheduler allocates exactly these devices (nodes of a DRA driver)
+    admission   a policy gives each worker its node and GPUs when the pod is created
+    gates       the submitter or the controller patches each worker while it waits at a gate
+    template    node affinity in the one template of all workers; the only way of v1alpha1
 
-No container is ever shown a GPU that the kubelet or a claim may give to another one. Device plugins
-keep books of their own: where our choice goes past them, it does so for every container of a node.
+No container is shown a GPU that the kubelet or a claim may give to another container. Device
+plugins do their own accounting: GPUs are injected past it only for all containers of a node.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
@@ -30,7 +31,7 @@ _PATCHES = (
 
 
 class _Refused(Exception):
-    """Why a mechanism does not serve, and what to do about it."""
+    """Why a mechanism cannot be used, and what to do about it."""
 
     def __init__(self, why: str, hint: str | None = None) -> None:
         super().__init__(why)
@@ -39,7 +40,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """A placement, and where it is to hold; `nodes` are the chosen ones that are known."""
+    """A placement to enforce, and the cluster; `nodes` are the chosen nodes that are known."""
 
     job: MPIJob
     placement: Placement
@@ -56,7 +57,7 @@ class _Case:
 
     @property
     def device_class(self) -> str | None:
-        """The DeviceClass of the chosen GPUs; where none can be read, by the custom of drivers."""
+        """The DeviceClass of the chosen GPUs; if they cannot be read, the usual name of one."""
         classes = self.found.classes
         return self.driver if classes is None else classes.get(self.driver)
 
@@ -67,7 +68,7 @@ class _Case:
 
     @property
     def known(self) -> bool:
-        """Whether it is known which GPUs the workers are to get."""
+        """Whether the placement names the GPUs of each worker."""
         return all(one.gpus for one in self.placement.assignments)
 
 
@@ -80,12 +81,11 @@ def bind(
     *,
     gated: bool = False,
 ) -> Binding:
-    """The strongest way to hold a placement that the cluster and the chosen nodes allow.
+    """The strongest mechanism that the cluster and the chosen nodes support.
 
-    `mechanisms` is what the cluster was found to offer; without it only what needs nothing of the
-    cluster is taken to work. `gated`: the workers were made at their gates already, so that they
-    can be patched and nothing else. InvalidJob if the job asks for a way that does not serve;
-    ArenaError if none does.
+    `mechanisms` is what the cluster offers; without it only mechanisms that need nothing of the
+    cluster are tried. `gated`: the workers exist at their gates already and can only be patched.
+    InvalidJob if the job asks for a mechanism that cannot be used; ArenaError if none can.
     """
     case = _Case(
         job=job,
@@ -106,7 +106,7 @@ def bind(
             continue
         gang = bool(job.gang and case.found.gang and api.traits.numbered)
         return replace(binding, gang=gang, gang_version=case.found.gang_version if gang else "")
-    # The first says most: it is the way that was meant for these nodes.
+    # The first refusal is that of the mechanism meant for these nodes.
     first = refusals[0]
     if forced:
         raise InvalidJob(
@@ -121,12 +121,12 @@ def bind(
 
 
 def _order(case: _Case, *, known: bool) -> list[str]:
-    """The ways to try, strongest first; `known`: what the cluster offers."""
+    """The mechanisms to try, strongest first; `known`: the cluster's offer is known."""
     if not case.injects:
         return ["claims" if case.driver else "gates"]
     between = [("admission", case.found.admission is not False), ("gates", case.found.patches)]
     if case.job.pod_shape is PodShape.SHARED and case.together:
-        # The policy shows each worker its own GPUs; a patch can show it those of its neighbours.
+        # The policy shows each worker its own GPUs; a patch can show those of its neighbours too.
         between.reverse()
     tried = [("claims", case.driver), *(between if known else ()), ("template", True)]
     return [way for way, serves in tried if serves]
@@ -194,23 +194,19 @@ def _gates(case: _Case) -> Binding:
     return replace(binding, separate=not sees, confirmed=bool(case.found.patches))
 
 
-def _template(case: _Case) -> Binding:
-    return _by_number(case, "template")
-
-
 def _by_number(case: _Case, name: str) -> Binding:
-    """What holds where workers ask for a number of GPUs, each on its own or all by one template.
+    """The binding of workers that request a number of GPUs, each by itself or by one template.
 
-    `gpus` only where the kubelet has no choice (a worker takes its whole node), or where nobody
-    but arena-topo uses the nodes, so that showing a container GPUs of our choice takes them from
-    nobody. One template for all workers says which GPUs only if they are the same for each, and how
-    many workers each node gets only if that is the same for all.
+    The guarantee is `gpus` only where the kubelet has no choice (a worker takes its whole node), or
+    where only arena-topo uses the nodes, so that injected GPUs are taken from no other pod. One
+    template for all workers can name GPUs only if they are the same for each, and spread the
+    workers only in equal numbers.
     """
     workers, driver = case.placement.assignments, case.driver
     per_node = Counter(one.node for one in workers)
     alike = name == "template"
     same = len({frozenset(one.gpus) for one in workers}) == 1 and len(per_node) == len(workers)
-    # A launcher that is made from the same template would see the GPUs as well.
+    # A launcher from the same template would see the GPUs as well.
     sayable = not alike or (same and not case.api.traits.one_template)
     injects = case.known and case.job.gpus > 0 and case.injects and not driver and sayable
     whole = all(_is_whole(one, case) for one in workers)
@@ -234,8 +230,7 @@ def _by_number(case: _Case, name: str) -> Binding:
         )
         if holds
     )
-    # The kubelet does not know of GPUs that we have shown to containers: on a node where we do that
-    # it may give them away again.
+    # The kubelet does not know of injected GPUs, and may allocate them again.
     taken = next((name for name, node in case.nodes.items() if double_booked(node)), None)
     if taken is not None:
         raise _Refused(
@@ -256,7 +251,7 @@ _WAYS: dict[str, Callable[[_Case], Binding]] = {
     "claims": _claims,
     "admission": _admission,
     "gates": _gates,
-    "template": _template,
+    "template": partial(_by_number, name="template"),
 }
 
 
@@ -264,7 +259,7 @@ _WAYS: dict[str, Callable[[_Case], Binding]] = {
 
 
 def _asked(case: _Case) -> str:
-    """What workers that take no claims ask for to get the GPUs of the chosen nodes."""
+    """The resource that workers without claims request for the GPUs of the chosen nodes."""
     if not case.driver:
         return case.resource
     extended = case.found.extended.get(case.device_class or "")
@@ -278,17 +273,17 @@ def _asked(case: _Case) -> str:
 
 
 def double_booked(node: Node) -> bool:
-    """Whether containers of a node hold GPUs that its kubelet takes for free."""
+    """Whether containers of a node use GPUs that its kubelet believes to be free."""
     return _is_dedicated(node) and bool(node.healthy & ~node.free)
 
 
 def leaves_choice(binding: Binding) -> bool:
-    """Whether the kubelet picks the GPUs of the workers, by its own books."""
+    """Whether the kubelet picks the GPUs of the workers, by its own accounting."""
     return binding.name != "claims" and not binding.inject and binding.guarantee is Guarantee.NODE
 
 
 def _is_dedicated(node: Node) -> bool:
-    """Whether containers of this node may be shown GPUs of our choice."""
+    """Whether GPUs may be injected into containers of this node."""
     return node.dedicated and not node.foreign and not node.unattributed and not node.driver
 
 
@@ -297,7 +292,7 @@ def _is_ours(node: Node | None) -> bool:
 
 
 def _is_whole(one: Assignment, case: _Case) -> bool:
-    """Whether a worker takes all GPUs that its node can give."""
+    """Whether a worker takes all healthy GPUs of its node."""
     node = case.nodes.get(one.node)
     return node is not None and bool(one.gpus) and gpu_set(one.gpus) == node.healthy
 
@@ -322,8 +317,8 @@ def offered(
 ) -> str:
     """The GPU resource of the chosen nodes; ArenaError if they differ, as workers are all alike.
 
-    A job that has yet to be placed asks for what most GPUs of the cluster are called, of the nodes
-    for topology jobs where there are some; without a cluster for what arena asks for.
+    A job without a placement requests the resource of most GPUs of the cluster, or of its topology
+    nodes if it has some; without a cluster the resource that arena requests.
     """
     names = set()
     if placement is not None:

@@ -1,7 +1,7 @@
 """Why a gang waits, was withdrawn, rolled back or suspended: a code with parameters, as data.
 
-It is recorded on the job beside its sentence, which older versions show; whoever needs to know the
-cause reads the code. The sentences are here and nowhere else.
+It is recorded on the job beside its sentence, which older versions show; programs read the code.
+The sentences are in this module alone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 
 class CauseCode(StrEnum):
-    """What keeps a gang from running, for programs."""
+    """The reason why a gang does not run, for programs."""
 
     TEXT = "text"
-    """A sentence of the solver or of another system, and no more."""
+    """Only a sentence, of the solver or of another system."""
     ANOTHER_STARTER = "another-starter"
     EVICTED = "evicted"
     IMAGE = "image"
@@ -56,7 +56,7 @@ _SENTENCES = {
 }
 
 QUOTAS = frozenset({CauseCode.QUOTA, CauseCode.QUOTA_REFUSED})
-"""The causes by which a quota of the namespace, and no lack of GPUs, keeps a gang waiting."""
+"""The causes that are a quota of the namespace, and not a lack of GPUs."""
 
 
 class _Parameters(dict[str, str]):
@@ -72,7 +72,7 @@ class Cause:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The sentence; of an unknown code all that there is."""
+        """The sentence; for an unknown code the code and its parameters."""
         sentence = _SENTENCES.get(CauseCode(self.code)) if self.code in set(CauseCode) else None
         if sentence is not None:
             return sentence.format_map(_Parameters(self.parameters))
@@ -85,7 +85,7 @@ def because(code: CauseCode, **parameters: str) -> Cause:
 
 
 def in_words(text: str | None) -> Cause | None:
-    """A cause of which there is no more than a sentence; None without one."""
+    """A cause that is only a sentence; None without one."""
     return None if text is None else because(CauseCode.TEXT, text=text)
 
 

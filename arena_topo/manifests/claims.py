@@ -1,4 +1,4 @@
-"""What workers need beside their MPIJob: claims of the GPUs chosen for them, and their PodGroup.
+"""Objects that workers need beside their MPIJob: claims of their GPUs, and their PodGroup.
 
 Where a DRA driver publishes the GPUs of a node, each worker has a ResourceClaim named JOB-worker-I
 that names its devices by uuid. The scheduler allocates exactly those; a policy gives each worker
@@ -19,17 +19,16 @@ from arena_topo.topology import ORDINARY, PUBLISHED, Cluster, Node, NodeName
 SCHEDULING = "scheduling.k8s.io"
 
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-"""What may stand between quotes in a selector; it comes from a driver."""
+"""The valid uuids for a selector; they come from a driver."""
 
 
 def claims_of(
     mpijob: Manifest, placement: Placement, binding: Binding, cluster: Cluster | None
 ) -> tuple[Manifest, ...]:
-    """The objects that workers bound so need beside the MPIJob, which is to own them.
+    """The objects that the workers of a binding need; the MPIJob will own them.
 
-    For claims one ResourceClaim per worker; for a gang that the scheduler itself holds back a
-    Workload and its PodGroup; else none. ValueError if the cluster does not say which devices the
-    GPUs are, which `bind` has checked.
+    For claims one ResourceClaim per worker; for a gang of the scheduler a Workload and its
+    PodGroup; else none. ValueError if the uuids of the GPUs are unknown, which `bind` has checked.
     """
     group = _gang(mpijob, binding.gang_version) if binding.gang else ()
     if binding.name != "claims":
@@ -42,8 +41,8 @@ def claims_of(
 def missing_quota_line(quotas: Iterable[Mapping[str, object]], device_class: str) -> str | None:
     """The line that a namespace's quota lacks for claims, or None.
 
-    Claims are not counted by a quota of a device plugin's resource: where there is one, and none
-    of the class, claiming would take what the quota was to keep.
+    A quota of a device plugin's resource does not count claims: without a line for the class,
+    claims would bypass it.
     """
     limits: dict[str, object] = {}
     for quota in quotas:
@@ -78,7 +77,7 @@ def _claim(
     uuids = uuids_of(one, nodes)
     quoted = ", ".join(f"'{uuid}'" for uuid in uuids)
     expression = f"device.attributes['{nodes[one.node].driver}'].uuid in [{quoted}]"
-    # Where a node does not let us know which GPUs are free, the scheduler picks them.
+    # Where the free GPUs of a node are not known, the scheduler picks them.
     selectors = {"selectors": [{"cel": {"expression": expression}}]} if uuids else {}
     exactly = {
         "deviceClassName": binding.device_class,
@@ -95,7 +94,7 @@ def _claim(
 
 
 def _gpus_of(mpijob: Manifest) -> int:
-    """How many GPUs each worker has, by the variable that every job of ours tells it in."""
+    """The number of GPUs of each worker, from a variable that every job of ours has."""
     env = worker_template(mpijob)["spec"]["containers"][0].get("env") or ()
     return next((whole(one.get("value")) or 0 for one in env if one.get("name") == "gpus"), 0)
 

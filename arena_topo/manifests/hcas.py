@@ -1,8 +1,8 @@
-"""The NICs that NCCL is to use: those nearest to the GPUs of a job, by name (NCCL_IB_HCA).
+"""The NICs for NCCL: those nearest to the GPUs of a job, by name (NCCL_IB_HCA).
 
-All workers are made from one template, so one list of names has to be right on every node. Where
-none is, or where pods may have other NICs, the variable is not set and NCCL chooses by itself: a
-list without any NIC of the pod would leave it with sockets.
+All workers share one template, so one list of names must be right on every node. Otherwise, or if
+pods may have other NICs, the variable is not set and NCCL chooses by itself: with a list that names
+no NIC of the pod it would fall back to sockets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from arena_topo.topology import Cluster, Machine, NodeName
 from arena_topo.topology.nics import is_rdma
 
 _HCA = re.compile(r"mlx[45]_\w{1,56}", re.ASCII)
-"""What the Linux drivers mlx4 and mlx5 call their devices; NICs of other makes have other names,
-and NCCL_IB_HCA is for the verbs of these (NCCL, environment variables)."""
+"""The names of devices of the Linux drivers mlx4 and mlx5, to which NCCL_IB_HCA applies (NCCL,
+environment variables)."""
 
 _SHARED = "rdma/"
 """The prefix of devices of which each pod gets all that there are on the node
@@ -29,21 +29,21 @@ _SHARED = "rdma/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HCAs:
-    """The names of the NICs in the order of the machine, or why a job that asks gets none."""
+    """The names of the NICs in the order of the machine, or why there are none."""
 
     names: tuple[str, ...] = ()
     why: str = ""
 
 
 def named_by_job(job: MPIJob) -> bool:
-    """Whether a job says itself which NICs NCCL uses: by --env, or by -x in its command."""
+    """Whether a job names the NICs for NCCL itself: by --env, or by -x in its command."""
     return HCA_VARIABLE in job.command or any(one.key == HCA_VARIABLE for one in job.env)
 
 
 def chosen_hcas(
     job: MPIJob, placement: Placement, cluster: Cluster | None, binding: Binding
 ) -> HCAs:
-    """The NICs nearest to the GPUs of a job that asks for them, the same on each of its nodes."""
+    """The NICs nearest to the GPUs of a job with --nccl-hca, the same on each of its nodes."""
     if not job.nccl_hca:
         return HCAs()
     hosts = len(placement.assignments if binding.separate else placement.nodes)

@@ -1,12 +1,12 @@
-"""The JSON patches by which a job moves between waiting, placed, held and running.
+"""The JSON patches that move a job between waiting, placed, held and running.
 
-Every patch begins with `test` operations on what its author believes: whether the job is suspended,
-and what is recorded on it. Where that is no longer so the server answers 422 and nothing happens;
-that is all the mutual exclusion there is.
+Every patch begins with `test` operations on the state that its author has read: whether the job is
+suspended, and its record. If the state has changed, the server answers 422 and changes nothing:
+optimistic locking, and the only mutual exclusion.
 
-    waiting  suspended, no record: holds nothing
-    placed   suspended with a record, or resumed by one: holds the GPUs of the record
-    held     suspended by a person: holds nothing, and nobody but that person starts it
+    waiting  suspended, no record: reserves nothing
+    placed   suspended with a record, or resumed by one: reserves the GPUs of the record
+    held     suspended by a user: reserves nothing, and is resumed by users alone
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _UID = "/metadata/uid"
 def suspended(
     mpijob: Manifest, forecast: Forecast, *, at: str | None, request: str, incomplete: bool = False
 ) -> Manifest:
-    """The MPIJob as it is created: not running, with its state and, where it has one, its record.
+    """The MPIJob to create: suspended, with its state and, if it has one, its record.
 
-    `mpijob` carries no pin. `at` is the server's time (RFC 3339) of a record, None without one.
-    `incomplete`: what it owns is created after it, and nobody else must start it before that.
+    `mpijob` has no pins. `at` is the server's time (RFC 3339) of the record, None without one.
+    `incomplete`: its owned objects are created after it, and nothing may start it before that.
     """
     notes = {REQUEST: request} | ({RECORDED: at} if at is not None else {})
     notes |= {INCOMPLETE: "true"} if incomplete else {}
@@ -54,9 +54,9 @@ def suspended(
 
 
 def handed_over(gated: Manifest, forecast: Forecast, *, request: str, suspend: bool) -> Manifest:
-    """The MPIJob as it is created for another queue: at its gates; that queue starts it.
+    """The MPIJob to create for another queue, which starts it: its workers wait at gates.
 
-    `suspend`: it is created suspended, for queues that do not see to that themselves.
+    `suspend`: create it suspended, for queues that do not suspend it themselves.
     """
     return _created(gated, forecast, {REQUEST: request}, {"suspend": True} if suspend else {})
 
@@ -77,17 +77,17 @@ def _created(
 
 
 def recording(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
-    """Write another placement on a job that is still suspended, or the first one."""
+    """Record a placement on a suspended job."""
     return _patch(stored, suspended=True, forecast=forecast, notes={RECORDED: at})
 
 
 def recording_in_place(stored: Mapping[str, Any], forecast: Forecast, *, at: str) -> Patch:
-    """Propose a placement on a job that somebody else has resumed; nobody goes by it yet."""
+    """Propose a placement on a job that another system has resumed; it is not in effect yet."""
     return _patch(stored, forecast=forecast, notes={RECORDED: at, PROPOSED: "true"})
 
 
 def confirming(stored: Mapping[str, Any]) -> Patch:
-    """Let the workers of a job go where its record says."""
+    """Put a proposed placement into effect."""
     return _patch(stored, notes={PROPOSED: None})
 
 
@@ -100,17 +100,17 @@ def resuming(stored: Mapping[str, Any], placed: Manifest) -> Patch:
 
 
 def completed(stored: Mapping[str, Any]) -> Patch:
-    """Say that everything is there that a waiting job owns."""
+    """Mark a waiting job as complete: all objects that it owns exist."""
     return _patch(stored, notes={INCOMPLETE: None})
 
 
 def waiting(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None) -> Patch:
-    """Take the record off a job that is suspended; it waits for the cause given."""
+    """Remove the record of a suspended job, which waits for this cause."""
     return _patch(stored, suspended=True, to=unpinned, forecast=_without("waiting", cause))
 
 
 def taking_back(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause, tries: int) -> Patch:
-    """Suspend a gang that cannot complete, whole; it waits, having tried so often."""
+    """Roll back a whole gang that cannot complete: suspend it, with the number of tries."""
     forecast, notes = _without("waiting", cause), {TRIES: str(tries)}
     return _patch(
         stored, suspended=False, to=unpinned, forecast=forecast, notes=notes, suspend=True
@@ -118,7 +118,7 @@ def taking_back(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause, tri
 
 
 def holding(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None = None) -> Patch:
-    """Suspend a job until a person resumes it; its GPUs are free for others."""
+    """Suspend a job until a user resumes it; its GPUs are free for others."""
     forecast = _without("held", cause)
     return _patch(stored, to=unpinned, forecast=forecast, notes={TRIES: None}, suspend=True)
 
@@ -129,32 +129,32 @@ def releasing(stored: Mapping[str, Any]) -> Patch:
 
 
 def clearing(stored: Mapping[str, Any], cause: Cause | None = None) -> Patch:
-    """Take the record off a job that somebody else starts and stops."""
+    """Remove the record of a job that another system starts and stops."""
     return _patch(stored, forecast=_without("waiting", cause))
 
 
 def settled(stored: Mapping[str, Any]) -> Patch:
-    """Forget the tries of a gang that runs: the next trouble is another one."""
+    """Reset the tries of a gang that runs."""
     return _patch(stored, notes={TRIES: None})
 
 
 def going(stored: Mapping[str, Any]) -> Patch:
-    """Let a job go on that is not placed by arena-topo."""
+    """Resume a job that is not placed by arena-topo."""
     return _patch(stored, suspended=True, suspend=False)
 
 
 def stopping(stored: Mapping[str, Any]) -> Patch:
-    """Suspend a job that is not placed by arena-topo, as it is."""
+    """Suspend a job that is not placed by arena-topo, without other changes."""
     spec = stored["spec"]
     policy = spec.get("runPolicy")
-    # What is not there cannot be tested, but what it would be in can.
+    # A missing field cannot be tested, but its parent can.
     test = _test("/spec", spec) if policy is None else _test("/spec/runPolicy", policy)
     step = {"op": "add", "path": "/spec/runPolicy", "value": {**(policy or {}), "suspend": True}}
     return [_test(_UID, stored["metadata"]["uid"]), test, step]
 
 
 def _without(state: str, cause: Cause | None = None) -> Forecast:
-    """What is written on a job that has no record."""
+    """The forecast of a job without a record."""
     return Forecast(state=state, cause=cause)
 
 
@@ -167,13 +167,13 @@ def _patch(
     notes: Mapping[str, str | None] | None = None,
     suspend: bool | None = None,
 ) -> Patch:
-    """Tests that the job is what its reader saw, and `suspended`; then what becomes of it.
+    """Tests of the state that was read, and of `suspended`; then the changes.
 
-    Pod templates as those of `to`, a record as of `forecast`, `notes` written or (None) removed,
-    and `suspend`.
+    The changes are the pod templates of `to`, the record of `forecast`, `notes` to write or (None)
+    to remove, and `suspend`.
     """
     seen = _annotations(stored)
-    # A path that is not there cannot be tested: the state tells whether there is a record.
+    # A missing annotation cannot be tested: the state implies whether there is a record.
     steps = [
         _test(_UID, stored["metadata"]["uid"]),
         *(_test(_path(k), seen[k]) for k in (STATE, MAP, RECORDED) if k in seen),
@@ -194,7 +194,7 @@ def _patch(
     wanted = dict(notes or {})
     if forecast is not None:
         empty: Manifest = {"metadata": {"annotations": {}}}
-        # What the record no longer says goes.
+        # Parts that the new record lacks are removed.
         gone = dict.fromkeys((MAP, RECORDED, FORECAST, PROPOSED))
         wanted = gone | wanted | annotated(empty, forecast)["metadata"]["annotations"]
     if not seen and any(wanted.values()):
@@ -225,9 +225,9 @@ def _path(key: str) -> str:
 
 
 def took_effect(patch: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> bool:
-    """Whether an object is as a patch leaves it, and still the one that the patch was for.
+    """Whether an object has the changes of a patch, and is the one that the patch was for.
 
-    What the server adds inside a value, such as defaults, does not count.
+    Additions of the server inside a value, such as defaults, are ignored.
     """
     return all(
         _holds(step, found) for step in patch if step["op"] != "test" or step["path"] == _UID
@@ -235,7 +235,7 @@ def took_effect(patch: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) ->
 
 
 def _holds(step: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether what a step of a patch writes, or tests, stands in an object."""
+    """Whether an object has the value that a step of a patch writes or tests."""
     at: Any = found
     for key in step["path"].split("/")[1:]:
         if not isinstance(at, Mapping):
@@ -253,7 +253,7 @@ def _contains(found: Any, wanted: Any) -> bool:
 
 
 def tries_of(stored: Mapping[str, Any]) -> int:
-    """How often the gang was taken back already."""
+    """How often the gang was rolled back."""
     return whole(_annotations(stored).get(TRIES)) or 0
 
 

@@ -1,15 +1,14 @@
-"""The MPIJob with its workers pinned by a binding, and the same without: two inverse steps.
+"""The pins of a binding on an MPIJob, and their removal: inverse functions.
 
     admission  the map of the placement and a gate in the template; a policy gives each worker its
-               own entry and lifts the gate
-    gates      the gate alone; somebody patches each worker (`worker_patch`)
+               own entry and removes the gate
+    gates      the gate alone; each worker is patched (`worker_patch`)
     claims     as admission, and GPUs by claim
     template   node affinity, the same for all workers
 
-Others write into labels, annotations, tolerations and scheduling gates of a pinned job (Kueue when
-it admits it: `Merge` in pkg/podset/podset.go): of these and of variables exactly ours come off, by
-their names. Fields that nobody else writes are put back from a note of what they were, which is an
-annotation of the template.
+Other systems also write labels, annotations, tolerations and scheduling gates of a pinned job
+(Kueue on admission: `Merge` in pkg/podset/podset.go): of these, and of variables, exactly ours are
+removed, by name. Fields that only we change are restored from an annotation of the template.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from arena_topo.solver import Placement
 from arena_topo.topology import ORDINARY, PUBLISHED, TAINT, published
 
 CLAIM = "gpus"
-"""What pods call their claim; the admission policy writes it too."""
+"""The name of the claim in a pod; the admission policy uses it too."""
 
 _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -59,12 +58,12 @@ _FIELDS = {
     "Worker/spec/topologySpreadConstraints": "topologySpreadConstraints",
     "Worker/spec/containers/0/resources": "resources",
 }
-"""The fields that pins change as a whole, by their names in the note of a template."""
+"""The fields that pins replace as a whole, by their names in the annotation."""
 
 _LABELS = frozenset({INLINE, CLAIMS, GANG})
 _NOTES = frozenset({FORMAT, GUARANTEE, MAP, UNPINNED, HCAS, GPU_GROUP, GPU_VISIBLE})
 _VARIABLES = {_DEVICES: GPU_VISIBLE, HCA_VARIABLE: HCAS}
-"""The labels, annotations and variables of workers that are pins; a variable with the annotation
+"""The labels, annotations and variables of workers that are pins, each variable with the annotation
 that it is read from."""
 
 
@@ -76,12 +75,11 @@ def placed(
     effects: Iterable[str] = (),
     hcas: tuple[str, ...] = (),
 ) -> Manifest:
-    """The same MPIJob with its workers pinned to the chosen nodes; the one given stays as it is.
+    """A copy of the MPIJob with its workers pinned to the chosen nodes; existing pins are replaced.
 
-    Pins that it has already are replaced. `effects` are those of the taints that keep the chosen
-    nodes for arena-topo; pods tolerate them. `hcas` are the NICs that NCCL is to use in all
-    workers, unless the job says itself which. ArenaError if the placement cannot be written down,
-    or is not one of all workers.
+    `effects` are those of the taints that reserve the chosen nodes for arena-topo; pods tolerate
+    them. `hcas` are the NICs for NCCL in all workers, unless the job names some itself. ArenaError
+    if the placement cannot be encoded, or does not cover all workers.
     """
     try:
         text = _map_of(mpijob, placement)
@@ -94,11 +92,11 @@ def placed(
 
 
 def gated(mpijob: Manifest, *, effects: Iterable[str] = ()) -> Manifest:
-    """The same MPIJob with its workers held at the gate, for a job that somebody else starts.
+    """A copy of the MPIJob with its workers at the gate, for a job that another system starts.
 
-    There is no map in it: each worker is patched (`worker_patch`) once it is there. Its containers
-    are never shown GPUs of our choice, as patches cannot add that. Workers of nodes whose GPUs a
-    DRA driver publishes take a claim each, which may be created after them.
+    It has no map: each worker is patched (`worker_patch`) once it exists. No GPUs are injected into
+    its containers, as a patch cannot add a variable. Workers on nodes of a DRA driver have a claim
+    each, which may be created after them.
     """
     way = "claims" if claims_gpus(mpijob) else "gates"
     binding = Binding(name=way, guarantee=Guarantee.NODE)
@@ -143,7 +141,7 @@ def _pinned(
     env = container.get("env") or []
     variables = [_DEVICES] if binding.inject else []
     if hcas and not any(one.get("name") == HCA_VARIABLE for one in env):
-        # "=" asks for whole names: mlx5_1 is the beginning of mlx5_10 (NCCL, NCCL_IB_HCA).
+        # "=" matches whole names: mlx5_1 is a prefix of mlx5_10 (NCCL, NCCL_IB_HCA).
         notes[HCAS] = f"={','.join(hcas)}"
         variables.append(HCA_VARIABLE)
     for name in variables:
@@ -154,7 +152,7 @@ def _pinned(
         {"key": TAINT, "operator": "Exists", "effect": effect} for effect in sorted(set(effects))
     ]
     for one in _pods(pinned) if tolerated else ():
-        # The launcher too, as it is to run beside its workers.
+        # The launcher too, which prefers the nodes of its workers.
         one["tolerations"] = [*(one.get("tolerations") or ()), *tolerated]
     before, after = _fields(worker_template(bare)), _fields(template)
     if changed := {name: was for name, was in before.items() if was != after[name]}:
@@ -167,9 +165,9 @@ def _pinned(
 
 
 def unplaced(mpijob: Manifest) -> Manifest:
-    """The same MPIJob without our pins: what `placed` or `gated` was given.
+    """The MPIJob without our pins: the argument of `placed` or `gated`.
 
-    Also of an object that was read back from a server. One without pins is returned as it is.
+    Also for an object that was read from a server. An MPIJob without pins is returned unchanged.
     """
     notes = (worker_template(mpijob).get("metadata") or {}).get("annotations") or {}
     if FORMAT not in notes:
@@ -178,7 +176,7 @@ def unplaced(mpijob: Manifest) -> Manifest:
     template = worker_template(bare)
     before = json_object(notes.get(UNPINNED))
     if not waits_at_gate(template) and not before.keys() & _FIELDS.keys():
-        # The note was lost: jobs that arena-topo makes have neither field without a pin.
+        # The annotation was lost: without pins, jobs of arena-topo have neither field.
         before = dict.fromkeys(list(_FIELDS)[:2])
     for name, key in _FIELDS.items():
         holder = _holder(template, key)
@@ -196,9 +194,9 @@ def unplaced(mpijob: Manifest) -> Manifest:
 
 
 def avoiding_reserved(mpijob: Manifest) -> Manifest:
-    """The same MPIJob, its workers kept off nodes that ACK's label keeps for topology jobs.
+    """A copy of the MPIJob with its workers excluded from nodes that ACK's label reserves.
 
-    Their GPUs are handed out by placement, of which the kubelet knows nothing.
+    The GPUs of these nodes are allocated by placement, which the kubelet does not know.
     """
     kept = deepcopy(mpijob)
     away = {"key": published.SCHEDULE_LABEL, "operator": "NotIn", "values": ["topology"]}
@@ -211,7 +209,7 @@ def avoiding_reserved(mpijob: Manifest) -> Manifest:
 
 
 def waits_at_gate(pod: Manifest) -> bool:
-    """Whether a pod, or those of a template, are held by our gate: they have no place yet."""
+    """Whether a pod, or a pod template, has our gate: it has no node yet."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return any(one.get("name") == GATE for one in gates)
 
@@ -273,10 +271,10 @@ def visible(
 
 
 def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
-    """The fields of the workers in which a server has not kept what was sent: pins without effect.
+    """The fields of the workers whose pins a server has dropped.
 
-    CRDs prune what they do not know; that of MPIJob v1alpha1 does not know `schedulingGates`, and
-    without a gate workers run wherever they fit.
+    CRDs prune unknown fields; that of MPIJob v1alpha1 prunes `schedulingGates`, and without a gate
+    workers run wherever they fit.
     """
     ours, kept = (worker_template(one)["spec"] for one in (sent, stored))
     return tuple(
@@ -287,12 +285,12 @@ def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
 
 
 def claims_gpus(mpijob: Manifest) -> bool:
-    """Whether the workers of a job ask for GPUs by the name of a DRA driver: by claims alone."""
+    """Whether the workers of a job request GPUs by the name of a DRA driver, so by claims alone."""
     return any("/" not in key for key in _gpu_keys(worker_template(mpijob)))
 
 
 def is_mapped(binding: Binding) -> bool:
-    """Whether the workers of a binding find their places in a map, through the policy."""
+    """Whether the policy places the workers of a binding, by a map."""
     return binding.name in {"admission", "claims"}
 
 
@@ -303,7 +301,7 @@ def worker_template(mpijob: Manifest) -> Manifest:
 
 
 def _map_of(mpijob: Manifest, placement: Placement) -> str:
-    """The map of a placement, as the policy will read it; ValueError if it would misread it."""
+    """The map of a placement for the policy; ValueError if the policy would misread it."""
     text = placement_map(placement)
     count, wanted = len(placement.assignments), _workers(mpijob).get("replicas")
     if wanted is not None and count != wanted:
@@ -312,7 +310,7 @@ def _map_of(mpijob: Manifest, placement: Placement) -> str:
 
 
 def _send(mpijob: Manifest, placement: Placement) -> None:
-    """Keep the workers on the chosen nodes and, where they fill them alike, in equal numbers."""
+    """Restrict the workers to the chosen nodes, with an even spread where the numbers are equal."""
     pod = worker_template(mpijob)["spec"]
     required = _required(pod)
     # Terms are alternatives; matchFields takes exactly one value in each.
@@ -337,14 +335,14 @@ def _send(mpijob: Manifest, placement: Placement) -> None:
 
 def _on_node(term: Mapping[str, Any], node: str) -> Manifest:
     """A node selector term narrowed to one node, if it is not yet."""
-    # By name of the node object, not by its hostname label, which need not be the same.
+    # By the name of the node object, which may differ from its hostname label.
     ours = {"key": "metadata.name", "operator": "In", "values": [str(node)]}
     fields = list(term.get("matchFields") or ())
     return {**term, "matchFields": fields if ours in fields else [*fields, ours]}
 
 
 def _ask(template: Manifest, binding: Binding) -> None:
-    """Let the workers ask for their GPUs by the name that a binding has for them, or by claim."""
+    """Make the workers request their GPUs by the resource of the binding, or by claim."""
     claims = binding.name == "claims"
     if not (claims or binding.resource):
         return
@@ -384,18 +382,18 @@ def _shared_gpus(placement: Placement) -> tuple[int, ...]:
 
 
 def _holder(template: Manifest, key: str) -> Manifest:
-    """What of a template has a field that pins change as a whole."""
+    """The part of a template with a field that pins replace."""
     pod: Manifest = template["spec"]
     return _container(template) if key == "resources" else pod
 
 
 def _fields(template: Manifest) -> dict[str, Any]:
-    """What those fields are now, by their names in a note."""
+    """The current values of these fields, by their names in the annotation."""
     return {name: _holder(template, key).get(key) for name, key in _FIELDS.items()}
 
 
 def _drop(holder: Manifest, key: str, is_ours: Callable[[Any], bool]) -> None:
-    """Take what is ours out of a list or a mapping, and that away where nothing else is in it."""
+    """Remove our entries from a list or a mapping; an empty one is removed as a whole."""
     found = holder.get(key) or ()
     left = [one for one in found if not is_ours(one)]
     if found and not left:
@@ -409,20 +407,20 @@ def _is_toleration(one: Mapping[str, Any]) -> bool:
 
 
 def _variable(name: str) -> Manifest:
-    """A variable that workers read from an annotation of theirs."""
+    """A variable of workers with the value of one of their annotations."""
     source = {"fieldPath": f"metadata.annotations['{_VARIABLES[name]}']"}
     return {"name": name, "valueFrom": {"fieldRef": source}}
 
 
 def _is_variable(one: Mapping[str, Any]) -> bool:
-    """Whether it is one of ours; servers add the version of the field that it is read from."""
+    """Whether a variable is one of our pins; servers add an apiVersion to its source."""
     source = (one.get("valueFrom") or {}).get("fieldRef") or {}
     paths = [_variable(name)["valueFrom"]["fieldRef"]["fieldPath"] for name in _VARIABLES]
     return source.get("fieldPath") in paths
 
 
 def _workers(mpijob: Manifest) -> Manifest:
-    """What describes the workers: v1alpha1 makes launcher and workers from one template."""
+    """The part of the spec for workers; v1alpha1 has one template for launcher and workers."""
     spec: Manifest = mpijob["spec"]
     found: Manifest = spec if "template" in spec else spec["mpiReplicaSpecs"]["Worker"]
     return found
@@ -435,7 +433,7 @@ def _pods(mpijob: Manifest) -> list[Manifest]:
 
 
 def _dict(holder: Manifest, key: str) -> Manifest:
-    """The mapping at a key, made if it is not there."""
+    """The mapping at a key, created if it is missing."""
     if not isinstance(holder.get(key), dict):
         holder[key] = {}
     found: Manifest = holder[key]
@@ -453,7 +451,7 @@ def _container(template: Manifest) -> Manifest:
 
 
 def _gpu_keys(template: Manifest) -> list[str]:
-    """By which names the workers ask for GPUs: a known resource, or what a driver is called."""
+    """The names by which the workers request GPUs: known resources, or the name of a driver."""
     asked = _container(template).get("resources") or {}
     return [
         name

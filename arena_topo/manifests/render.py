@@ -51,8 +51,8 @@ CHART = "0.28.0"
 """The version of arena's chart that these objects look like; arena reads it back."""
 
 PATIENCE = 7 * 24 * 3600
-"""Seconds that a launcher waits for workers that may have to queue for GPUs like any pod. Workers
-whose GPUs were known to be free are waited for as long as their gang may make no progress."""
+"""Seconds for which a launcher waits for workers that queue for GPUs like any pod. For workers with
+a placement it waits for --gang-timeout."""
 
 
 def plan(
@@ -70,13 +70,13 @@ def plan(
     mechanisms: Mechanisms | None = None,
     kept: bool = False,
 ) -> Plan:
-    """Build every object of a job; with a placement, pinned as firmly as the template allows.
+    """Build every object of a job; with a placement, pinned by the strongest mechanism.
 
     `owner` is the user's name; `files` holds the text of each `--config-file`. A job that must
     wait is built suspended and unpinned. `binding` is for an engine that binds by itself; without
-    it, `bind` chooses by what `mechanisms` say that the cluster offers. `kept`: some nodes are kept
-    for topology jobs by ACK's label, so other GPU jobs go elsewhere. InvalidJob if this version
-    cannot express the job, or no namespace can be called so.
+    it, `bind` chooses by the `mechanisms` of the cluster. `kept`: ACK's label reserves some nodes
+    for topology jobs, so other GPU jobs avoid them. InvalidJob if this version cannot express the
+    job, or the namespace has no valid name.
     """
     check_namespace(namespace)
     check(job, api)
@@ -175,11 +175,11 @@ def _wrong(flag: str, why: str) -> InvalidJob:
 
 
 _OWNER = frozenset({"arena.kubeflow.org/uid", "arena.kubeflow.org/username"})
-"""What says whose a job is: only who submits it knows."""
+"""The keys that name the owner of a job, which only the submitter knows."""
 
 
 def _check_ours(job: MPIJob) -> None:
-    """Refuse labels and annotations that are ours to write: they would be dropped, or be forged."""
+    """Refuse labels and annotations that only we write: they would be dropped, or be forged."""
     labels = _labels(job, "") | _worker_labels(job, topology=job.gputopology)
     for flag, pairs, ours, why in (
         ("--label", job.label, labels, "the pods of the job are found by it"),
@@ -188,7 +188,7 @@ def _check_ours(job: MPIJob) -> None:
     ):
         for pair in pairs:
             if pair.key == ASKED_SHAPE and flag == "--annotation":
-                # It is for people: a job is placed by its request.
+                # For information only: a job is placed by its request.
                 continue
             said = f"{flag}: {pair.key} is written by arena-topo alone"
             if pair.key.startswith("arena-topo.io/") or pair.key in {GPU_GROUP, GPU_VISIBLE}:
@@ -198,7 +198,7 @@ def _check_ours(job: MPIJob) -> None:
 
 
 def on_host_network(job: MPIJob) -> bool:
-    """Whether the job asks for the network of its nodes, and gets no network card of its own."""
+    """Whether the job uses the network of its nodes, without a network interface of its own."""
     eni = {one.key: one.value for one in job.annotation}.get("k8s.aliyun.com/eni") == "true"
     return job.host_network and not eni
 
@@ -213,7 +213,7 @@ def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
 
 
 def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
-    """What one version of MPIJob does otherwise than the flags say."""
+    """Notes about flags that one version of MPIJob treats differently."""
     if not one_per_node(job, api):
         return ()
     return (
@@ -239,9 +239,9 @@ def render(
     suspend: bool = False,
     topology: bool = False,
 ) -> tuple[Manifest, ...]:
-    """Fill the templates: the MPIJob first, then what it will own; nothing here is pinned.
+    """Render the templates: the MPIJob first, then the objects that it will own, without pins.
 
-    `resource` names the GPUs that workers ask for; `suspend` and `topology` say how the job starts.
+    `resource` is the GPU resource of the workers; `suspend` and `topology` say how the job starts.
     """
     context = _context(job, namespace, api, owner, topology=topology)
     context |= {
@@ -263,7 +263,7 @@ def render(
 def _context(
     job: MPIJob, namespace: str, api: ApiVersion, owner: str, *, topology: bool
 ) -> dict[str, Any]:
-    """What the templates say of a job, whether it is placed or not."""
+    """The context of the templates that is the same with and without a placement."""
     ours, workers = _labels(job, owner), _worker_labels(job, topology=topology)
     labels = ours | {one.key: one.value for one in job.label if one.key not in ours | workers}
     notes = _annotations(job, owner)
@@ -275,7 +275,6 @@ def _context(
         volumes = [one for one in volumes if one.flag != "--share-memory"]
     seen = [one for one in volumes if _STORAGE & one.source.keys() and _inside(job.logdir, one)]
     roles = {
-        "both": volumes,
         "worker": volumes,
         "launcher": [one for one in volumes if one.launcher],
     }
@@ -296,13 +295,12 @@ def _context(
             {key: value for key, value in asdict(one).items() if value} for one in job.toleration
         ],
         "host_network": on_host_network(job),
-        # Init containers ask for what their pod has anyway, so that they add nothing to it.
+        # Init containers request no more than their pod, so that they add nothing to it.
         "compute": compute,
         "launcher_resources": {"requests": compute["launcher"], "limits": compute["launcher"]}
         if job.launcher_cpu or job.launcher_memory
         else {},
         "env": {
-            "both": _variables(environment),
             "worker": _joined(job, namespace, environment) if shared else _variables(environment),
             "launcher": _variables(_launching(job, api) | environment),
         },
@@ -344,7 +342,7 @@ def _annotations(job: MPIJob, owner: str) -> dict[str, str]:
 
 
 def _worker_labels(job: MPIJob, *, topology: bool) -> dict[str, str]:
-    """The labels of ours that workers have besides."""
+    """The additional labels of ours on workers."""
     labels = {}
     if job.gang:
         labels["pod-group.scheduling.sigs.k8s.io/name"] = f"mpijob-{job.name}"
@@ -361,13 +359,13 @@ def _environment(job: MPIJob) -> dict[str, str]:
         one.name == "aliyun.com/gpu-mem" for one in job.device
     )
     if not job.gpus and not shared:
-        # Images of NVIDIA ask for all GPUs unless they are told otherwise.
+        # Images of NVIDIA request all GPUs by default.
         environment["NVIDIA_VISIBLE_DEVICES"] = "void"
     return environment | {"workers": str(job.workers), "gpus": str(job.gpus)}
 
 
 _SPEAKING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,GRAPH,NET"}
-"""By these NCCL says what `arena_topo.nccl` reads; a job's own --env counts more.
+"""These make NCCL print what `arena_topo.nccl` reads; a job's own --env overrides them.
 
 Connections, channels and versions are INIT, settings ENV, rings GRAPH, network cards and GPUDirect
 NET, the interface of the bootstrap BOOTSTRAP (INIT before 2.23; words that a version does not know
@@ -380,9 +378,9 @@ def _variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _launching(job: MPIJob, api: ApiVersion) -> dict[str, str]:
-    """What the launcher of Open MPI 5, PRRTE, needs to hear to find and reach the workers.
+    """The variables with which the launcher of Open MPI 5, PRRTE, finds and reaches the workers.
 
-    Operators say it to Open MPI 4 only: OMPI_MCA_orte_default_hostfile, _keep_fqdn_hostnames,
+    Operators set them for Open MPI 4 only: OMPI_MCA_orte_default_hostfile, _keep_fqdn_hostnames,
     plm_rsh_args, plm_rsh_agent (kubeflow/mpi-operator issue 842). PRRTE reads PRTE_MCA_ and has no
     rsh component; its names are those registered in prte_mca_params.c and plm_ssh_component.c.
     """
@@ -391,7 +389,7 @@ def _launching(job: MPIJob, api: ApiVersion) -> dict[str, str]:
 
 
 def _joined(job: MPIJob, namespace: str, environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The variables of workers that share IPC: by these NCCL takes the pods of a node for one host.
+    """The variables of workers that share IPC: NCCL then treats the pods of a node as one host.
 
     NCCL joins processes directly if their host ids are the same (NCCL_HOSTID, else hostname and
     boot id) and /dev/shm is the same device (pull request 248 to NVIDIA/nccl). Its cuMem buffers
@@ -422,12 +420,12 @@ def _sync(job: MPIJob) -> dict[str, str]:
 
 
 def _compute(job: MPIJob) -> dict[str, dict[str, str]]:
-    """CPU and memory of each kind of pod; `both` is a launcher that is also a worker."""
+    """CPU and memory of each kind of pod."""
     worker = {"cpu": job.cpu, "memory": job.memory}
     launcher = {"cpu": job.launcher_cpu or job.cpu, "memory": job.launcher_memory or job.memory}
     return {
         role: {name: amount.text for name, amount in asked.items() if amount}
-        for role, asked in (("both", worker), ("worker", worker), ("launcher", launcher))
+        for role, asked in (("worker", worker), ("launcher", launcher))
     }
 
 
@@ -440,11 +438,11 @@ def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
     if job.rdma:
         worker.setdefault("rdma/hca", "1")
     worker |= compute["worker"]
-    return {"both": worker, "worker": worker, "launcher": compute["launcher"]}
+    return {"worker": worker, "launcher": compute["launcher"]}
 
 
 def _flags(job: MPIJob) -> dict[str, Any]:
-    """The flags that say more than their defaults, as plain values under their own names."""
+    """The flags that differ from their defaults, as plain values by their names."""
     flags = flags_of(MPIJob)
     given = {one.name: getattr(job, one.name) for one in fields(MPIJob)}
     return {
@@ -467,7 +465,7 @@ def _plain(value: object) -> object:
 
 
 class _Mount(NamedTuple):
-    """A volume and its path in the containers; `flag` and `launcher` say who asked, who gets it."""
+    """A volume and its path; `flag` is the option it is from. `launcher`: the launcher has it."""
 
     name: str
     source: Manifest
@@ -485,7 +483,7 @@ class _Mount(NamedTuple):
 
 
 _STORAGE = {"hostPath", "persistentVolumeClaim"}
-"""Volumes that outlive their pod."""
+"""Volumes that persist after their pod."""
 
 
 def _mounted(job: MPIJob, namespace: str) -> list[_Mount]:
@@ -526,7 +524,7 @@ def _mounted(job: MPIJob, namespace: str) -> list[_Mount]:
 
 
 def _inside(path: str, mount: _Mount) -> bool:
-    """Whether a volume holds a folder of the containers."""
+    """Whether a folder of the containers is in a volume."""
     return (path.rstrip("/") + "/").startswith(mount.path.rstrip("/") + "/")
 
 
@@ -538,7 +536,7 @@ def _place(one: ConfigFile) -> tuple[str, str]:
 
 
 def _key(folder: str) -> str:
-    """What the ConfigMap and the volume of a folder are called, as arena calls them."""
+    """The name of the ConfigMap and the volume of a folder, as in arena."""
     return digest(folder)[:15]
 
 

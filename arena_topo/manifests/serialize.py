@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 from arena_topo.escaping import escaped_in_quotes
+from arena_topo.layout import yaml_of
 from arena_topo.manifests import Manifest
 
 
@@ -26,15 +26,7 @@ def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """The objects as YAML documents that YAML 1.1 and 1.2 readers take for the same values."""
     import yaml
 
-    text: str = yaml.dump_all(
-        list(objects),
-        Dumper=_dumper(),
-        sort_keys=False,
-        default_flow_style=False,
-        allow_unicode=True,
-        width=1 << 30,
-    )
-    return escaped_in_quotes(text)
+    return yaml_of(objects, getattr(yaml, "CSafeDumper", yaml.SafeDumper), _style)
 
 
 _BARE = re.compile(r"-{0,2}[A-Za-z/][\w./:@=,+%^()$~-]*( [\w./:@=,+%^()$~-]+)*", re.ASCII)
@@ -44,26 +36,16 @@ reads `1e3` as a number and `y` as a boolean, where PyYAML would leave both bare
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 
 
-@cache
-def _dumper() -> Any:
-    import yaml
-
-    def text(dumper: Any, value: str) -> Any:
-        lines = value.removesuffix("\n").split("\n")
-        style = '"'
-        if "\n" in value and lines[0][:1].strip() and lines[-1] and all(map(_is_plain, lines)):
-            style = "|"
-        elif '"' in value and re.fullmatch(r"[!-~]([ -~]*[!-~])?", value):
-            style = "'"
-        elif _BARE.fullmatch(value) and ": " not in value and not value.endswith(":"):
-            style = '"' if value.lower() in _WORDS else ""
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-    # Aliases are legal YAML, but nobody wants to read one in a manifest.
-    base = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    dumper: Any = type("Dumper", (base,), {"ignore_aliases": lambda _self, _data: True})
-    dumper.add_representer(str, text)
-    return dumper
+def _style(text: str) -> str:
+    """How a string is written: as PyYAML names its styles."""
+    lines = text.removesuffix("\n").split("\n")
+    if "\n" in text and lines[0][:1].strip() and lines[-1] and all(map(_is_plain, lines)):
+        return "|"
+    if '"' in text and re.fullmatch(r"[!-~]([ -~]*[!-~])?", text):
+        return "'"
+    if _BARE.fullmatch(text) and ": " not in text and not text.endswith(":"):
+        return '"' if text.lower() in _WORDS else ""
+    return '"'
 
 
 def _is_plain(line: str) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arena_topo.files import packaged
 from arena_topo.manifests import Manifest
 from arena_topo.manifests.serialize import as_json
 
@@ -36,7 +36,7 @@ def environment() -> jinja2.Environment:
         return value if isinstance(value, jinja2.Undefined) else as_json(value)
 
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folder()),
+        loader=jinja2.FileSystemLoader(packaged("templates")),
         undefined=jinja2.StrictUndefined,
         finalize=written,
         trim_blocks=True,
@@ -44,10 +44,3 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - JSON, not HTML
     )
-
-
-def template_folder() -> Path:
-    """The templates of the installed package, or of the checkout that the package is run from."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "templates"
-    return inside if inside.is_dir() else package.parent / "templates"

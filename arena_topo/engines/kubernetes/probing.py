@@ -19,6 +19,7 @@ from arena_topo.engines.kubernetes.connection import FORBIDDEN, Connection
 from arena_topo.engines.kubernetes.mpijob import pinned_nodes
 from arena_topo.engines.kubernetes.writing import part
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, NotFound
+from arena_topo.files import packaged
 from arena_topo.manifests import (
     CLAIMS,
     FORMAT,
@@ -33,7 +34,6 @@ from arena_topo.manifests import (
     Manifest,
     Mechanisms,
 )
-from arena_topo.manifests.templates import template_folder
 from arena_topo.manifests.versions import INDEX_LABEL, JOB_LABEL
 
 Object = dict[str, Any]
@@ -86,7 +86,7 @@ def probe(labels: Mapping[str, str]) -> Manifest:
 
     Its few resources are there for namespaces whose quotas want every pod to say some.
     """
-    pod: Manifest = json.loads((template_folder() / "probe.json").read_bytes())
+    pod: Manifest = json.loads((packaged("templates") / "probe.json").read_bytes())
     pod["metadata"] = {
         # Another one each time: a name in use would be refused before admission.
         "name": f"arena-topo-probe-{secrets.token_hex(4)}",
