@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,8 +30,8 @@ class LogOptions:
     """Which part of a log: `tail` lines (None: all), `since` seconds or `since_time` RFC 3339.
 
     With `previous` it is the log of the run of the container before this one. With `follow` the log
-    is read until its pod ends. With `unfinished` what there is of a line without an end may come as
-    a line (`Line.fed` is False), and its rest as another.
+    is read until its pod ends. With `unfinished` the beginning of a line that is long, or has no
+    end yet, may come as a line (`Line.fed` is False), and its rest as another.
     """
 
     follow: bool = False
@@ -138,6 +138,17 @@ Wanted = Callable[[Source], bool]
 """Which pods' logs are wanted; asked with the run and the container that are there."""
 
 
+def read_to_end(following: Following) -> Iterator[Line]:
+    """The lines of logs that are not followed; ArenaError of the first log that cannot be read."""
+    with following:
+        while (items := following.read(1.0)) or not following.done:
+            for one in items:
+                if isinstance(one, Line):
+                    yield one
+                elif one.turn is Turn.REFUSED and one.error is not None:
+                    raise one.error
+
+
 _NANO = 1_000_000_000
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
@@ -219,11 +230,12 @@ class Parser:
     """Cuts `TIME text` into lines: the one format of kubelets, local jobs and the archive.
 
     TIME is RFC 3339, as `timestamps=true` gives it. A row without a time has an empty `stamp`, and
-    the time of the row before (`at` for the first). A text longer than `LONGEST` is truncated.
+    the time of the row before (`at` for the first). A text longer than `LONGEST` is truncated, or
+    with `pieces` comes in lines of which all but the last have no line feed.
     """
 
-    def __init__(self, source: Source, *, at: int = 0) -> None:
-        self._source = source
+    def __init__(self, source: Source, *, at: int = 0, pieces: bool = False) -> None:
+        self._source, self._pieces = source, pieces
         self._rest = b""
         self._dropped = 0
         """Bytes that follow `_rest` in its line and are left out."""
@@ -238,7 +250,7 @@ class Parser:
     def feed(self, data: bytes) -> list[Line]:
         """The lines that these bytes complete."""
         rest = self._rest
-        if len(rest) > LONGEST + _HEAD:
+        if len(rest) > LONGEST + _HEAD and not self._pieces:
             end = data.find(b"\n")
             self._dropped += end if end >= 0 else len(data)
             if end < 0:
@@ -259,8 +271,10 @@ class Parser:
                 self._at = at = self._base + int(digits)
                 found.append(Line(source=source, at=at, stamp=row[: text - 1], text=row[text:]))
             else:
-                found.append(self._slow(row))
-        return found
+                pieces, last = self._split(row)
+                found += [*pieces, self._slow(last)]
+        pieces, self._rest = self._split(self._rest)
+        return found + pieces
 
     def unfinished(self) -> list[Line]:
         """What there is of a line that has no end yet; its rest comes as another line."""
@@ -275,6 +289,14 @@ class Parser:
         line = self._slow(self._rest)._replace(fed=False)
         self._rest = b""
         return [line]
+
+    def _split(self, row: bytes) -> tuple[list[Line], bytes]:
+        """The pieces of a row that is too long, and the rest of it."""
+        found: list[Line] = []
+        while self._pieces and len(row) > LONGEST:
+            found.append(self._slow(row[:LONGEST])._replace(fed=False))
+            self._inside, row = True, row[LONGEST:]
+        return found, row
 
     def _slow(self, row: bytes) -> Line:
         """The line of a row of whatever shape."""

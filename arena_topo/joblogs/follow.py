@@ -92,19 +92,6 @@ class Asked:
         """Whether several pods may be shown, so that each line must say whose it is."""
         return self.everyone or self.only is not None
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is the log of one pod as it is now, which can be copied as it comes."""
-        return not (
-            self.many
-            or self.include
-            or self.exclude
-            or self.tags
-            or self.kept
-            or self.save
-            or self.options.follow
-        )
-
 
 def failed(job: JobStatus) -> JobFailed | None:
     """How a job failed, with the code of its launcher; None if it did not."""
@@ -485,25 +472,6 @@ class FollowState:
             for one in (() if status is None else status.instances)
             if self._wanted(source_of(one))
         )
-
-
-def copied(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    asked: Asked,
-    *,
-    seen: Callable[[JobStatus], None] = lambda _: None,
-) -> Iterator[bytes]:
-    """The log of one pod as it is now, byte for byte, for what is asked so (`Asked.plain`).
-
-    NoSuchJob, or NotFound where there is no such pod, or nothing to read of it (yet): what else
-    there may be has `Shown`.
-    """
-    job = _with_stopped(existing(backend, name, namespace))
-    seen(job)
-    pod = pod_selection.readable(job, backend, asked.instance)
-    yield from backend.log(job, pod.name, asked.options)
 
 
 def existing(backend: Backend, name: str, namespace: str) -> JobStatus:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
@@ -109,7 +109,7 @@ class Text:
 
     `timestamps` go first, as the API server writes them. `highlight` marks what it finds where
     there are `colours`. Without any of these a log comes as it was written, but for what a terminal
-    would obey; then it may also come in pieces of any size, `copied`.
+    would obey.
     """
 
     def __init__(
@@ -127,16 +127,9 @@ class Text:
         self._made: dict[object, bytes] = {}
         self._joiner = _Joiner()
 
-    @property
-    def copied(self) -> Callable[[bytes], bytes] | None:
-        """What to write for the next piece of a log; None where lines are needed for that."""
-        if self._prefixes or self._timestamps or self._highlight:
-            return None
-        return self._stream.feed
-
     def lines(self, batch: Sequence[Entry]) -> bytes:
         """What to write for some lines."""
-        if self.copied is not None:
+        if not (self._prefixes or self._timestamps or self._highlight):
             return self._stream.feed(b"".join(self._joiner.join(batch)))
         easy = not self._highlight and ordinary(
             b"\n".join([one.text + one.line.stamp for one in batch])
@@ -214,8 +207,6 @@ class Records:
     message is U+FFFD there.
     """
 
-    copied = None
-
     def __init__(self, *, job: str, namespace: str) -> None:
         names = f'"job":{encode_basestring(job)},"namespace":{encode_basestring(namespace)}'
         self._names = names
@@ -271,10 +262,6 @@ class Raw:
 
     def __init__(self, *, timestamps: bool = False) -> None:
         self._joiner = _Joiner(timestamps=timestamps)
-
-    def copied(self, piece: bytes) -> bytes:
-        """What to write for the next piece of a log: that piece."""
-        return piece
 
     def lines(self, batch: Sequence[Entry]) -> bytes:
         """What to write for some lines."""

@@ -6,7 +6,6 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Self
@@ -279,9 +278,6 @@ class _Shown:
 
     def lines(self, backend: Backend, asked: Asked) -> ArenaError | None:
         """Show it; how the job failed, if it was followed to there, or what was not saved."""
-        copy = self._writer.copied
-        if asked.plain and copy is not None and self._copied(backend, asked, copy):
-            return None
         lines = follow.Shown(
             backend,
             self._name,
@@ -312,21 +308,6 @@ class _Shown:
         if lines.end is follow.End.READ and not (asked.only or asked.include or asked.exclude):
             self._remark()
         return lines.failure or lines.unsaved
-
-    def _copied(self, backend: Backend, asked: Asked, copy: Callable[[bytes], bytes]) -> bool:
-        """Show the log of one pod as it comes; False where there is nothing to read."""
-        job = (self._name, self._namespace)
-        try:
-            for piece in follow.copied(backend, *job, asked, seen=self._seen):
-                self._begun = True
-                self._outlet.write(copy(piece))
-        except NotFound:
-            if self._begun:
-                raise
-            return False
-        self._outlet.write(self._writer.end())
-        self._remark()
-        return True
 
     def interrupted(self) -> None:
         """Nobody looks any more, but somebody may read what is said last."""

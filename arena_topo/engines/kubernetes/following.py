@@ -595,7 +595,7 @@ class _Log:
         return answer
 
     def _read_body(self, answer: http.client.HTTPResponse) -> None:
-        lines = streaming.Lines(self._place, self.source)
+        lines = streaming.Lines(self._place, self.source, pieces=self._options.unfinished)
         held = bytearray()
 
         def hand_on() -> None:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arena_topo.clusters.usage import pod_over
 from arena_topo.engines.kubernetes.mpijob import seconds
-from arena_topo.engines.kubernetes.shapes import sound
-from arena_topo.engines.kubernetes.writing import part
 from arena_topo.engines.lines import LogOptions, Source
 from arena_topo.errors import ArenaError, ClusterError, NotFound
-
-if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.connection import Connection
 
 Object = dict[str, Any]
 
@@ -93,28 +87,6 @@ def cut(options: LogOptions) -> dict[str, str]:
         "sinceTime": options.since_time,
     }
     return {key: value for key, value in query.items() if value is not None}
-
-
-def read(api: Connection, namespace: str, pod: str, options: LogOptions) -> Iterator[bytes]:
-    """The log of a pod as it is now, byte for byte; NotFound if there is none to read."""
-    path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
-    query = log_query(options, sound(api.get(path)))
-    try:
-        yield from api.stream(f"{path}/log", **query)
-    except ClusterError as error:
-        if not no_previous(error):
-            raise
-        raise never_before(Source(pod=pod, container=query.get("container", ""))) from error
-
-
-def log_query(options: LogOptions, pod: Object) -> dict[str, str]:
-    """The parameters of the API server's log endpoint."""
-    query = {
-        "container": options.container or main_container(pod),
-        "timestamps": "true" if options.timestamps else None,
-        "previous": "true" if options.previous else None,
-    }
-    return {key: value for key, value in query.items() if value} | cut(options)
 
 
 def main_container(pod: Object) -> str | None:

@@ -123,9 +123,9 @@ class Place:
 class Lines:
     """Lines cut from the body of a log, behind a place, which it brings up to date."""
 
-    def __init__(self, place: Place, source: Source) -> None:
+    def __init__(self, place: Place, source: Source, *, pieces: bool = False) -> None:
         self._place = place
-        self._parser = Parser(source, at=place.at)
+        self._parser = Parser(source, at=place.at, pieces=pieces)
         self._known: Key | None = place.key if place.stamp else None
         self._key = NOWHERE
 

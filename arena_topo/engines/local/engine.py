@@ -493,17 +493,6 @@ class LocalBackend:
         """What happened to the job and its pods, oldest first."""
         return self._store.events(self._store.job(job.name, job.namespace))
 
-    def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of one pod as it is now, in pieces: of its last run, or of the one before."""
-        _check_container(options.container, instance)
-        found = self._store.job(job.name, job.namespace)
-        if instance not in {one.name for one in (*job.instances, *job.stopped)}:
-            raise NotFound(
-                f"invalid instance name {instance} in job {job.name},please use"
-                f" 'arena-topo get {job.name}' to make sure instance name"
-            )
-        yield from logs.content(str(found.folder / "pods" / instance), options)
-
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> logs.LocalFollowing:

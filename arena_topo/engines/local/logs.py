@@ -1,18 +1,16 @@
-"""The log of a pod of this machine: written by its supervisor, read and followed by anybody.
+"""The log of a pod of this machine: its supervisor writes it, any process of the user reads it.
 
     RUN-START.log       rows `TIME text`, as a kubelet gives them (see `lines.Parser`)
-    log                 what a version before wrote: rows without a time, all runs in one
 
-What a pod says comes through a pipe. A thread of the supervisor puts the time before each line and
-appends it to the last file. A log is bounded: a file that is long enough is followed by another,
-START being the bytes of the run's log before it, and the oldest file is removed. A file that
-follows one without a line feed at its end goes on with that line, behind a time of its own.
+A pod writes into a pipe. A thread of the supervisor puts the time before each line and appends it
+to the last file. A log is bounded: a file that has reached its size is followed by another one,
+START being the bytes of the run's log before it, and the oldest file is removed. Where a file does
+not end with a line feed, the next file goes on with that line, behind a time of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import math
 import os
@@ -63,9 +61,6 @@ written one by one are not read one by one."""
 _HEAD = len(stamped(0)) + 1
 """Bytes of a time and its blank."""
 
-_LAST = 253_402_300_799 * 10**9
-"""The end of the year 9999, in Unix nanoseconds."""
-
 _STEP = 0.05
 """Seconds between two looks of a follower at files."""
 
@@ -107,9 +102,6 @@ class Part(NamedTuple):
 
 _NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})\.log")
 
-EARLIER = "log"
-"""What a version before wrote; where it gave up the beginning there is a hole."""
-
 
 def parts(place: str, folder: int | None = None) -> list[Part]:
     """The files of a log, in their order; with `folder` (a descriptor) the place is in it."""
@@ -122,8 +114,6 @@ def parts(place: str, folder: int | None = None) -> list[Part]:
         names = os.listdir(opened)  # noqa: PTH208  of a folder that stays the same one
         matches = (_NAME.fullmatch(name) for name in names)
         found = [Part(int(one[1]), int(one[2]), one[0]) for one in matches if one]
-        if EARLIER in names:
-            found.append(Part(0, 0, EARLIER))
     finally:
         os.close(opened)
     return sorted(found)
@@ -257,10 +247,10 @@ def pipe() -> tuple[int, int]:
 
 
 class LogReader:
-    """Reads a log on and on, through its files and runs, up to the file `last`; close it.
+    """Reads the files of a log one after the other, up to the file `last`; to be closed.
 
-    A log that is not there is empty, and may come to be. With `folder` (a descriptor) the place is
-    in it. What is open can be read to its end even when the job is deleted.
+    A log without a file is empty, and may begin later. With `folder` (a descriptor) the place is
+    in it. An open file can be read to its end even if its job is deleted.
     """
 
     def __init__(self, place: str, folder: int | None = None) -> None:
@@ -270,7 +260,7 @@ class LogReader:
         self.part: Part | None = None
         self.last: Part | None = None
         self.lost = 0
-        """Bytes that were given up between this part and what was read before."""
+        """Bytes that were removed between this file and the one that was read before it."""
 
     def __enter__(self) -> Self:
         return self
@@ -282,11 +272,11 @@ class LogReader:
         self._file = -1
 
     def parts(self) -> list[Part]:
-        """The files there are now."""
+        """The files of the log, in their order."""
         return parts(self._place, self._folder)
 
     def read(self) -> bytes | Part | None:
-        """The next rows, or parts of rows; the next part, where one begins; None: no more now."""
+        """The next bytes; the next file, where one begins; None: no more now."""
         if data := self._read():
             return data
         before = self.part
@@ -295,11 +285,11 @@ class LogReader:
         following = next((one for one in self.parts() if before is None or one > before), None)
         if following is None:
             return None
-        # A part is whole once the next one is there.
+        # A file is complete once there is a next one.
         return self._read() or (following if self.go_to(following) else None)
 
     def go_to(self, part: Part, at: int = 0) -> bool:
-        """Go on at a byte of a file; False if it was given up just now."""
+        """Go on at a byte of a file; False if that file was removed just now."""
         try:
             opened = self._opened(part)
         except FileNotFoundError:
@@ -311,82 +301,46 @@ class LogReader:
         self.__exit__()
         self._file, self.part, self._inside = opened, part, goes_on
         self.lost = max(0, part.start - expected)
-        os.lseek(opened, max(at, _HEAD * goes_on, _hole(part, opened)), os.SEEK_SET)
+        os.lseek(opened, max(at, _HEAD * goes_on), os.SEEK_SET)
         return True
 
-    def begin(self, run: Sequence[Part], options: LogOptions) -> bool:
-        """Go to where options say that the log of a run, which has these files, is to begin.
-
-        Whether that is the beginning of what there is.
-        """
-        starts = [(run[0], 0)]
-        if options.tail is not None and options.tail >= 0:
-            starts.append(self._tail(run, options.tail))
-        if (begins := since(options, time.time())) is not None and run[0].name != EARLIER:
-            starts.append(self._since(run, stamped(min(begins, _LAST))))
-        part, at = max(starts)
+    def begin(self, run: Sequence[Part], tail: int | None) -> bool:
+        """Go to the last `tail` lines of a run with these files; whether that is its beginning."""
+        part, at = (run[0], 0) if tail is None else self._tail(run, tail)
         if not self.go_to(part, at):
             later = next((one for one in self.parts() if one > part), None)
             return later is not None and self.go_to(later)
-        return (part, at) == starts[0]
+        return (part, at) == (run[0], 0)
 
     def _read(self) -> bytes:
         if self.part is None or not (data := os.read(self._file, _CHUNK)):
             return b""
-        rows = data
-        if self.part.name == EARLIER:
-            written = os.fstat(self._file).st_mtime_ns
-            rows = _rows(data, written, inside=self._inside)
         self._inside = not data.endswith(b"\n")
-        return rows
+        return data
 
     def _opened(self, part: Part) -> int:
         path = f"{self._place}/{part.name}"
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
 
-    def _content(self, part: Part, most: int = -1) -> tuple[int, bytes]:
-        """Where a file begins, and so many bytes of it, all unless said; none if it is gone."""
-        try:
-            with os.fdopen(self._opened(part), "rb") as file:
-                return file.seek(_hole(part, file.fileno())), file.read(most)
-        except FileNotFoundError:
-            return 0, b""
-
     def _tail(self, run: Sequence[Part], lines: int) -> tuple[Part, int]:
         """Where the last `lines` lines of a run begin."""
         found, last = 0, True
         for part in reversed(run):
-            begin, data = self._content(part)
+            try:
+                with os.fdopen(self._opened(part), "rb") as file:
+                    data = file.read()
+            except FileNotFoundError:
+                break
             upto = len(data)
             if last and lines == 0:
-                return part, begin + upto
-            upto -= last and data[-1:] == b"\n"
+                return part, upto
+            upto -= last and data.endswith(b"\n")
             last = last and not data
             while (upto := data.rfind(b"\n", 0, upto)) >= 0:
                 found += 1
                 if found == lines:
-                    return part, begin + upto + 1
+                    return part, upto + 1
         return run[0], 0
-
-    def _since(self, run: Sequence[Part], stamp: bytes) -> tuple[Part, int]:
-        """Where the first line that was written at a time or after it begins."""
-        begun = [part for part in run[1:] if self._content(part, len(stamp))[1] < stamp]
-        found = begun[-1] if begun else run[0]
-        (_, data), at = self._content(found), 0
-        while at < len(data) and data[at : at + len(stamp)] < stamp:
-            at = data.find(b"\n", at) + 1 or len(data)
-        return found, at
-
-
-def _hole(part: Part, opened: int) -> int:
-    """How many bytes at the beginning of a file are a hole, where its system tells."""
-    if part.name != EARLIER:
-        return 0
-    try:
-        return os.lseek(opened, 0, os.SEEK_DATA)
-    except OSError as error:
-        # There is nothing but a hole (lseek(2)).
-        return os.fstat(opened).st_size if error.errno == errno.ENXIO else 0
 
 
 def chosen(found: Sequence[Part], pod: str, options: LogOptions) -> list[Part]:
@@ -413,34 +367,6 @@ def given_up(count: int) -> ArenaError:
     return ArenaError(f"{count:,} bytes of this log were given up", why=_BOUND, hint=_HINT)
 
 
-def content(place: str, options: LogOptions) -> Iterator[bytes]:
-    """What a pod said in the run that options name, as far as it is there now; NotFound if none.
-
-    A line of our own says how much was given up before the first, or while it was read.
-    """
-    with LogReader(place) as reader:
-        run = chosen(reader.parts(), place.rpartition("/")[2], options)
-        if not run:
-            return
-        reader.last = run[-1]
-        got: bytes | Part | None = run[0] if reader.begin(run, options) else b""
-        head = 0 if options.timestamps else _HEAD
-        skip, inside = head, False
-        while got is not None:
-            if isinstance(got, bytes):
-                # A time may be cut in two.
-                rows = got.split(b"\n")
-                text = b"\n".join([rows[0][skip:], *[row[head:] for row in rows[1:]]])
-                skip = max(0, (head if len(rows) > 1 else skip) - len(rows[-1]))
-                if text:
-                    inside = not text.endswith(b"\n")
-                    yield text
-            elif reader.lost:
-                yield b"\n" * inside + f"arena-topo: {given_up(reader.lost).message}\n".encode()
-                skip, inside = head, False
-            got = reader.read()
-
-
 def everything(job: Job) -> Iterator[Line | Notice]:
     """All lines of all runs of all pods of a job whose processes are ended.
 
@@ -457,15 +383,18 @@ def everything(job: Job) -> Iterator[Line | Notice]:
 class _Lines:
     """The lines of a pod's log from where a reader is, through all its runs."""
 
-    def __init__(self, reader: LogReader, source: Source) -> None:
-        self._reader = reader
+    def __init__(
+        self, reader: LogReader, source: Source, *, begins: int = 0, pieces: bool = False
+    ) -> None:
+        """`begins`: the time (Unix nanoseconds) before which lines are not wanted."""
+        self._reader, self._begins, self._pieces = reader, begins, pieces
         self.came = 0.0
         """When the last of it was read (`time.monotonic`)."""
         self.begin(source)
 
     def begin(self, source: Source) -> None:
         """Begin a run."""
-        self.source, self._parser = source, Parser(source)
+        self.source, self._parser = source, Parser(source, pieces=self._pieces)
         self.finish = self._parser.finish
 
     def unfinished(self) -> list[Line]:
@@ -480,7 +409,8 @@ class _Lines:
         while left > 0 and (got := self._reader.read()) is not None:
             if isinstance(got, bytes):
                 left -= len(got)
-                found += self._parser.feed(got)
+                lines = self._parser.feed(got)
+                found += [one for one in lines if one.at >= self._begins] if self._begins else lines
                 self.came = time.monotonic()
                 continue
             if got.run != self.source.run:
@@ -522,7 +452,7 @@ class LocalFollowing:
         options: LogOptions,
         wanted: Wanted,
     ) -> None:
-        since(options, 0.0)  # a UsageError at once
+        begins = since(options, time.time()) or 0
         self._look, self._looked = look, -math.inf
         try:
             # The folder's name may pass on to another job.
@@ -533,7 +463,7 @@ class LocalFollowing:
         self._closing.callback(os.close, self._folder)
         readers = ((LogReader(f"pods/{one.pod}", self._folder), one) for one in sources(job))
         self._pods = [
-            _Pod(self._closing.enter_context(reader), source, options)
+            _Pod(self._closing.enter_context(reader), source, options, begins)
             for reader, source in readers
             if wanted(source)
         ]
@@ -580,11 +510,11 @@ class LocalFollowing:
 class _Pod:
     """One pod that is followed: how far its log is read, and what is told of it."""
 
-    def __init__(self, reader: LogReader, source: Source, options: LogOptions) -> None:
+    def __init__(self, reader: LogReader, source: Source, options: LogOptions, begins: int) -> None:
         self.there = self.over = False
         """Whether it has started, or never will; whether it is over and all was read."""
         self._reader, self._options = reader, options
-        self._lines = _Lines(reader, source)
+        self._lines = _Lines(reader, source, begins=begins, pieces=options.unfinished)
         self._bounded = options.previous or not options.follow
         self._joined = self._early = False
         self._ending: Turn | None = None
@@ -616,7 +546,8 @@ class _Pod:
         options, source = self._options, self._lines.source
         try:
             run = chosen(self._reader.parts(), source.pod, options)
-            whole = bool(run) and self._reader.begin(run, options if self._early else LogOptions())
+            tail = options.tail if self._early else None
+            whole = bool(run) and self._reader.begin(run, tail)
         except (ArenaError, OSError) as error:
             return self._refused(error)
         if run:
