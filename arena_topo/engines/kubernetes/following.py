@@ -15,7 +15,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -86,7 +85,7 @@ def follow(
     )
 
 
-_Errand = tuple[Callable[[], Any], "Future[Any]"]
+_Errand = tuple[Callable[[], Any], "queue.SimpleQueue[tuple[Any, Exception | None]]"]
 
 
 class _Left(Exception):
@@ -229,20 +228,23 @@ class Follow:
 
         A handshake leaves as much memory in its thread as a silent stream takes.
         """
-        found: Future[Any] = Future()
+        outcome: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         with self.changed:
             if self.closed:
                 raise _Left
-            self._errands.put((work, found))
-        return found.result()
+            self._errands.put((work, outcome))
+        found, error = outcome.get()
+        if error is not None:
+            raise error
+        return found
 
     def _open(self) -> None:
         while (errand := self._errands.get()) is not None:
-            work, found = errand
+            work, outcome = errand
             try:
-                found.set_result(None if self.closed else work())
+                outcome.put((None if self.closed else work(), None))
             except Exception as error:  # noqa: BLE001  raised where it is waited for
-                found.set_exception(error)
+                outcome.put((None, error))
 
     def rest(self, seconds: float) -> None:
         """Let some time pass."""
