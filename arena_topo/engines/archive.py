@@ -46,7 +46,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 import msgspec
 
 from arena_topo.engines.lines import (
-    LONGEST,
     NOWHERE,
     Key,
     Line,
@@ -85,9 +84,6 @@ AGE = 30 * 86_400
 BATCH = 1000
 """Lines that are written at once."""
 
-JOBS = 1000
-"""Jobs that are kept: a sweep of many short ones must not use up the files of a quota."""
-
 FORMAT = 2
 """The version of the files; what another one has written is named and left out."""
 
@@ -101,7 +97,7 @@ _JOB = "job.json"
 
 _GAP, _END, _CUT = b"# gap", b"# end", b"# cut"
 
-_GOES_ON, _UNFED = b"# goes on", b"# no line feed"
+_UNFED = b"# no line feed"
 
 _LATEST = 1e11
 """Unix seconds; later ones no clock says."""
@@ -174,7 +170,6 @@ class Keeping:
         self._writers: dict[Source, _Writer] = {}
         self._cut: set[Source] = set()
         self._flushed = self._touched = 0.0
-        self._since_tidy = 0
         if self._off:
             return
         with self._trying():
@@ -261,15 +256,12 @@ class Keeping:
 
     def _flush(self, *writers: _Writer, end: bool = False) -> None:
         with _locked(self._folder / "writing"):
-            self._since_tidy += sum(one.flush(end=end) for one in writers)
-            if self._since_tidy > self._archive.most // 32:
-                self._since_tidy = 0
-                excess = self._archive.tidy()
-                while excess > 0:
-                    largest = max(self._writers.values(), key=lambda one: one.size)
-                    if not (dropped := largest.trim()):
-                        break
-                    excess -= dropped
+            for one in writers:
+                one.flush(end=end)
+            sizes = self._writers.values()
+            while sum(one.size for one in sizes) > self._archive.most:
+                if not max(sizes, key=lambda one: one.size).trim():
+                    break
 
 
 class _Writer:
@@ -298,11 +290,11 @@ class _Writer:
         self._waiting += sum([len(line.text) + 40 for line in lines])
         return self._waiting
 
-    def flush(self, *, end: bool = False) -> int:
-        """Write what waits, at the `end` of the log maybe; how many bytes."""
+    def flush(self, *, end: bool = False) -> None:
+        """Write the lines that wait; `end`: they are the last of the log."""
         lines, self._lines, self._waiting = self._lines, [], 0
         if not (lines or end):
-            return 0
+            return
         self._catch_up()
         data = self._rows(lines) if lines else b""
         if end and (data or not self._ended):
@@ -312,7 +304,6 @@ class _Writer:
             self._ended = end
         while self.size > self._most and self.trim():
             pass
-        return len(data)
 
     def _catch_up(self) -> None:
         """Learn what is in the file by now, which another process may have added to, or cut."""
@@ -395,29 +386,16 @@ class _Writer:
 
 
 def _rows(read: Callable[[], bytes], source: Source) -> Iterator[Line | bytes]:
-    """The lines of a log from where it is read on, and the marks between them.
-
-    What the version before wrote in pieces is one line again; a row without a time is a mark.
-    """
-    parser, piece, mark = Parser(source), b"", b""
-    line: Line | None = None
+    """The lines of a log from where it is read on, and the marks between them."""
+    parser, mark = Parser(source), b""
     while data := read():
         for line in parser.feed(data):
-            if not line.stamp:
+            if line.stamp:
+                yield line if mark != _UNFED else line._replace(fed=False)
+                mark = b""
+            else:
                 mark = line.text
                 yield mark
-                continue
-            text, fed = piece + line.text, mark not in {_UNFED, _GOES_ON}
-            piece = text if mark == _GOES_ON and len(text) < LONGEST else b""
-            mark = b""
-            if not piece:
-                yield (
-                    line._replace(text=text, fed=fed)
-                    if len(text) > len(line.text) or not fed
-                    else line
-                )
-    if piece and line is not None:
-        yield line._replace(text=piece, fed=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -541,8 +519,7 @@ class Archive:
             if path not in self._damaged:
                 self._damaged.add(path)
                 why = (isinstance(error, OSError) and error.strerror) or str(error)
-                what = "is" if isinstance(error, OtherVersion) else "makes no sense and is"
-                self._tell(f"{path} {what} left out: {why}")
+                self._tell(f"{path} is left out: {why}")
 
     def _read(self, folder: Path) -> Kept | None:
         """What a folder holds; None where it has not begun."""
@@ -604,23 +581,20 @@ class Archive:
                 why=f"{kept.folder}: {error.strerror or error}",
             ) from error
 
-    def tidy(self) -> int:
-        """Remove what is too old, and too much; how many bytes there still are too many."""
+    def tidy(self) -> None:
+        """Remove jobs that are too old, and the oldest jobs beyond the size of the archive."""
         if self.root is None:
-            return 0
+            return
         _make(self.root)
         folders = (folder for folder in self.root.iterdir() if folder.is_dir())
         jobs = sorted((*_measured(folder), folder) for folder in folders)
-        total, count = sum(size for _, size, _ in jobs), len(jobs)
+        total = sum(size for _, size, _ in jobs)
         now = self._clock()
         for changed, size, folder in jobs:
-            needless = changed < now - AGE or total > self.most or count > JOBS
-            if needless and changed < now - IN_USE:
+            if (changed < now - AGE or total > self.most) and changed < now - IN_USE:
                 # Another process may remove it as well.
                 shutil.rmtree(folder, ignore_errors=True)
                 total -= size
-                count -= 1
-        return total - self.most
 
     def complain(self, why: str) -> None:
         """Tell, once, that nothing more is kept."""
@@ -758,10 +732,6 @@ class Damaged(Exception):
     """A file of the archive makes no sense; the text says why."""
 
 
-class OtherVersion(Damaged):
-    """A file of the archive is of a version that is not read."""
-
-
 class _Version(msgspec.Struct):
     format: int = 0
 
@@ -776,7 +746,7 @@ def _decoded(data: bytes, kind: type[Head]) -> Head:
         value = json.loads(data)
         version = msgspec.convert(value, _Version).format
         if 0 < version != FORMAT:
-            raise OtherVersion(
+            raise Damaged(
                 f"another version of arena-topo wrote it (format {version}, not {FORMAT});"
                 " its logs are plain text"
             )
