@@ -190,7 +190,7 @@ class _LineSource:
         self.tagged = tagged
         self.ranks: dict[int, Speaker] = {}
         self.tight = False
-        """Whether the space after a tag of Open MPI belongs to the text: PMIx adds it, Open MPI 4 not."""
+        """Whether a space after the tag belongs to the text: PMIx adds one, Open MPI 4 does not."""
 
 
 class LineAttributor:

@@ -39,44 +39,44 @@ from arena_topo.errors import ArenaError, NotFound, UsageError
 from arena_topo.job import Quantity
 
 LIMIT = 64 << 20
-"""Bytes that are kept of a log: somewhat more than a kubelet's 5 files of 10 MiB
+"""The size of a log: somewhat more than a kubelet's 5 files of 10 MiB
 (containerLogMaxFiles, containerLogMaxSize; Kubernetes, KubeletConfiguration v1beta1)."""
 
 LIMIT_VARIABLE = "ARENA_TOPO_LOCAL_LOG_LIMIT"
-"""The environment variable with another LIMIT, as a Kubernetes quantity; 0 keeps everything."""
+"""The environment variable for another LIMIT, as a Kubernetes quantity; 0 is no limit."""
 
 _SHARE, _SHORTEST, _LONGEST = 8, 1 << 16, 8 << 20
-"""A file takes this share of what is kept of a log, and from 64 KiB to 8 MiB."""
+"""A file takes this share of the limit, and from 64 KiB to 8 MiB."""
 
 _CHUNK = 1 << 16
-"""Bytes that are read of a pipe or a file at once."""
+"""Bytes of a read from a pipe or a file."""
 
 _PIPE = 1 << 18
-"""Bytes that wait in a pipe, at most: a user may have 64 MiB in all (pipe(7))."""
+"""The size of a pipe in bytes: all pipes of a user may have 64 MiB (pipe(7))."""
 
 _QUIET, _PAUSE = 1 << 14, 0.001
-"""After fewer bytes than these a reader of a pipe pauses so many seconds, so that lines that are
-written one by one are not read one by one."""
+"""After a read of fewer bytes the reader of a pipe pauses (seconds), so that single lines are read
+together."""
 
 _HEAD = len(stamped(0)) + 1
-"""Bytes of a time and its blank."""
+"""Bytes of a time and its space."""
 
 _STEP = 0.05
-"""Seconds between two looks of a follower at files."""
+"""Seconds between two reads of the files in a follow."""
 
 _LOOK = 0.25
-"""Seconds between two looks of a follower at the job."""
+"""Seconds between two reads of the job's record in a follow."""
 
 _UNFINISHED = 0.25
-"""Seconds after which a line that does not end is given as far as it goes, where that is wanted: it
-may be a progress bar."""
+"""Seconds after which an unfinished line is returned, where that is wanted: it may be a progress
+bar."""
 
 _BATCH = 2 << 20
-"""Bytes that one `read` of a follower takes of one log, about."""
+"""About the bytes of a log in a `read` of a follow."""
 
 
 def limit(environment: Mapping[str, str]) -> int | None:
-    """The bytes that are kept of a log, None for all; UsageError where the variable makes none."""
+    """The size limit of a log in bytes, None for no limit; UsageError for an invalid variable."""
     text = environment.get(LIMIT_VARIABLE, "")
     if not text:
         return LIMIT
@@ -93,7 +93,7 @@ def limit(environment: Mapping[str, str]) -> int | None:
 
 
 class Part(NamedTuple):
-    """One file of a log: of which run it is, and at which byte of that run's log it begins."""
+    """A file of a log: its run, and the byte of the run's log at which it begins."""
 
     run: int
     start: int
@@ -104,7 +104,7 @@ _NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})\.log")
 
 
 def parts(place: str, folder: int | None = None) -> list[Part]:
-    """The files of a log, in their order; with `folder` (a descriptor) the place is in it."""
+    """The files of a log in their order; `place` is relative to `folder` (a descriptor)."""
     try:
         opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -120,7 +120,7 @@ def parts(place: str, folder: int | None = None) -> list[Part]:
 
 
 def pods(folder: Path) -> tuple[Path, ...]:
-    """Where the logs of the pods of a job are, by the name of the pod."""
+    """The folders of the logs of a job, named after the pods."""
     try:
         return tuple(sorted((folder / "pods").iterdir()))
     except OSError:
@@ -128,13 +128,13 @@ def pods(folder: Path) -> tuple[Path, ...]:
 
 
 def begin_run(place: Path) -> None:
-    """Begin the next run of a pod, where there was one: what comes is no more of the last."""
+    """Begin the next run of a pod that has run before."""
     if before := parts(str(place)):
         (place / f"{before[-1].run + 1}-0.log").touch(mode=0o600)
 
 
 def _rows(data: bytes, at: int, *, inside: bool) -> bytes:
-    """A text with a time (Unix nanoseconds) before each line, but for one that was begun before."""
+    """A text with a time (Unix nanoseconds) before each line; `inside`: not before the first."""
     stamp = stamped(at) + b" "
     end = len(data) - data.endswith(b"\n")
     rows = data[:end].replace(b"\n", b"\n" + stamp) + data[end:]
@@ -142,9 +142,9 @@ def _rows(data: bytes, at: int, *, inside: bool) -> bytes:
 
 
 class LogWriter:
-    """Writes on the last run of a pod, within a bound (bytes, None: none); threads may share it.
+    """Appends to the last run of a pod within a size limit (bytes); safe to share between threads.
 
-    A full disk is no error: what it does not take is counted, and a line says so once it does.
+    A full disk is no error: the lost bytes are counted, and a line in the log says how many.
     """
 
     def __init__(self, place: Path, most: int | None) -> None:
@@ -160,7 +160,7 @@ class LogWriter:
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
-        """Add what was said just now."""
+        """Append output of the pod."""
         with self._lock:
             if self._missing and self._append(b"\n" * self._inside + self._remark()):
                 self._missing = 0
@@ -173,7 +173,7 @@ class LogWriter:
             self._add(data)
 
     def drain(self, pipe: int) -> None:
-        """Write what comes through a pipe, until all who write into it have closed it."""
+        """Append the output from a pipe until all its writers have closed it."""
         with contextlib.closing(os.fdopen(pipe, "rb", buffering=0)) as source:
             while data := source.read(_CHUNK):
                 self.write(data)
@@ -189,7 +189,7 @@ class LogWriter:
             self._missing += len(data)
 
     def _append(self, data: bytes) -> bool:
-        """Append all of a text, or nothing of it."""
+        """Append a text whole, or not at all."""
         left = rows = _rows(data, time.time_ns(), inside=self._inside)
         try:
             if self._file < 0:
@@ -209,7 +209,7 @@ class LogWriter:
         return f"arena-topo: {text}\n".encode()
 
     def _turn(self) -> None:
-        """Go on in another file; in the same one where no other can be made."""
+        """Go on in another file, or in the same file if no other can be created."""
         with contextlib.suppress(OSError):
             self._make_room()
             start = self._start + self._size
@@ -235,9 +235,9 @@ class LogWriter:
 
 
 def pipe() -> tuple[int, int]:
-    """The ends of a pipe that a pod says what it says through: to be drained, and the pod's."""
+    """The ends of a pipe for the output of a pod: to be drained, and the pod's."""
     heard, said = os.pipe()
-    # What is beyond the bytes that a user may have in pipes is refused.
+    # Refused beyond the user's limit of all pipes.
     with contextlib.suppress(OSError):
         fcntl.fcntl(heard, fcntl.F_SETPIPE_SZ, _PIPE)
     return heard, said
@@ -344,7 +344,7 @@ class LogReader:
 
 
 def chosen(found: Sequence[Part], pod: str, options: LogOptions) -> list[Part]:
-    """The files of the run that is read: the last one, or the one before; NotFound if none is."""
+    """The files of the last run, or of the run before it; NotFound if there is none."""
     wanted = (found[-1].run if found else 0) - options.previous
     run = [one for one in found if one.run == wanted]
     if wanted < 0:
@@ -363,14 +363,14 @@ _HINT = f"{LIMIT_VARIABLE} says how much, when a job is submitted"
 
 
 def given_up(count: int) -> ArenaError:
-    """What is said of the oldest part of a log that is no more; `count` bytes of it."""
+    """The error for `count` bytes of a log that were removed."""
     return ArenaError(f"{count:,} bytes of this log were given up", why=_BOUND, hint=_HINT)
 
 
 def everything(job: Job) -> Iterator[Line | Notice]:
-    """All lines of all runs of all pods of a job whose processes are ended.
+    """All lines of all runs of all pods of a job whose processes have ended.
 
-    A notice (`Turn.CUT`) comes before those of a log whose beginning was given up.
+    A notice (`Turn.CUT`) comes before the lines of a log whose beginning was removed.
     """
     for source in sources(job):
         with LogReader(str(job.folder / "pods" / source.pod)) as reader:
@@ -381,7 +381,7 @@ def everything(job: Job) -> Iterator[Line | Notice]:
 
 
 class _Lines:
-    """The lines of a pod's log from where a reader is, through all its runs."""
+    """The lines of a pod's log, from a reader's position on through all its runs."""
 
     def __init__(
         self, reader: LogReader, source: Source, *, begins: int = 0, pieces: bool = False
@@ -398,12 +398,12 @@ class _Lines:
         self.finish = self._parser.finish
 
     def unfinished(self) -> list[Line]:
-        """What there is of a line that does not end, unless its end may come any moment."""
+        """The beginning of an unfinished line that has been silent for a while."""
         quiet = time.monotonic() - self.came >= _UNFINISHED
         return self._parser.unfinished() if quiet else []
 
     def take(self) -> list[Line | Notice]:
-        """Lines that have come, where runs begin and what was given up; no more than `_BATCH`."""
+        """The next lines and notices of about `_BATCH` bytes."""
         found: list[Line | Notice] = []
         left = _BATCH
         while left > 0 and (got := self._reader.read()) is not None:
@@ -422,12 +422,12 @@ class _Lines:
         return found
 
     def cut(self) -> Notice:
-        """What is said of bytes that were given up."""
+        """The notice of removed bytes."""
         return Notice(turn=Turn.CUT, source=self.source, error=given_up(self._reader.lost))
 
 
 def sources(found: Job) -> Iterator[Source]:
-    """The logs of a job, the launcher's first."""
+    """The sources of a job's logs, the launcher's first."""
     job = found.submission
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)
@@ -439,10 +439,10 @@ def sources(found: Job) -> Iterator[Source]:
 
 
 class LocalFollowing:
-    """The logs of the pods of one local job; see `engines.lines.Following`.
+    """The logs of the pods of a local job; see `engines.lines.Following`.
 
-    `look` finds the job as it stands, None where it is gone; its folder is `job.folder`. Lines of
-    several pods come in no order: only launchers have much to say.
+    `look` reads the job's record, None if it was deleted. Lines of several pods come in no order:
+    only launchers write much.
     """
 
     def __init__(
@@ -455,7 +455,7 @@ class LocalFollowing:
         begins = since(options, time.time()) or 0
         self._look, self._looked = look, -math.inf
         try:
-            # The folder's name may pass on to another job.
+            # Another job may get the name of the folder.
             self._folder = os.open(job.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise not_found(job.submission.name, job.submission.namespace) from error
@@ -472,19 +472,19 @@ class LocalFollowing:
 
     @property
     def done(self) -> bool:
-        """Whether every pod there was last seen is over and all was read; more may come."""
+        """Whether all known pods are over and their logs read; new pods may come."""
         return all(pod.over or not pod.there for pod in self._pods)
 
     def read(self, wait: float) -> Sequence[Line | Notice]:
-        """What has come: at once if there is any, else within `wait` seconds; maybe nothing.
+        """The lines and notices that have come, at once or within `wait` seconds; maybe none.
 
-        ArenaError where the job cannot be read.
+        ArenaError if the job cannot be read.
         """
         until = time.monotonic() + wait
         while True:
             came, self._said = self._said, []
             if look := time.monotonic() - self._looked >= _LOOK:
-                # Looked at before the files: what was written before the end is then read too.
+                # Before the files, so that all lines from before the end are read.
                 self._update(self._look())
             for pod in self._pods:
                 came += pod.read(look=look)
@@ -508,11 +508,11 @@ class LocalFollowing:
 
 
 class _Pod:
-    """One pod that is followed: how far its log is read, and what is told of it."""
+    """A followed pod: the position in its log, and its notices."""
 
     def __init__(self, reader: LogReader, source: Source, options: LogOptions, begins: int) -> None:
         self.there = self.over = False
-        """Whether it has started, or never will; whether it is over and all was read."""
+        """Whether it has started, or never will; whether it is over and its log read."""
         self._reader, self._options = reader, options
         self._lines = _Lines(reader, source, begins=begins, pieces=options.unfinished)
         self._bounded = options.previous or not options.follow
@@ -520,7 +520,7 @@ class _Pod:
         self._ending: Turn | None = None
 
     def seen(self, job: Job | None, *, first: bool) -> None:
-        """Learn from a look at the job whether the pod is there, and whether it is over."""
+        """Take over from the job's record whether the pod has started, and whether it is over."""
         source, state = self._lines.source, None if job is None else job.state
         if state is None or (state.phase is Phase.SUSPENDED and not self._bounded):
             self._ending = Turn.GONE
@@ -528,7 +528,7 @@ class _Pod:
         found = state.pods.get(source.pod)
         over = state.phase.over or state.phase is Phase.SUSPENDED
         if found is None and not over:
-            # A job that was suspended waits for its turn again.
+            # A suspended job is in the queue again.
             self._ending = Turn.GONE if self._joined else None
             return
         self.there = True
@@ -541,7 +541,7 @@ class _Pod:
             self.over = False
 
     def join(self) -> list[Line | Notice]:
-        """Begin to read: at the place the options say where the pod was there from the first."""
+        """Begin to read; `tail` applies only to a pod that existed when the follow began."""
         self._joined = True
         options, source = self._options, self._lines.source
         try:
@@ -559,7 +559,7 @@ class _Pod:
         return found
 
     def read(self, *, look: bool) -> list[Line | Notice]:
-        """What has come since; `look` also where there was no log before."""
+        """The new lines and notices; with `look` also of a log that had no file before."""
         if not self.there or self.over:
             return []
         found = [] if self._joined else self.join()
