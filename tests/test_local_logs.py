@@ -117,10 +117,10 @@ def test_each_line_has_the_time_at_which_it_was_written(engine):
 @pytest.mark.parametrize(
     ("since_time", "text"),
     [
-        ("2020-01-01T00:00:00Z", "old\nhalf\nnew\n"),
-        ("2020-01-01T00:00:10Z", "old\nhalf\nnew\n"),
-        ("2020-01-01T00:00:11Z", "half\nnew\n"),
-        ("2020-01-01T00:00:21+00:00", "new\n"),
+        ("2020-01-01T00:00:00Z", "old\nhalf\nnew"),
+        ("2020-01-01T00:00:10Z", "old\nhalf\nnew"),
+        ("2020-01-01T00:00:11Z", "half\nnew"),
+        ("2020-01-01T00:00:21+00:00", "new"),
         ("2020-01-01T00:01:00Z", ""),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_log_can_begin_at_a_moment(engine, tmp_path, since_time, text):
     every = (
         "2020-01-01T00:00:10.000000000Z old\n"
         "2020-01-01T00:00:20.000000000Z half\n"
-        "2020-01-01T00:00:30.000000000Z new\n"
+        "2020-01-01T00:00:30.000000000Z new"
     )
     (place(tmp_path) / "0-0.log").write_text(every)
     assert log(engine, "demo", since_time=since_time) == text
@@ -138,7 +138,7 @@ def test_a_log_can_begin_at_a_moment(engine, tmp_path, since_time, text):
     assert every.endswith(stamped)
     assert stamped.count("\n") == text.count("\n")
     lines = followed(engine, status, since_time=since_time).lines
-    assert "".join(f"{one.stamp.decode()} {one.text.decode()}\n" for one in lines) == stamped
+    assert "\n".join(f"{one.stamp.decode()} {one.text.decode()}" for one in lines) == stamped
 
 
 @pytest.mark.parametrize("options", [{}, {"tail": 5}, {"since": 60}, {"timestamps": True}])

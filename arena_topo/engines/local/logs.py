@@ -395,12 +395,18 @@ class _Lines:
     def begin(self, source: Source) -> None:
         """Begin a run."""
         self.source, self._parser = source, Parser(source, pieces=self._pieces)
-        self.finish = self._parser.finish
+
+    def finish(self) -> list[Line]:
+        """The last line, if it has no line feed."""
+        return self._wanted(self._parser.finish())
 
     def unfinished(self) -> list[Line]:
         """The beginning of an unfinished line that has been silent for a while."""
         quiet = time.monotonic() - self.came >= _UNFINISHED
-        return self._parser.unfinished() if quiet else []
+        return self._wanted(self._parser.unfinished()) if quiet else []
+
+    def _wanted(self, lines: list[Line]) -> list[Line]:
+        return [one for one in lines if one.at >= self._begins] if self._begins else lines
 
     def take(self) -> list[Line | Notice]:
         """The next lines and notices of about `_BATCH` bytes."""
@@ -409,8 +415,7 @@ class _Lines:
         while left > 0 and (got := self._reader.read()) is not None:
             if isinstance(got, bytes):
                 left -= len(got)
-                lines = self._parser.feed(got)
-                found += [one for one in lines if one.at >= self._begins] if self._begins else lines
+                found += self._wanted(self._parser.feed(got))
                 self.came = time.monotonic()
                 continue
             if got.run != self.source.run:
