@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from log_bytes import log_of
 from worlds import WORLDS, World
 
 from arena_topo.engines.lines import LONGEST, Following, Line, LogOptions, Notice, Source, Turn
@@ -231,6 +233,23 @@ def test_a_line_of_megabytes_is_truncated_with_a_mark(world: World):
     assert long.startswith(begun)
     assert rest == f"{len(long) - len(begun):,} more bytes of this line are left out)".encode()
     assert LONGEST - 100 < len(begun + mark + rest) <= LONGEST
+
+
+def test_a_line_of_megabytes_comes_whole_in_parts_where_that_is_wanted(world: World):
+    said = b"before\n" + b"x" * 1_000_000 + b"end\nafter\n"
+    job = submitted(world)
+    world.start("demo")
+    world.write("demo", said)
+    whole = LogOptions(follow=True, unfinished=True)
+    with world.backend.follow(job, whole, is_chief) as following:
+        reader = Reader(following)
+        reader.until_said("after")
+        world.finish("demo")
+    assert b"".join(line.text + b"\n" * line.fed for line in reader.lines) == said
+    assert max(len(line.text) for line in reader.lines) <= LONGEST
+    assert log_of(world.backend, job, reader.lines[0].source.pod, replace(whole, follow=False)) == (
+        said
+    )
 
 
 def test_the_last_line_needs_no_line_feed(world: World):

@@ -409,7 +409,10 @@ def test_what_is_read_as_it_comes_may_take_longer_than_a_call(tmp_path: Path):
     with dripping(answer, len(answer) - 30) as server:
         config = kubeconfig(tmp_path / "c", server.url)
         connection = Connection(Options(kubeconfig=config, request_timeout=0.5))
-        assert b"".join(connection.stream("/api/v1/namespaces/x/pods/y/log")) == b"twolines"
+        assert (
+            b"".join(connection.streamed("/api/v1/namespaces/x/pods/y/log", {}, silence=0.5))
+            == b"twolines"
+        )
 
 
 def test_an_unknown_host_is_named(tmp_path: Path):

@@ -90,8 +90,7 @@ def hear(monkeypatch, capfd):
     for module in ("logs", "submit"):
         monkeypatch.setattr(f"arena_topo.jobs.{module}.engine", engine)
     monkeypatch.setattr(submission, "submit", submit)
-    for way in ("copied", "Shown"):
-        monkeypatch.setattr(follow, way, log)
+    monkeypatch.setattr(follow, "Shown", log)
     for variable in ("ARENA_GANG", "ARENA_NAMESPACE", "ARENA_TOPO_NAMESPACE"):
         monkeypatch.delenv(variable, raising=False)
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from log_bytes import log_of
 
 from arena_topo.engines import JobStatus, LogOptions, Options, Phase
 from arena_topo.engines.local import engine as local
@@ -173,8 +174,7 @@ def started(engine: LocalBackend, name: str) -> JobStatus:
 
 def log(engine: LocalBackend, name: str, instance: str = "", **options) -> str:
     status = engine.job(name, "default")
-    pieces = engine.log(status, instance or f"{name}-launcher", LogOptions(**options))
-    return b"".join(pieces).decode()
+    return log_of(engine, status, instance or f"{name}-launcher", LogOptions(**options)).decode()
 
 
 def record_of(tmp_path: Path, name: str) -> dict:

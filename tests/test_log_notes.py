@@ -163,7 +163,7 @@ def test_a_launcher_that_was_not_tried_before_has_no_earlier_run(still_world: Ku
     submit(still_world)
     still_world.start("demo")
     with pytest.raises(NotFound, match="has no earlier run"):
-        list(follow.copied(still_world.backend, "demo", "default", Asked(options=BEFORE)))
+        Showing(still_world, Asked(options=BEFORE)).rest()
 
 
 # ---------------------------------------------------------------- pods that fail

@@ -19,11 +19,13 @@ from fake_api import FakeApi, kubeconfig
 from fake_operator import FakeOperator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_bytes import log_of
 from test_access import Proxy
 from test_backends_logs import FOLLOW, Reader, is_chief
 from worlds import planned
 
 from arena_topo.engines import JobStatus, Options
+from arena_topo.engines import lines as parsing
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import following as followed
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
@@ -123,6 +125,28 @@ def test_a_log_that_breaks_anywhere_is_taken_up_without_gaps_or_doubles(
             got += lines.feed(wire[start : min(size, start + (step if size < 1000 else 65_536))])
     assert [one.text for one in got] == [text for _, text in log]
     assert [one.at for one in got] == sorted(one.at for one in got)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 200)), max_size=8), ZONES, st.data())
+def test_long_lines_that_come_in_parts_are_taken_up_without_gaps_or_doubles(
+    sizes: list[tuple[int, int]], zone: str, data: st.DataObject
+):
+    log, number = [], 0
+    for later, size in sizes:
+        number += 3 * later
+        log.append((stamp(number)[:-1] + zone, b"%d:" % len(log) + b"x" * size))
+    wire = b"".join(at.encode() + b" " + text + b"\n" for at, text in log)
+    place, got = Place(), b""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "LONGEST", 60)
+        for last in [*[False] * data.draw(st.integers(0, 4)), True]:
+            lines = Lines(place, Source(pod=LAUNCHER), pieces=True)
+            size = len(wire) if last else data.draw(st.integers(0, len(wire)))
+            step = data.draw(st.integers(1, 100))
+            for start in range(0, size, step):
+                came = lines.feed(wire[start : min(size, start + step)])
+                got += b"".join(one.text + b"\n" * one.fed for one in came)
+    assert got == b"".join(text + b"\n" for _, text in log)
 
 
 # Streams.
@@ -228,7 +252,6 @@ def test_the_run_before_is_read_where_it_is_asked_for(
     fake_logs.restart(api, WORKER)
     api.write(WORKER, "run 1", at=stamp(2))
     before = LogOptions(previous=True)
-    assert b"".join(backend.log(job, WORKER, before)) == b"run 0\n"
     with backend.follow(job, before) as following:
         reader = Reader(following)
         reader.until_done()
@@ -246,7 +269,7 @@ def test_a_run_before_that_nobody_has_is_not_found(
     job = running(backend, operator, "one")
     before = LogOptions(previous=True)
     with pytest.raises(NotFound, match="has no earlier run"):
-        list(backend.log(job, LAUNCHER, before))
+        log_of(backend, job, LAUNCHER, before)
     with backend.follow(job, before) as following:
         reader = Reader(following)
         reader.until_done()

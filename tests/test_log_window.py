@@ -87,6 +87,14 @@ def test_a_clock_that_is_set_back_changes_no_order_within_a_log(later: int):
     assert texts([*out, *found.rest()]) == ["a", "b", "c"]
 
 
+def test_a_clock_that_is_set_back_changes_no_order_of_the_ranks_in_a_log():
+    ranks = [Speaker(source=LAUNCHER, rank=rank, tagged=True) for rank in range(2)]
+    lines = [Line(LAUNCHER, at, b"", b"%d" % at) for at in (9, 5, 7)]
+    entries = [Entry(line, line.text, (ranks[i % 2],)) for i, line in enumerate(lines)]
+    found = Window(whole=True)
+    assert texts([*found.put(entries, 0.0), *found.rest()]) == ["9", "5", "7"]
+
+
 def test_logs_that_are_read_whole_wait_for_those_that_are_to_come_but_three_seconds():
     found = joined(0, whole=True, fold=False)
     found.await_([PODS[1].pod])

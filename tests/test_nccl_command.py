@@ -10,12 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import log_bytes
 import pytest
 from nccl_lines import joined, made, spoken, table_of, through
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
 from arena_topo.engines import opening
-from arena_topo.engines.lines import LogOptions
 from arena_topo.gang import submission
 from arena_topo.nccl import Report
 from arena_topo.nccl import view as screens
@@ -77,7 +77,7 @@ def said(world: World, lines: list[str]) -> None:
 def log_of(world: World) -> bytes:
     status = world.backend.job("demo", "default")
     assert status.chief is not None
-    return b"".join(world.backend.log(status, status.chief.name, LogOptions()))
+    return log_bytes.log_of(world.backend, status, status.chief.name)
 
 
 def file_of(folder: Path, lines: list[str], name: str = "nccl.log") -> str:

@@ -89,7 +89,7 @@ def test_a_server_that_stops_in_the_middle_of_a_log_is_left_after_the_time_of_a_
     serve: Serve,
 ):
     said = answer("Transfer-Encoding: chunked", body=b"4\r\none\n\r\n")
-    pieces = serve(said, silent=True, request_timeout=0.3).stream(LOG)
+    pieces = serve(said, silent=True, request_timeout=0.3).streamed(LOG, {}, silence=0.3)
     assert next(pieces) == b"one\n"
     with pytest.raises(ClusterError, match="broke") as caught:
         next(pieces)
@@ -99,7 +99,7 @@ def test_a_server_that_stops_in_the_middle_of_a_log_is_left_after_the_time_of_a_
 
 def test_a_server_that_never_begins_a_log_is_left_after_the_time_of_a_request(serve: Serve):
     with pytest.raises(TimedOut, match="did not answer in time") as caught:
-        list(serve(b"", silent=True, request_timeout=0.3).stream(LOG))
+        list(serve(b"", silent=True, request_timeout=0.3).streamed(LOG, {}, silence=0.3))
     assert "--request-timeout is 0.3 s" in (caught.value.hint or "")
 
 
@@ -107,7 +107,7 @@ def test_a_server_that_never_begins_a_log_is_left_after_the_time_of_a_request(se
 def test_what_is_read_as_it_comes_is_never_looked_for_elsewhere(serve: Serve, status: str):
     connection = serve(answer("Location: /elsewhere", "Content-Length: 0", status=status))
     with pytest.raises(ClusterError, match=f"the API server answered {status}") as caught:
-        list(connection.stream(LOG))
+        list(connection.streamed(LOG, {}, silence=None))
     assert "a proxy or a login page in between" in (caught.value.hint or "")
 
 
@@ -116,18 +116,21 @@ def test_a_web_page_is_no_log(serve: Serve):
     with pytest.raises(
         ClusterError, match="does not answer like a Kubernetes API server"
     ) as caught:
-        list(connection.stream(LOG))
+        list(connection.streamed(LOG, {}, silence=None))
     assert caught.value.why == "the answer is a web page"
 
 
 def test_a_log_that_is_compressed_is_unpacked_or_refused(serve: Serve):
     packed = gzip.compress(b"one\n")
-    assert b"".join(serve(answer("Content-Encoding: gzip", body=packed)).stream(LOG)) == b"one\n"
+    unpacked = serve(answer("Content-Encoding: gzip", body=packed))
+    assert b"".join(unpacked.streamed(LOG, {}, silence=None)) == b"one\n"
+    unknown = serve(answer("Content-Encoding: br", body=b"\x0b\x01"))
     with pytest.raises(ClusterError, match="does not answer like") as caught:
-        list(serve(answer("Content-Encoding: br", body=b"\x0b\x01")).stream(LOG))
+        list(unknown.streamed(LOG, {}, silence=None))
     assert caught.value.why == "the answer is compressed (br), which nobody has asked for"
+    broken = serve(answer("Content-Encoding: gzip", body=b"no such thing"))
     with pytest.raises(ClusterError, match="broke"):
-        list(serve(answer("Content-Encoding: gzip", body=b"no such thing")).stream(LOG))
+        list(broken.streamed(LOG, {}, silence=None))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_a_log_that_is_compressed_is_unpacked_or_refused(serve: Serve):
     ],
 )
 @pytest.mark.parametrize(
-    "read", [lambda one: one.get("/version"), lambda one: list(one.stream(LOG))]
+    "read", [lambda one: one.get("/version"), lambda one: list(one.streamed(LOG, {}, silence=None))]
 )
 def test_what_a_server_says_wrong_is_told_in_short(
     serve: Serve, said: bytes, read: Callable[[Connection], Any]
@@ -154,7 +157,7 @@ def test_what_a_server_says_wrong_is_told_in_short(
 
 def test_a_length_that_is_none_leaves_an_answer_that_ends_when_it_closes(serve: Serve):
     said = answer("Content-Length: " + "9" * 5000, body=b"one\n")
-    assert list(serve(said).stream(LOG)) == [b"one\n"]
+    assert list(serve(said).streamed(LOG, {}, silence=None)) == [b"one\n"]
 
 
 @pytest.mark.parametrize("zone", ["GMT", "+99999999999999999999", "+9999"])

@@ -22,7 +22,6 @@ from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes import mpijob, podlog
 from arena_topo.engines.kubernetes.mpijob import job_status
 from arena_topo.engines.kubernetes.shapes import bare, oddity
-from arena_topo.engines.lines import LogOptions
 from arena_topo.job import MPIJob
 
 Run = Callable[..., tuple[int, str, str]]
@@ -146,7 +145,6 @@ def test_whatever_is_in_the_place_of_a_field_is_refused_or_understood(data: st.D
     for pod in pods:
         slim = podlog.slim(pod)
         podlog.sight(slim, podlog.main_container(slim) or "")
-        podlog.log_query(LogOptions(), pod)
 
 
 @pytest.mark.parametrize(
@@ -234,12 +232,9 @@ def test_a_job_that_makes_no_sense_is_an_error(
 
 
 @pytest.mark.parametrize("body", ODD_OBJECTS)
-@pytest.mark.parametrize("words", [["logs"], ["attach"]], ids=" ".join)
-def test_a_pod_that_makes_no_sense_is_an_error(
-    api: FakeApi, config: str, body: bytes, words: list[str], run: Run
-):
+def test_a_pod_that_makes_no_sense_is_an_error(api: FakeApi, config: str, body: bytes, run: Run):
     api.fail(r"GET .*/pods/demo-launcher-\w+$", status=200, body=body, times=9)
-    code, out, err = run(*words, "demo", "--kubeconfig", config)
+    code, out, err = run("attach", "demo", "--kubeconfig", config)
     assert (code, out) == (1, "")
     assert "made a mistake" not in err
     assert "does not answer like a Kubernetes API server" in err or "makes no sense" in err

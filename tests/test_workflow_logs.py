@@ -33,6 +33,7 @@ from arena_topo.joblogs.follow import (
 )
 from arena_topo.joblogs.notices import DELETED, Note
 from arena_topo.joblogs.ranks import only
+from arena_topo.joblogs.view import Raw
 
 FOLLOW = LogOptions(follow=True)
 
@@ -445,16 +446,18 @@ def test_the_log_of_one_pod_is_copied_as_it_is(world: World):
     world.finish("demo")
     for _ in followed.batches:
         pass
-    seen: list[JobStatus] = []
-    pieces = follow.copied(world.backend, "demo", "default", Asked(), seen=seen.append)
-    assert b"".join(pieces).endswith(b"\xff\x1b[2J\nlast")
-    assert [one.name for one in seen] == ["demo"]
+    unfinished = Asked(options=LogOptions(unfinished=True))
+    shown = follow.Shown(world.backend, "demo", "default", unfinished)
+    written = b"".join(map(Raw().lines, shown))
+    assert written.endswith(b"\xff\x1b[2J\nlast")
+    assert shown.status is not None
+    assert shown.status.name == "demo"
 
 
-def test_a_pod_that_has_not_started_is_not_copied(still_world: World):
+def test_a_pod_that_has_not_started_is_not_read(still_world: World):
     submit(still_world)
     with pytest.raises(NotFound, match="is not running") as early:
-        list(follow.copied(still_world.backend, "demo", "default", Asked()))
+        Showing(still_world, Asked()).rest()
     assert "arena-topo logs -f demo -n default" in (early.value.hint or "")
 
 

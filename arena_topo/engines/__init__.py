@@ -8,7 +8,7 @@ Engines are imported when they are opened, so that a command pays only for its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -258,12 +258,6 @@ class Backend(Protocol):
         """Delete a job and all that belongs to it; NotFound if there is none.
 
         With a `uid` only that very job: another that has its name by now is NotFound too.
-        """
-
-    def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of one pod as it is now, in pieces, byte for byte; `follow` has no meaning here.
-
-        NotFound if there is no such pod, or nothing to read of it.
         """
 
     def follow(

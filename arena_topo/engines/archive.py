@@ -1,26 +1,25 @@
-"""What was followed of jobs' logs, kept for when their pods are gone.
+"""The archive of followed logs, for when the pods are gone.
 
     $XDG_STATE_HOME/arena-topo/logs/        ~/.local/state/arena-topo/logs where that is not set
-      NAME.NAMESPACE-JOB-UID/               one job; JOB and UID are hashes, since names may be odd
-        job.json                            its names as they are, and how it ended
-        writing                             locked while lines are added
-        POD-HASH.log                        one run of one container
+      NAME.NAMESPACE-JOB-UID/               a job; JOB and UID are hashes, for names of any text
+        job.json                            its names, and how it ended
+        writing                             the lock for adding lines
+        POD-HASH.log                        a run of a container
 
 A log is a plain file of rows `TIME text`, as a kubelet gives them (see `lines.Parser`). Other rows
-begin with `# `: the first says whose log it is; `# gap` that lines may be missing here; `# cut`
-that there was no room for those before; `# no line feed` that the next row has none; `# end` that
-all of the log was read; `# goes on`, of the version before, that the next row is a piece of a line.
-What follows the last line feed was torn by a crash, and is no row.
+begin with `# `: the first names the source of the log; `# gap`: lines may be missing here; `# cut`:
+the lines before were removed for lack of room; `# no line feed`: the next row has none; `# end`:
+the log was read to its end. Bytes behind the last line feed were truncated by a crash.
 
-Lines are known by their place in the log: the latest time so far, and how many lines there are from
-that time on. So a second follow, and one at the same time, add only what is newer than all that is
-there. What is older is left out: nothing is ever put between rows.
+A line is identified by its position: the latest time so far, and the number of lines since that
+time. So a second follow, even a concurrent one, appends only lines that are newer than the last
+line of the file. Older lines are dropped: nothing is inserted between rows.
 
-Only the user may read any of it. An error of the disk never stops a follow: `tell` hears it once,
-and no more is kept. The archive tidies itself when it is written to: jobs go that nothing was added
-to for `AGE` seconds, then the oldest ones beyond `JOBS` and beyond the bytes it may have, and last
-the oldest lines of the job that is being written. A job that was written to, or followed, in the
-last `IN_USE` seconds stays.
+Only the user may read the archive. An error of the disk does not stop a follow: `tell` hears it
+once, and nothing more is archived. Each follow first removes the jobs that nothing was added to for
+`AGE` seconds, then the oldest jobs beyond the size of the archive, but no job that was written to
+or followed in the last `IN_USE` seconds. A followed job that is larger than the archive loses its
+oldest lines.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 import msgspec
 
 from arena_topo.engines.lines import (
-    LONGEST,
     NOWHERE,
     Key,
     Line,
@@ -77,49 +75,46 @@ MOST = 1 << 30
 """Bytes of the whole archive: a tenth of the smallest usual quota of a home folder (10 GB)."""
 
 LARGEST = 64 << 20
-"""Bytes of one log: some hundred thousand lines, and of many a job all the launcher ever said."""
+"""Bytes of a log: some hundred thousand lines, for many jobs the whole log of the launcher."""
 
 AGE = 30 * 86_400
-"""Seconds that a job is kept after its last line: a month, as people ask for last week's run."""
+"""Seconds of retention after a job's last line: a month."""
 
 BATCH = 1000
-"""Lines that are written at once."""
-
-JOBS = 1000
-"""Jobs that are kept: a sweep of many short ones must not use up the files of a quota."""
+"""Lines that `adopt` writes at once."""
 
 FORMAT = 2
-"""The version of the files; what another one has written is named and left out."""
+"""The version of the files; files of another version are named and left out."""
 
 SOON = 0.5
-"""Seconds after which lines are written at the latest, if `write` is called."""
+"""Seconds after which `write` writes the lines that wait."""
 
 CHUNK = 1 << 16
-"""Bytes that are read or written at once."""
+"""Bytes of a read or a write."""
 
 _JOB = "job.json"
 
 _GAP, _END, _CUT = b"# gap", b"# end", b"# cut"
 
-_GOES_ON, _UNFED = b"# goes on", b"# no line feed"
+_UNFED = b"# no line feed"
 
 _LATEST = 1e11
-"""Unix seconds; later ones no clock says."""
+"""The latest valid time in Unix seconds."""
 
 _MOST = (1 << 31) - 1
-"""The largest number of restarts, workers, slots or exit code that is believed."""
+"""The largest valid number of restarts, workers and slots, and exit code."""
 
 IN_USE, _TOUCH = 300.0, 60.0
-"""Seconds since its last change for which a job counts as followed, and between two such changes
-where its pods are silent."""
+"""Seconds after a change for which a job counts as followed, and between two touches of a silent
+job."""
 
 
 class JobHead(msgspec.Struct, frozen=True, kw_only=True):
-    """`job.json`: whose logs they are, and how the job was last seen.
+    """`job.json`: the job, and its last known state.
 
-    `phase` is arena's word, `created` Unix seconds; `slots` the ranks of each worker, 0 where that
-    is not known, `tags` what its command says of them. `deleted` says that the job was not over
-    when it was deleted.
+    `phase` is arena's word, `created` Unix seconds; `slots` are the ranks of each worker, 0 if
+    unknown; `tags` is the kind of tags that its command asks for. `deleted`: the job was deleted
+    before it was over.
     """
 
     place: str
@@ -136,16 +131,16 @@ class JobHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tagging(self) -> Tagging | None:
-        """The tags that the job's command asks for, as far as they are known here."""
+        """The kind of tags that the job's command asks for, if known."""
         return next((one for one in Tagging if one == self.tags), None)
 
 
 class Kept(JobHead, frozen=True, kw_only=True):
-    """What is kept of the logs of one job.
+    """The archived logs of a job.
 
-    `first` and `last` are when its first and last line were written (Unix nanoseconds, 0: not
-    known, or no lines), `sources` all logs there are, `lacking` those of which lines may be
-    missing. `complete` says that the job was over and all of each log was read. `size` is in bytes.
+    `first` and `last` are the times of the first and the last line (Unix nanoseconds, 0: unknown,
+    or no lines), `sources` all archived logs, `lacking` the logs of which lines may be missing.
+    `complete`: the job was over and each log was read to its end.
     """
 
     folder: Path
@@ -154,14 +149,13 @@ class Kept(JobHead, frozen=True, kw_only=True):
     sources: tuple[Source, ...]
     lacking: tuple[Source, ...]
     complete: bool
-    size: int
 
 
 class Keeping:
-    """What keeps the lines of a job that is followed; made by `Archive.keeping`.
+    """Archives the lines of a followed job; made by `Archive.keeping`.
 
-    It never raises for the disk: `tell` hears it once, and no more is kept. Several at once of the
-    same job are fine: lines that two of them read are there once.
+    An error of the disk is not raised: `tell` hears it once, and nothing more is archived.
+    Concurrent follows of the same job archive each line once.
     """
 
     def __init__(
@@ -174,7 +168,6 @@ class Keeping:
         self._writers: dict[Source, _Writer] = {}
         self._cut: set[Source] = set()
         self._flushed = self._touched = 0.0
-        self._since_tidy = 0
         if self._off:
             return
         with self._trying():
@@ -186,10 +179,7 @@ class Keeping:
             self._write_head()
 
     def write(self, items: Sequence[Line | Notice]) -> None:
-        """Keep what `Following.read` gave, in its order.
-
-        Call it with nothing too, whenever nothing came: that writes what waits for others.
-        """
+        """Archive the result of a `Following.read`; an empty one writes the lines that wait."""
         if self._off:
             return
         with self._trying():
@@ -215,13 +205,13 @@ class Keeping:
             self._flush(self._writer(source), end=True)
 
     def close(self, job: JobStatus | None = None, *, deleted: bool = False) -> None:
-        """Write what is left; `job` is how it was last seen. More than once does no harm."""
+        """Write the lines that wait, and the last known state of the job. Idempotent."""
         if self._off:
             return
         with self._trying():
             self._flush(*self._writers.values())
             there = self._head()
-            # Who deletes it knows best: others see it end just then.
+            # The state at deletion is final: concurrent follows see the job end just then.
             if job is not None and (deleted or there is None or not there.deleted):
                 seen = {**_seen(job), "deleted": deleted}
                 self._about = msgspec.structs.replace(self._about, **seen)
@@ -247,7 +237,7 @@ class Keeping:
         replace_file(self._folder / _JOB, data)
 
     def _head(self) -> JobHead | None:
-        """What is there of the job; None for nothing, or what is about to be written anew."""
+        """The archived head of the job; None if missing or damaged, to be written anew."""
         with contextlib.suppress(Damaged, FileNotFoundError):
             return _decoded((self._folder / _JOB).read_bytes(), JobHead)
         return None
@@ -261,19 +251,16 @@ class Keeping:
 
     def _flush(self, *writers: _Writer, end: bool = False) -> None:
         with _locked(self._folder / "writing"):
-            self._since_tidy += sum(one.flush(end=end) for one in writers)
-            if self._since_tidy > self._archive.most // 32:
-                self._since_tidy = 0
-                excess = self._archive.tidy()
-                while excess > 0:
-                    largest = max(self._writers.values(), key=lambda one: one.size)
-                    if not (dropped := largest.trim()):
-                        break
-                    excess -= dropped
+            for one in writers:
+                one.flush(end=end)
+            sizes = self._writers.values()
+            while sum(one.size for one in sizes) > self._archive.most:
+                if not max(sizes, key=lambda one: one.size).trim():
+                    break
 
 
 class _Writer:
-    """Adds the lines of one log to its file; all but `take` with the lock that is for writing."""
+    """Appends the lines of a log to its file; all methods but `take` need the lock."""
 
     def __init__(self, path: Path, source: Source, *, most: int) -> None:
         self._path, self._source, self._most = path, source, most
@@ -281,28 +268,25 @@ class _Writer:
         self._waiting = 0
         self._whole = False
         self._key: Key | None = None
-        """The place of the last line that was taken from those that wait."""
+        """The position of the last line that was written or dropped."""
         self.size = 0
-        """Bytes of the whole rows of the file, as it was last seen."""
+        """Bytes of the complete rows of the file, when it was last read."""
         self._there, self._ended, self._inode = NOWHERE, False, 0
-        """The place of its last line, and whether all of the log is there."""
+        """The position of the file's last line, and whether the log was read to its end."""
 
     def take(self, lines: Sequence[Line], *, whole: bool) -> int:
-        """Take lines to write; how many bytes wait now.
-
-        `whole` says that the very first of them is the first of the log.
-        """
+        """Add lines; the bytes that wait. `whole`: the first lines begin the log."""
         if self._key is None and not self._lines:
             self._whole = whole
         self._lines += lines
         self._waiting += sum([len(line.text) + 40 for line in lines])
         return self._waiting
 
-    def flush(self, *, end: bool = False) -> int:
-        """Write what waits, at the `end` of the log maybe; how many bytes."""
+    def flush(self, *, end: bool = False) -> None:
+        """Write the lines that wait; `end`: they are the last of the log."""
         lines, self._lines, self._waiting = self._lines, [], 0
         if not (lines or end):
-            return 0
+            return
         self._catch_up()
         data = self._rows(lines) if lines else b""
         if end and (data or not self._ended):
@@ -312,10 +296,9 @@ class _Writer:
             self._ended = end
         while self.size > self._most and self.trim():
             pass
-        return len(data)
 
     def _catch_up(self) -> None:
-        """Learn what is in the file by now, which another process may have added to, or cut."""
+        """Read what other processes have appended to the file, or all of a replaced file."""
         with contextlib.ExitStack() as closing:
             try:
                 file = closing.enter_context(self._path.open("rb", buffering=0))
@@ -331,7 +314,7 @@ class _Writer:
             def read() -> bytes:
                 nonlocal offset
                 data = file.read(CHUNK)
-                # What a crash has torn is behind the rows, and is read again.
+                # An incomplete row at the end is read again.
                 end = data.rfind(b"\n")
                 self.size = offset + end + 1 if end >= 0 else self.size
                 offset += len(data)
@@ -343,7 +326,7 @@ class _Writer:
                 self._ended = one == _END
 
     def _rows(self, lines: Sequence[Line]) -> bytes:
-        """The rows of the lines that are newer than all in the file."""
+        """The rows of the lines that are newer than the last line of the file."""
         begun, key, known = self._key is not None, self._key or NOWHERE, self._there
         self._key = after(key, [line.at for line in lines])
         start = 0
@@ -379,8 +362,8 @@ class _Writer:
         return b"# %b\n" % json.dumps({"format": FORMAT, **asdict(self._source)}).encode()
 
     def trim(self) -> int:
-        """Remove the oldest quarter of the file; how many bytes."""
-        # Another process may have added to it, or replaced it, since.
+        """Remove the oldest quarter of the file; the number of bytes."""
+        # Another process may have appended to it, or replaced it.
         self._catch_up()
         if not self.size:
             return 0
@@ -395,34 +378,21 @@ class _Writer:
 
 
 def _rows(read: Callable[[], bytes], source: Source) -> Iterator[Line | bytes]:
-    """The lines of a log from where it is read on, and the marks between them.
-
-    What the version before wrote in pieces is one line again; a row without a time is a mark.
-    """
-    parser, piece, mark = Parser(source), b"", b""
-    line: Line | None = None
+    """The lines of a file, and the marks between them."""
+    parser, mark = Parser(source), b""
     while data := read():
         for line in parser.feed(data):
-            if not line.stamp:
+            if line.stamp:
+                yield line if mark != _UNFED else line._replace(fed=False)
+                mark = b""
+            else:
                 mark = line.text
                 yield mark
-                continue
-            text, fed = piece + line.text, mark not in {_UNFED, _GOES_ON}
-            piece = text if mark == _GOES_ON and len(text) < LONGEST else b""
-            mark = b""
-            if not piece:
-                yield (
-                    line._replace(text=text, fed=fed)
-                    if len(text) > len(line.text) or not fed
-                    else line
-                )
-    if piece and line is not None:
-        yield line._replace(text=piece, fed=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Described:
-    """What a look through the file of one log tells, as in `Kept`."""
+    """The description of a log's file, as in `Kept`."""
 
     source: Source
     first: int
@@ -432,7 +402,7 @@ class _Described:
 
 
 def _described(path: Path) -> _Described | None:
-    """What is in the file of a log; None of one without a whole row. Damaged, OSError."""
+    """The description of a log's file; None of an empty file. Damaged, OSError."""
     first = last = b""
     lacks = ended = False
     with path.open("rb") as file:
@@ -453,10 +423,10 @@ def _described(path: Path) -> _Described | None:
 
 
 class Archive:
-    """The logs that are kept for one user.
+    """The archived logs of a user.
 
-    `root` is None where there is no place for it. `most` is in bytes; with 0 nothing is added, and
-    what is there is still read. `tell` hears, once, why nothing can be kept.
+    `root` is None if there is no folder for it. `most` is the size in bytes; with 0 nothing is
+    added, but archived logs can be read. `tell` hears, once, why nothing can be archived.
     """
 
     def __init__(
@@ -475,10 +445,10 @@ class Archive:
     def keeping(
         self, place: str, job: JobStatus, *, slots: int = 0, whole: bool = False
     ) -> Keeping:
-        """Keep the lines of a job of an engine (`Backend.place`) from now on.
+        """Archive the lines of a job of an engine (`Backend.place`) from now on.
 
-        `slots` are the ranks of each of its workers, 0 for not known. `whole` says that its logs
-        are read from their beginning: no `tail`, no `since`.
+        `slots` are the ranks of each of its workers, 0 if unknown. `whole`: its logs are read from
+        their beginning (no `tail`, no `since`).
         """
         about = JobHead(
             place=place,
@@ -502,9 +472,9 @@ class Archive:
     def adopt(
         self, place: str, job: JobStatus, lines: Iterable[Line | Notice], *, slots: int = 0
     ) -> None:
-        """Keep all the lines of a job, as it was when it was deleted, each log to its end.
+        """Archive all lines of a deleted job, each log to its end.
 
-        A notice (`Turn.CUT`) says that a log's beginning is not there.
+        A notice (`Turn.CUT`) says that the beginning of a log was removed.
         """
         sources: dict[Source, None] = {}
         with self.keeping(place, job, slots=slots, whole=True) as keeping:
@@ -516,9 +486,9 @@ class Archive:
             keeping.close(job, deleted=not job.phase.over)
 
     def kept(self, place: str, namespace: str, name: str) -> tuple[Kept, ...]:
-        """What is kept of all jobs of a name, the newest first; nothing if nothing can be read.
+        """The archived jobs of a name, the newest first; none if the archive cannot be read.
 
-        `tell` hears, once, of each file that makes no sense, which is left out.
+        `tell` hears, once, of each damaged file, which is left out.
         """
         if self.root is None:
             return ()
@@ -534,18 +504,17 @@ class Archive:
 
     @contextlib.contextmanager
     def _skipping(self, path: Path) -> Iterator[None]:
-        """Leave out what cannot be read in a folder or a file, and tell once which that is."""
+        """Leave out a folder or file that cannot be read, and tell so once."""
         try:
             yield
         except (OSError, Damaged) as error:
             if path not in self._damaged:
                 self._damaged.add(path)
                 why = (isinstance(error, OSError) and error.strerror) or str(error)
-                what = "is" if isinstance(error, OtherVersion) else "makes no sense and is"
-                self._tell(f"{path} {what} left out: {why}")
+                self._tell(f"{path} is left out: {why}")
 
     def _read(self, folder: Path) -> Kept | None:
-        """What a folder holds; None where it has not begun."""
+        """The archived job in a folder; None if it has no head."""
         try:
             about = _decoded((folder / _JOB).read_bytes(), JobHead)
         except FileNotFoundError:
@@ -556,7 +525,7 @@ class Archive:
             with self._skipping(path):
                 log = _described(path)
                 logs += [] if log is None else [log]
-                # Its lines were never written down.
+                # A crash came before its first row.
                 damaged = damaged or log is None
             damaged = damaged or path in self._damaged
         lacking = tuple(log.source for log in logs if log.lacks)
@@ -569,7 +538,6 @@ class Archive:
             sources=tuple(one.source for one in sorted(logs, key=_place)),
             lacking=lacking,
             complete=over and not lacking and not damaged and all(log.ended for log in logs),
-            size=_measured(folder)[1],
         )
 
     def lines(
@@ -578,12 +546,11 @@ class Archive:
         options: LogOptions = LogOptions(),  # noqa: B008  frozen
         wanted: Wanted = lambda _: True,
     ) -> Iterator[Line]:
-        """The lines that are kept of the logs that are wanted, merged by their times.
+        """The archived lines of the wanted logs, merged by time, each log in its order.
 
-        Those of one log stay in their order. Of `options` `tail` (of each container, all its runs
-        together), `since`, `since_time`, `container` and `previous` (the run before the last one of
-        each container, and of launchers that were tried one after the other) count. ArenaError
-        where they cannot be read.
+        `tail` counts the lines of all runs of a container; `previous` is the run before the last
+        run of a container, and the launcher's try before the last. `follow` and `unfinished` are
+        ignored. ArenaError if the lines cannot be read.
         """
         sources = [
             one
@@ -604,26 +571,23 @@ class Archive:
                 why=f"{kept.folder}: {error.strerror or error}",
             ) from error
 
-    def tidy(self) -> int:
-        """Remove what is too old, and too much; how many bytes there still are too many."""
+    def tidy(self) -> None:
+        """Remove jobs that are too old, and the oldest jobs beyond the size of the archive."""
         if self.root is None:
-            return 0
+            return
         _make(self.root)
         folders = (folder for folder in self.root.iterdir() if folder.is_dir())
         jobs = sorted((*_measured(folder), folder) for folder in folders)
-        total, count = sum(size for _, size, _ in jobs), len(jobs)
+        total = sum(size for _, size, _ in jobs)
         now = self._clock()
         for changed, size, folder in jobs:
-            needless = changed < now - AGE or total > self.most or count > JOBS
-            if needless and changed < now - IN_USE:
-                # Another process may remove it as well.
+            if (changed < now - AGE or total > self.most) and changed < now - IN_USE:
+                # Another process may remove it at the same time.
                 shutil.rmtree(folder, ignore_errors=True)
                 total -= size
-                count -= 1
-        return total - self.most
 
     def complain(self, why: str) -> None:
-        """Tell, once, that nothing more is kept."""
+        """Tell, once, that nothing more is archived."""
         if not self._told:
             self._told = True
             where = "" if self.root is None else f" in {self.root}"
@@ -633,9 +597,9 @@ class Archive:
 def open_archive(
     environment: Mapping[str, str], *, tell: Callable[[str], None] = lambda _: None
 ) -> Archive:
-    """The archive of this user; UsageError where `SWITCH` makes no sense.
+    """The archive of the user; UsageError if `SWITCH` is invalid.
 
-    Where its folder is not the user's own, `tell` hears why it is neither read nor written.
+    If another user owns its folder, it is neither read nor written, and `tell` hears why.
     """
     most = _most(environment.get(SWITCH, ""))
     root: Path | None = None
@@ -668,7 +632,7 @@ def _most(text: str) -> int:
 
 
 def _place(log: _Described) -> tuple[object, ...]:
-    """Where a log stands among those of a job: launchers as they were tried, workers by index."""
+    """The sort key of a job's logs: launchers in the order of their tries, workers by index."""
     one = log.source
     worker = -1 if one.worker is None else one.worker
     first = log.first if one.chief else 0
@@ -676,7 +640,7 @@ def _place(log: _Described) -> tuple[object, ...]:
 
 
 def _runs(sources: Sequence[Source], *, tries: bool) -> list[list[Source]]:
-    """The runs of each container, in their order; with `tries` of all launchers as of one."""
+    """The runs of each container in their order; `tries`: all launchers count as a container."""
     runs: dict[tuple[str, ...], list[Source]] = {}
     for one in sorted(sources, key=lambda one: 0 if tries else one.run):
         pod = () if tries and one.chief else (one.pod, one.uid)
@@ -685,7 +649,7 @@ def _runs(sources: Sequence[Source], *, tries: bool) -> list[list[Source]]:
 
 
 def _part(folder: Path, runs: Sequence[Source], tail: int | None, begins: int) -> Iterator[Line]:
-    """The lines of a container after a moment, and of these so many of the last."""
+    """The lines of a container from a time on, and of these the last `tail` lines."""
     lines = chain.from_iterable(_lines(folder / f"{_log(run)}.log", run) for run in runs)
     chosen = (line for line in lines if line.at >= begins) if begins else lines
     return chosen if tail is None else iter(deque(chosen, tail))
@@ -704,7 +668,7 @@ def _seen(job: JobStatus) -> dict[str, Any]:
 
 def _folder(place: str, namespace: str, name: str, uid: str) -> str:
     job = _hash(place, namespace, name)
-    # Logs of another version stay in folders of their own.
+    # Each version has folders of its own.
     return f"{_readable(name)}.{_readable(namespace)}-{job}-{_hash(str(FORMAT), uid)}"
 
 
@@ -715,7 +679,7 @@ def _log(source: Source) -> str:
 
 
 def _readable(name: str) -> str:
-    """As much of a name as any file system takes, for people who look."""
+    """The part of a name that any file system takes."""
     return re.sub(r"[^a-z0-9-]", "_", name[:60].lower())
 
 
@@ -725,7 +689,7 @@ def _hash(*words: str) -> str:
 
 
 def _measured(folder: Path) -> tuple[float, int]:
-    """When a folder was last written to, and the bytes that its files take on the disk."""
+    """The time of a folder's last change, and the bytes of its files on the disk."""
     changed, size = 0.0, 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -738,7 +702,7 @@ def _measured(folder: Path) -> tuple[float, int]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that processes wait for; none where the file system has none."""
+    """Hold a lock between processes, if the file system supports it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):
@@ -749,17 +713,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _make(folder: Path) -> None:
-    # Logs may hold secrets: nobody else gets to read any of them.
+    # Logs may contain secrets.
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 class Damaged(Exception):
-    """A file of the archive makes no sense; the text says why."""
-
-
-class OtherVersion(Damaged):
-    """A file of the archive is of a version that is not read."""
+    """A file of the archive is damaged, or of another version; the text says why."""
 
 
 class _Version(msgspec.Struct):
@@ -770,13 +730,13 @@ Head = TypeVar("Head", JobHead, Source)
 
 
 def _decoded(data: bytes, kind: type[Head]) -> Head:
-    """What JSON says; Damaged where it makes no sense."""
+    """The value of a JSON text; Damaged if it is invalid, or of another version."""
     try:
-        # Names are whatever a server says, lone surrogates too, which msgspec's own reader refuses.
+        # A name may contain lone surrogates, which msgspec's decoder refuses.
         value = json.loads(data)
         version = msgspec.convert(value, _Version).format
         if 0 < version != FORMAT:
-            raise OtherVersion(
+            raise Damaged(
                 f"another version of arena-topo wrote it (format {version}, not {FORMAT});"
                 " its logs are plain text"
             )

@@ -1,4 +1,4 @@
-"""The terminal and the streams of this process, while a command elsewhere has the use of them."""
+"""The terminal and the standard streams of this process while a remote command uses them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from arena_topo.errors import ArenaError
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh")
-"""What runs on a terminal when no command is named: bash, or what else there is."""
+"""The default command on a terminal: bash, else sh."""
 
 PLAIN_SHELL = ("sh",)
-"""What runs without a terminal when no command is named (arena's default everywhere)."""
+"""The default command without a terminal (arena's default in all cases)."""
 
 
 def is_terminal() -> bool:
-    """Whether stdin and stdout are a terminal, which a command could have."""
+    """Whether stdin and stdout are a terminal."""
     return _open(sys.__stdin__) and _open(sys.__stdout__) and all(map(os.isatty, (STDIN, STDOUT)))
 
 
 def offers_input(*, shell: bool) -> bool:
-    """Whether stdin is worth passing on to a command that has no terminal.
+    """Whether stdin is passed on to a command without a terminal.
 
-    Not the null device, and not a terminal, which others (a pager) may be reading from, unless a
-    shell is to take its commands from it.
+    The null device is not. A terminal is only for a shell: a pager may be reading from it.
     """
     if not _open(sys.__stdin__):
         return False
@@ -46,12 +45,12 @@ def offers_input(*, shell: bool) -> bool:
 
 
 def _open(stream: Any) -> bool:
-    # The number of a stream that was closed may be that of another file by now.
+    # The descriptor of a closed stream may belong to another file by now.
     return stream is not None
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it to stdout or stderr; BrokenPipeError, or ArenaError if nobody can take it."""
+    """Write all data to stdout or stderr; BrokenPipeError, or ArenaError if that fails."""
     if not _open(sys.__stdout__ if descriptor == STDOUT else sys.__stderr__):
         if descriptor == STDERR:
             return
@@ -76,7 +75,7 @@ def size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Give the terminal back as it was, whatever a command does to it, even if it was killed."""
+    """Restore the state of the terminal at the end, even if the command was killed."""
     if not _open(sys.__stdin__) or not os.isatty(STDIN):
         yield
         return
@@ -87,7 +86,7 @@ def kept() -> Iterator[None]:
     try:
         yield
     finally:
-        # From the background, where a shell that was killed has left us, this would stop us.
+        # A killed shell may have left this process in the background, where this would stop it.
         ignored = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         with contextlib.suppress(OSError, termios.error):
             if group == os.getpgrp():
@@ -98,10 +97,10 @@ def kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def raw() -> Iterator[int]:
-    """Let every key through as it is; yields what becomes readable when the size has changed.
+    """Raw mode; yields a descriptor that becomes readable when the size has changed.
 
-    However this ends, the terminal is as it was. After the process was stopped and goes on, keys
-    are let through again. Only for the main thread.
+    The terminal is restored at the end, and raw again after the process was stopped and continued.
+    Only for the main thread.
     """
     heard, ring = os.pipe()
     for end in (heard, ring):
@@ -112,7 +111,7 @@ def raw() -> Iterator[int]:
             tty.setraw(STDIN, termios.TCSANOW)
 
     def resized(_number: int, _frame: object) -> None:
-        """Only for the wake-up: without a handler there is none."""
+        """Nothing: a signal without a handler causes no wake-up."""
 
     before: dict[int, Any] = {}
     previous = signal.set_wakeup_fd(ring, warn_on_full_buffer=False)

@@ -1,9 +1,9 @@
-"""Logs of pods: which part of them is wanted, what a line of them is, and how many are followed."""
+"""Log lines: the values and the protocol that engines share, and the parser of `TIME text`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from arena_topo.errors import ArenaError
 
 LONGEST = 262_144
-"""Bytes of a line; a longer line is truncated to so many, with a mark at its end."""
+"""Bytes of a line; a longer line is truncated, with a mark at its end."""
 
 _MARK = " ... ({:,} more bytes of this line are left out)"
 _MARKED = LONGEST - 80
-"""Bytes of a truncated line before its mark, so that it is not truncated when it is read again."""
+"""Bytes of a truncated line before its mark: it is not truncated again when it is read back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Which part of a log: `tail` lines (None: all), `since` seconds or `since_time` RFC 3339.
+    """The part of a log: `tail` lines (None: all), `since` seconds ago or `since_time` (RFC 3339).
 
-    With `previous` it is the log of the run of the container before this one. With `follow` the log
-    is read until its pod ends. With `unfinished` what there is of a line without an end may come as
-    a line (`Line.fed` is False), and its rest as another.
+    `previous`: the run of the container before this one. `follow`: the log is read until its pod
+    ends. `timestamps`: lines are written with their times. `unfinished`: the beginning of a line
+    that is long, or has no end yet, may come as a line (`Line.fed` is False), its rest as another.
     """
 
     follow: bool = False
@@ -46,9 +46,9 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Whose log it is: one run of one container of one pod.
+    """The source of a log: a run of a container of a pod.
 
-    `run` counts the restarts before it. `worker` is the worker's index, None for the launcher
+    `run` is the number of restarts before it. `worker` is the worker's index, None for the launcher
     (`chief`) and for other pods.
     """
 
@@ -61,12 +61,12 @@ class Source:
 
 
 class Line(NamedTuple):
-    """One line of a log, without its line feed; bytes as the program wrote them.
+    """A line of a log without its line feed, as the program wrote it.
 
-    `at` is when it was written, Unix time in nanoseconds by the clock of its node, 0 where that is
-    not known; `stamp` the same as the engine says it (RFC 3339, any zone). Lines of a source come
-    in their order, and each once. `fed` is False where no line feed follows (yet). A tuple, since
-    there may be 100,000 a second: it is made in a quarter of a frozen dataclass's time.
+    `at` is the time of its node's clock in Unix nanoseconds, 0 if unknown; `stamp` is the engine's
+    text of it (RFC 3339, any zone). Lines of a source come in their order, each once. `fed` is
+    False if no line feed follows (yet). A named tuple, because there may be 100,000 a second: it is
+    made in a quarter of a frozen dataclass's time.
     """
 
     source: Source
@@ -77,29 +77,29 @@ class Line(NamedTuple):
 
 
 class Turn(StrEnum):
-    """What happens to a log that is followed."""
+    """An event of a followed log."""
 
     JOINED = "joined"
-    """A container's log is being read for the first time."""
+    """The log of a container is open."""
     RESTARTED = "restarted"
-    """Its container runs anew: what comes is of the next run."""
+    """Its container was restarted: the lines that follow are of the next run."""
     CUT = "cut"
-    """Some of its oldest lines were given up before they could be read; `error` says how many."""
+    """Its oldest lines were removed before they were read; `error` says how many bytes."""
     BROKEN = "broken"
-    """The connection is lost, or was never made, and is taken up again; `error` says why."""
+    """The connection is lost, or could not be made, and is tried again; `error` says why."""
     RESUMED = "resumed"
-    """A log that was broken is read again."""
+    """The connection is restored."""
     ENDED = "ended"
-    """The pod is over, and all of its log was read; maybe it never had one."""
+    """The pod is over and its log was read to the end; it may have had none."""
     GONE = "gone"
-    """The pod was deleted; what could be read was. `error` says why not all may have been."""
+    """The pod was deleted; `error` says why lines may be missing."""
     REFUSED = "refused"
-    """It cannot be read, now or later; the other logs can."""
+    """The log can never be read; the other logs can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something that happened to a log that is followed; `error` says why, where it went wrong."""
+    """An event of a followed log; `error` is the cause of a failure."""
 
     turn: Turn
     source: Source
@@ -107,20 +107,20 @@ class Notice:
 
 
 class Following(Protocol):
-    """The logs of many pods of one job, read at once, with bounded memory.
+    """The logs of the pods of a job, read at once in bounded memory.
 
-    Pods that come later join, and so do the next runs of containers. A stream that breaks goes on
-    after its last line: none is lost, none comes twice. Whoever does not read holds the streams up.
+    New pods and restarted containers join. A broken stream is resumed after its last line, without
+    a lost or doubled line. A slow reader slows the streams down.
     """
 
     @property
     def done(self) -> bool:
-        """Whether every pod there was last seen is over and all was read; more may come."""
+        """Whether all known pods are over and their logs read; new pods may come."""
 
     def read(self, wait: float) -> Sequence[Line | Notice]:
-        """What has come: at once if there is any, else within `wait` seconds; maybe nothing.
+        """The lines and events that have come, at once or within `wait` seconds; maybe none.
 
-        ArenaError where nothing can be read at all: not allowed, no server.
+        ArenaError if no log can be read at all: no permission, no server.
         """
 
     def __enter__(self) -> Self: ...
@@ -135,7 +135,18 @@ class Following(Protocol):
 
 
 Wanted = Callable[[Source], bool]
-"""Which pods' logs are wanted; asked with the run and the container that are there."""
+"""The predicate of the wanted logs; called with the present run and container."""
+
+
+def read_to_end(following: Following) -> Iterator[Line]:
+    """The lines of logs that are not followed; ArenaError of the first log that cannot be read."""
+    with following:
+        while (items := following.read(1.0)) or not following.done:
+            for one in items:
+                if isinstance(one, Line):
+                    yield one
+                elif one.turn is Turn.REFUSED and one.error is not None:
+                    raise one.error
 
 
 _NANO = 1_000_000_000
@@ -172,9 +183,9 @@ def stamped(at: int) -> bytes:
 
 
 def since(options: LogOptions, now: float) -> int | None:
-    """The moment (Unix nanoseconds) before which lines are not wanted; `now` in Unix seconds.
+    """The time (Unix nanoseconds) from which lines are wanted, None for all; `now`: Unix seconds.
 
-    None where all are wanted. UsageError where `since_time` is no time.
+    UsageError if `since_time` is no time.
     """
     seconds = None if options.since is None else now - options.since
     if options.since_time is not None:
@@ -187,9 +198,9 @@ def since(options: LogOptions, now: float) -> int | None:
 
 
 Key = tuple[int, int]
-"""The place of a line in its log: the latest time so far, and how many lines since then.
+"""The position of a line in its log: the latest time so far, and the number of lines since then.
 
-Whoever reads a log from its beginning, or from a moment on, gives each line the same place.
+Every reader gives a line the same position, whether it reads from the beginning or from a time on.
 """
 
 NOWHERE: Key = (-1, 0)
@@ -197,7 +208,7 @@ NOWHERE: Key = (-1, 0)
 
 
 def after(key: Key, times: Sequence[int]) -> Key:
-    """The place of the last of some lines behind a place, written at these times."""
+    """The position of the last of some lines behind a position; `times` are theirs."""
     latest = max(times, default=-1)
     if latest > key[0]:
         return latest, len(times) - times.index(latest)
@@ -205,7 +216,7 @@ def after(key: Key, times: Sequence[int]) -> Key:
 
 
 def more_files() -> None:
-    """Let this process open as many files as it may, 65,536 at most: there is one for each log."""
+    """Raise the limit of open files, to 65,536 at most: each log takes a file."""
     import resource  # noqa: PLC0415  only to read logs
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -219,26 +230,27 @@ class Parser:
     """Cuts `TIME text` into lines: the one format of kubelets, local jobs and the archive.
 
     TIME is RFC 3339, as `timestamps=true` gives it. A row without a time has an empty `stamp`, and
-    the time of the row before (`at` for the first). A text longer than `LONGEST` is truncated.
+    the time of the row before (`at` for the first). A text longer than `LONGEST` is truncated, or
+    with `pieces` comes in lines of which all but the last have no line feed.
     """
 
-    def __init__(self, source: Source, *, at: int = 0) -> None:
-        self._source = source
+    def __init__(self, source: Source, *, at: int = 0, pieces: bool = False) -> None:
+        self._source, self._pieces = source, pieces
         self._rest = b""
         self._dropped = 0
-        """Bytes that follow `_rest` in its line and are left out."""
+        """Bytes behind `_rest` in its line that were left out."""
         self._inside = False
-        """Whether the beginning of the line was given already."""
+        """Whether the beginning of the line was returned already."""
         self._at, self._stamp = at, b""
-        # The second and the zone of the last time, its value, and where the text begins: lines of
-        # one second are read in a quarter of the time.
+        # The second and the zone of the last time, its value, and where the text begins: a fast
+        # path for lines of the same second, which takes a quarter of the time.
         self._second = self._zone = b"\n"
         self._base = self._text = 0
 
     def feed(self, data: bytes) -> list[Line]:
         """The lines that these bytes complete."""
         rest = self._rest
-        if len(rest) > LONGEST + _HEAD:
+        if len(rest) > LONGEST + _HEAD and not self._pieces:
             end = data.find(b"\n")
             self._dropped += end if end >= 0 else len(data)
             if end < 0:
@@ -259,25 +271,35 @@ class Parser:
                 self._at = at = self._base + int(digits)
                 found.append(Line(source=source, at=at, stamp=row[: text - 1], text=row[text:]))
             else:
-                found.append(self._slow(row))
-        return found
+                pieces, last = self._split(row)
+                found += [*pieces, self._slow(last)]
+        pieces, self._rest = self._split(self._rest)
+        return found + pieces
 
     def unfinished(self) -> list[Line]:
-        """What there is of a line that has no end yet; its rest comes as another line."""
+        """The beginning of a line that has no end yet; its rest comes as another line."""
         found = self.finish()
         self._inside = self._inside or bool(found)
         return found
 
     def finish(self) -> list[Line]:
-        """What the log ends with, if that is no whole line."""
+        """The last line of the log, if it has no line feed."""
         if not self._rest:
             return []
         line = self._slow(self._rest)._replace(fed=False)
         self._rest = b""
         return [line]
 
+    def _split(self, row: bytes) -> tuple[list[Line], bytes]:
+        """The pieces of a row that is too long, and the rest of it."""
+        found: list[Line] = []
+        while self._pieces and len(row) > LONGEST:
+            found.append(self._slow(row[:LONGEST])._replace(fed=False))
+            self._inside, row = True, row[LONGEST:]
+        return found, row
+
     def _slow(self, row: bytes) -> Line:
-        """The line of a row of whatever shape."""
+        """The line of any row."""
         text = row
         if not self._inside:
             stamp, _, text = row.partition(b" ")

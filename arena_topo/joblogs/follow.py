@@ -1,4 +1,4 @@
-"""Logs of a job: waited for, followed, selected, put in order, folded; and when that ends."""
+"""The logs of a job: read from pods or the archive, with notes, until the follow ends."""
 
 from __future__ import annotations
 
@@ -32,29 +32,27 @@ if TYPE_CHECKING:
     from arena_topo.engines.archive import Archive, Keeping, Kept
 
 SILENCE = 3.0
-"""Seconds without a word of a pod that runs, or a sight of the job, before people are told."""
+"""Seconds that a running pod may be silent, or the job unreadable, before the user is told."""
 
 GRACE = 0.5
-"""Seconds of silence after the end of a job before its logs are taken to be whole."""
+"""Seconds of silence after the end of a job, or of the requested pod, before the follow ends."""
 
 AFTER_END = 5.0
-"""The same where pods go on, or a log does not end: kubelets close it within a second or two. So
-long it may also take to learn how a pod ended whose log has."""
+"""The same while pods go on, or a log stays open: kubelets close it within a second or two."""
 
 LONGEST = 15.0
-"""The same where the log of a pod that is over, and must be read, does not come, or a connection is
-lost and may come back."""
+"""The same while the log of an ended pod is missing that must be read, or a connection is lost."""
 
 AGAIN = 30.0
-"""Seconds before one log's next break is told of: a connection that is cut every second is one."""
+"""Seconds before the next break of the same log is noted: a connection may be cut every second."""
 
 SILENT = "it runs, but has written nothing yet"
 
 _TURN = 0.1
-"""Seconds that nothing may come before the screen has its turn: it must look alive."""
+"""Seconds of silence after which an empty batch comes, so that the screen can be redrawn."""
 
 _MANY = 2000
-"""Lines of what is kept that are handed on at once."""
+"""Archived lines in a batch."""
 
 _BEGINS = frozenset({Turn.JOINED, Turn.RESTARTED})
 _OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
@@ -67,11 +65,11 @@ _Pod = tuple[str, str]
 class Asked:
     """Which lines of which pods are wanted.
 
-    Without `everyone` and `only` it is one pod: `instance`, else the launcher. `include` and
-    `exclude` are searched in a line's text without its tag: some of the first must be found, none
-    of the second. `fold`: equal lines of several speakers become one, where several are shown.
-    `keep`: what is followed goes to the archive. `kept`: only what is there is wanted.
-    `tags`: who speaks is wanted even of one pod (JSON).
+    Without `everyone` and `only` that is a single pod: `instance`, else the launcher. A line passes
+    if `include` is empty or a pattern of it matches the text without its tag, and no pattern of
+    `exclude` does. `fold`: equal lines of several speakers become a single entry. `keep`: followed
+    lines go to the archive. `kept`: only the archive is read. `tags`: the rank is wanted even of a
+    single pod (JSON). `save`: the folder that the logs are also written to.
     """
 
     instance: str | None = None
@@ -88,25 +86,12 @@ class Asked:
 
     @property
     def many(self) -> bool:
-        """Whether several pods may be shown, so that each line must say whose it is."""
+        """Whether several pods may be shown, so that each line needs a prefix."""
         return self.everyone or self.only is not None
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is the log of one pod as it is now, which can be copied as it comes."""
-        return not (
-            self.many
-            or self.include
-            or self.exclude
-            or self.tags
-            or self.kept
-            or self.save
-            or self.options.follow
-        )
 
 
 def failed(job: JobStatus) -> JobFailed | None:
-    """How a job failed, with the code of its launcher; None if it did not."""
+    """The error of a failed job, with the exit code of its launcher; None of any other job."""
     if job.phase is not Phase.FAILED:
         return None
     hint = command("why", job.name, namespace=job.namespace)
@@ -115,7 +100,7 @@ def failed(job: JobStatus) -> JobFailed | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Why no log is there to be read now: `reason` in a sentence, and who starts the job."""
+    """Why there is no log to read now: `reason` is a sentence, `start` says who starts the job."""
 
     status: JobStatus
     reason: str
@@ -123,7 +108,7 @@ class Waiting:
 
     @property
     def what(self) -> str:
-        """What the job does, in words that go behind its name."""
+        """What the job does, as a predicate of its name."""
         if self.reason == SILENT:
             return "runs, but has written nothing yet"
         if self.status.phase is Phase.SUSPENDED:
@@ -132,38 +117,38 @@ class Waiting:
 
 
 class End(StrEnum):
-    """What ended the showing of a log."""
+    """What ended the lines."""
 
     READ = "read"
-    """All that there was is shown; nothing was followed."""
+    """All lines that existed were shown; nothing was followed."""
     JOB = "job"
     """The job is over."""
     POD = "pod"
-    """The pod that was asked for is over."""
+    """The requested pod is over."""
     LOST = "lost"
-    """The job was deleted, or cannot be seen any more."""
+    """The job was deleted, or cannot be read any more."""
     KEPT = "kept"
-    """What was kept of it is shown; there are no pods any more."""
+    """The archived lines were shown; the pods are gone."""
 
 
 class JobPoller:
-    """Looks at a job every now and then, in a thread of its own: a server may take its time."""
+    """Polls a job in a thread of its own, so that a slow server delays no line."""
 
     def __init__(self, backend: Backend, job: JobStatus, *, keeps: bool) -> None:
-        """With `keeps` what is read of its logs is archived."""
+        """`keeps`: the lines that are read are archived."""
         self._backend, self._job, self._keeps = backend, job, keeps
         self._stop, self._wake = threading.Event(), threading.Event()
         self._news: deque[JobStatus] = deque(maxlen=64)
         self._held: tuple[Phase, str | None] | None = None
         self.start: Start | None = None
-        """Who starts the job, while it waits and holds nothing."""
+        """Who starts the job while it waits without GPUs."""
         self.blind: str | None = None
-        """Why it is not seen just now."""
+        """Why the job cannot be read now."""
         self.lost: ArenaError | None = None
-        """Why it will not be seen any more."""
+        """Why polling has ended."""
 
     def __enter__(self) -> Self:
-        # Nobody waits for its end: it may be in the middle of a request.
+        # A daemon thread: it may be in the middle of a request when the follow ends.
         threading.Thread(target=self._run, name="job-poller", daemon=True).start()
         return self
 
@@ -172,11 +157,11 @@ class JobPoller:
         self._wake.set()
 
     def poll_now(self) -> None:
-        """Look again at once: something has ended."""
+        """Poll at once: a log has ended."""
         self._wake.set()
 
     def news(self) -> Iterator[JobStatus]:
-        """What was seen since the last time, oldest first."""
+        """The states of the job since the last call, oldest first."""
         while self._news:
             yield self._news.popleft()
 
@@ -225,43 +210,42 @@ class JobPoller:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """What is known of the log of a pod; `error` is why it cannot be read (yet)."""
+    """What is known of the log of a pod; `error` is why it cannot be read now."""
 
     source: Source
     open: bool = False
     over: bool = False
     broken: bool = False
-    """Whether it may be read again any moment."""
+    """Whether its connection is lost and being restored."""
     error: ArenaError | None = None
     refused: ArenaError | None = None
     """Why it can never be read."""
     told: float = -math.inf
-    """When people were told last of a break."""
+    """When a break was last noted."""
 
 
 class FollowState:
-    """What is known of the logs that are read, and of the job behind them.
+    """The state of a follow: the job, its logs, what is to be noted, and whether it has ended.
 
-    Times are seconds of any clock that does not go back.
+    Times are seconds of any monotonic clock.
     """
 
     def __init__(self, job: JobStatus, asked: Asked, wanted: Wanted) -> None:
         self._asked, self._wanted = asked, wanted
         self._first = frozenset(one.name for one in job.instances)
         self.tries: list[_Pod] = []
-        """The launchers that were tried, in that order: names and uids, as far as is known."""
+        """The names and uids of the launchers in the order of their tries, as far as is known."""
         self._failed: set[_Pod] = {(one.name, one.uid) for one in job.instances if one.failure}
-        """Pods whose failure was told, or is no news."""
+        """Pods whose failure was noted, or is older than the follow."""
         self._logs: dict[_Pod, _Log] = {}
         self._notices = NoticeBuffer()
         self.ends = 0
-        """How many logs have come to their end so far."""
+        """The number of logs that have ended."""
         self._spoke = False
         self._said: tuple[str, Start | None] | None = None
         self._active: float | None = None
-        self._ended: float | None = None
-        """When the last log ended, as the next four are when that was seen first."""
         self._over: float | None = None
+        """When the job was first seen to be over; the next three fields likewise."""
         self._gone: float | None = None
         self._silent: float | None = None
         self._blind: float | None = None
@@ -274,7 +258,7 @@ class FollowState:
 
     @property
     def _names(self) -> set[str]:
-        """The pods whose logs were read, or cannot be."""
+        """The pods whose logs were opened, or refused."""
         return {one.source.pod for one in self._logs.values() if one.open or one.over}
 
     def _learn_tries(self, status: JobStatus) -> None:
@@ -282,10 +266,10 @@ class FollowState:
             if (one.name, one.uid) not in self.tries:
                 self.tries.append((one.name, one.uid))
 
-    # What happens
+    # Events
 
     def saw(self, status: JobStatus, now: float) -> None:
-        """This is how the job stands; what became of its pods is told by `told`."""
+        """Take over a new state of the job; `told` returns the notes on pods that failed."""
         self._learn_tries(status)
         for one in status.instances:
             pod, source = (one.name, one.uid), source_of(one)
@@ -301,7 +285,7 @@ class FollowState:
             self._notices.add(now, Note(text=text, source=source, alike=alike))
 
     def sight(self, blind: str | None, now: float) -> Iterator[Note]:
-        """What is to be told of a job that is out of sight, and why, or in sight again (None)."""
+        """The note when the job cannot be read, and why (`blind`), or can be read again (None)."""
         if blind is None:
             if self._told_blind:
                 yield Note(text="the job is in sight again")
@@ -313,7 +297,7 @@ class FollowState:
             yield Note(text=f"the job's state cannot be read, retrying: {blind}", warns=True)
 
     def came(self, lines: Sequence[Line], now: float) -> bool:
-        """Lines came at a time, or none; whether that ends what was waited for."""
+        """Take note of lines, or of none; whether they end a wait."""
         if lines or self._active is None:
             self._active = now
         self._spoke = self._spoke or bool(lines)
@@ -322,7 +306,7 @@ class FollowState:
         return ends
 
     def notice(self, notice: Notice, now: float) -> list[Note]:
-        """Something happened to a log; what is to be told of it before what follows."""
+        """Take over an event of a log; the notes that go before its next lines."""
         self._active = now
         source, turn, error = notice.source, notice.turn, notice.error
         begun = list(self._begun(notice)) if turn in _BEGINS else []
@@ -339,8 +323,7 @@ class FollowState:
         elif turn in _OVER:
             log.open, log.over = False, True
             self.ends += 1
-            self._ended = now
-            # Where there is nothing to be read, nothing is lacking.
+            # A log that does not exist lacks no lines.
             log.error = None if isinstance(error, NotFound) else error
             log.refused = error if turn is Turn.REFUSED else None
         after = notices.after(notice, many=self._asked.many, joined=joined)
@@ -363,26 +346,26 @@ class FollowState:
             yield Note(text=text, turn=notice.turn, source=source)
 
     def told(self, before: float | None = None) -> list[Note]:
-        """What is to be told of what happened before a time, or of all."""
+        """The notes on events before a time, or on all events."""
         ends = self._over is not None or self._gone is not None
         return self._notices.take(before, ends=ends)
 
     def nothing_but_errors(self) -> None:
-        """Raise the first of the errors if there is no log that could be read."""
+        """Raise the first error if all logs were refused."""
         refused = [one.refused for one in self._logs.values() if one.refused is not None]
         if refused and not self._open and len(refused) >= len(self._names):
             raise refused[0]
 
-    # What is waited for
+    # Waiting
 
     def waiting(
         self, status: JobStatus, start: Start | None, now: float
     ) -> tuple[bool, Waiting | None]:
-        """Whether it is news what there is to wait for, and what that is."""
+        """Whether the reason to wait has changed, and the reason."""
         said = None
         if not status.phase.over and not (self._open and self._spoke):
             reason = self._reason(status, now)
-            # Who starts it may have been learnt before how it stands now is heeded.
+            # `start` may belong to an earlier state of the job.
             said = None if reason is None else (reason, None if reason == SILENT else start)
         if said == self._said:
             return False, None
@@ -390,7 +373,7 @@ class FollowState:
         return True, said and Waiting(status=status, reason=said[0], start=said[1])
 
     def _reason(self, status: JobStatus, now: float) -> str | None:
-        """Why there is nothing to read; None as long as that is no wonder."""
+        """Why there is nothing to read; None while that needs no explanation."""
         pods = [one for one in status.instances if self._wanted(source_of(one))]
         runs = bool(self._open) or not all(one.pending or one.finished is not None for one in pods)
         if status.phase is Phase.SUSPENDED or not runs:
@@ -403,23 +386,21 @@ class FollowState:
             if log.broken and log.error is not None:
                 why = f" ({log.error.why})" if log.error.why else ""
                 return f"its log cannot be read yet: {log.error.message}{why}"
-        # The connection to the log of a silent pod is made with its first byte.
+        # A kubelet answers for a silent pod with the first byte of its log.
         self._silent = now if self._silent is None else self._silent
         return SILENT if now - self._silent >= SILENCE else None
 
-    # When it ends
+    # The end
 
     def end(self, status: JobStatus | None, *, lost: bool, done: bool, now: float) -> End | None:
-        """What has ended it by a time, if anything has.
+        """What has ended the follow by a time; None while it goes on.
 
-        `lost`: the job is not seen any more; `done`: all logs were read that the engine has seen.
+        `lost`: the job cannot be read any more; `done`: all known logs were read to their end.
         """
         quiet = now - (self._active or now)
         if self._asked.instance is not None and self._names and not self._open:
             self.nothing_but_errors()
-            known = lost or self._pod_is_over(status)
-            waited = self._ended is not None and now - self._ended >= AFTER_END
-            return End.POD if known or waited else None
+            return End.POD if lost or quiet >= GRACE else None
         if lost:
             self._gone = now if self._gone is None else self._gone
             over = (done and quiet >= GRACE) or quiet >= AFTER_END
@@ -443,12 +424,12 @@ class FollowState:
         return End.JOB if quiet >= patience else None
 
     def whole(self, status: JobStatus, *, done: bool) -> bool:
-        """Whether all logs of a job that is over were read: none was passed over that is new."""
+        """Whether the logs of all wanted pods of the job were read to their end."""
         wanted = {one.name for one in status.instances if self._wanted(source_of(one))}
         return done and wanted <= self._names
 
     def incomplete(self, status: JobStatus | None, *, done: bool) -> list[IncompleteLog]:
-        """The logs that could not be read to their end, if this is the end of it."""
+        """The logs that could not be read to their end, if the follow ends now."""
         many = self._asked.many
         found = {
             pod: IncompleteLog(
@@ -463,7 +444,7 @@ class FollowState:
         return list(found.values())
 
     def _owed(self, status: JobStatus) -> list[Source]:
-        """The logs of pods that are over, which must come to their end now."""
+        """The logs of ended pods that have not come to their end."""
         return [
             source_of(one)
             for one in status.instances
@@ -473,52 +454,26 @@ class FollowState:
             and self._wanted(source_of(one))
         ]
 
-    def _pod_is_over(self, status: JobStatus | None) -> bool:
-        """Whether it is known how the pod ended whose log has."""
-        return all(
-            one.finished is not None or one.failure is not None
-            for one in (() if status is None else status.instances)
-            if self._wanted(source_of(one))
-        )
-
-
-def copied(
-    backend: Backend,
-    name: str,
-    namespace: str,
-    asked: Asked,
-    *,
-    seen: Callable[[JobStatus], None] = lambda _: None,
-) -> Iterator[bytes]:
-    """The log of one pod as it is now, byte for byte, for what is asked so (`Asked.plain`).
-
-    JobNotFound, or NotFound where there is no such pod, or nothing to read of it (yet): what else
-    there may be has `Shown`.
-    """
-    job = _with_stopped(backend.job(name, namespace))
-    seen(job)
-    pod = pod_selection.readable(job, backend, asked.instance)
-    yield from backend.log(job, pod.name, asked.options)
-
 
 def _with_stopped(job: JobStatus) -> JobStatus:
-    """The job with the pods that it had before it was suspended, to read their logs."""
+    """The job with the pods from before its suspension, whose logs can still be read."""
     return replace(job, instances=job.instances or job.stopped)
 
 
 class Shown:
-    """The lines that are asked for, from the pods or from the archive, in batches.
+    """The requested lines in batches, from the pods or from the archive; to be iterated once.
 
-    `tell` hears what is to be known beside the lines, after the lines before it; `seen` of each
-    look at the job; `waits` why there is nothing to read now, and None as soon as there is. All are
-    called from the loop over this. With `options.follow` it ends with the job, or with the pod that
-    is named. JobNotFound at once; NotFound for a pod that is not the job's, and where there is
-    nothing to read; JobDeleted if the job is deleted meanwhile. `archive` is the user's if none is
-    given.
+    With `options.follow` they end with the job, or with the named pod. `tell` gets the notes, each
+    after the lines before it; `seen` each state of the job; `waits` why there is nothing to read
+    now, and None as soon as there is. All three are called by the iteration. `archive` defaults to
+    the user's.
 
-    Each batch comes at the latest 0.2 s after the one before, though it may be empty. After the
-    last one, `end` says what ended it, `status` is the job as it was last seen, and `unsaved` what
-    could not be saved of what was to be. To be gone through once.
+    Errors: JobNotFound; NotFound for a pod that the job does not have, or where there is nothing to
+    read; JobDeleted if the job is deleted meanwhile.
+
+    A batch, maybe an empty one, comes at most 0.2 s after the last one. After the last batch `end`
+    says what ended the lines, `status` is the last state of the job, and `unsaved` is the error of
+    `save`.
     """
 
     def __init__(
@@ -533,7 +488,7 @@ class Shown:
         waits: Callable[[Waiting | None], None] = lambda _: None,
         archive: Archive | None = None,
     ) -> None:
-        """Nothing is asked of anybody before the first batch is."""
+        """Requests are sent from the first batch on."""
         self._backend, self._asked, self._archive = backend, asked, archive
         self._tell, self._seen, self._waits = tell, seen, waits
         self._name, self._namespace = name, namespace
@@ -542,11 +497,11 @@ class Shown:
         self.unsaved: ArenaError | None = None
         self._served_of: Kept | None = None
         self._stood = 0.0
-        """Seconds that whoever takes the lines has spent elsewhere: no log is silent then."""
+        """Seconds that the consumer of the lines has spent: they do not count as silence."""
 
     @property
     def failure(self) -> JobFailed | None:
-        """What who has followed a whole job is told of its end; None if it ended well."""
+        """The error of a job that was followed to its end; None if the job succeeded."""
         asked, status, kept = self._asked, self.status, self._served_of
         if not asked.options.follow or asked.instance is not None:
             return None
@@ -555,7 +510,7 @@ class Shown:
         return notices.ended_as(kept) if self.end is End.KEPT and kept is not None else None
 
     def __iter__(self) -> Iterator[Sequence[Entry]]:
-        """From the pods; of a job, or of pods, that are gone from the archive."""
+        """The lines of the pods, or of the archive where the job or its pods are gone."""
         uid: str | None = None
         try:
             if self._asked.kept:
@@ -588,9 +543,9 @@ class Shown:
         return self._archive
 
     def _found(self, *, uid: str | None) -> Kept | None:
-        """The archived logs that are asked for, of the job with a uid or of the newest.
+        """The archived logs that are wanted, of the job with a uid or of the newest job.
 
-        `tell` hears from when to when they are.
+        A note tells the time span that they cover.
         """
         archive = self._kept()
         jobs = archive.kept(self._backend.place, self._namespace, self._name)
@@ -608,7 +563,7 @@ class Shown:
         pipeline = Pipeline(asked, slots=slots, tagging=kept.tagging, whole=True)
         lines = self._kept().lines(kept, asked.options, self._asks(slots))
         if not asked.many and asked.options.tail is not None:
-            # It is one log for whoever asks, though the launcher was tried more than once.
+            # The tries of a launcher count as a single log.
             lines = iter(deque(lines, asked.options.tail))
         self._served_of = kept
         with self._saving() as sinks:
@@ -625,7 +580,7 @@ class Shown:
 
     @property
     def _stored(self) -> bool:
-        """Whether a job's own folder has its logs, and the archive none until it is deleted."""
+        """Whether the logs are in the job's own folder, and archived only when it is deleted."""
         return self._backend.name == "local"
 
     def _unkept(self) -> NotFound:
@@ -639,7 +594,7 @@ class Shown:
         )
 
     def _tell_gone(self, job: JobStatus, wanted: Wanted) -> None:
-        """Tell of archived logs of pods that the job had, and has no more."""
+        """Note the archived logs of pods that the job no longer has."""
         if not self._asked.many or self._asked.options.previous or self._stored:
             return
         there = {one.name for one in job.instances}
@@ -652,7 +607,7 @@ class Shown:
 
     @contextmanager
     def _saving(self, job: JobStatus | None = None) -> Iterator[list[Saving | Keeping]]:
-        """Where lines go beside the screen: of a `job` that is there to the archive as well."""
+        """Where lines go beside the screen: to files (`--save`), and of a `job` to the archive."""
         asked, options = self._asked, self._asked.options
         sinks: list[Saving | Keeping] = []
         keeping: Keeping | None = None
@@ -676,7 +631,7 @@ class Shown:
                 )
                 sinks.append(closing.enter_context(keeping))
             yield sinks
-            # Not where it was left before its end.
+            # Not reached if the iteration was abandoned.
             if keeping is not None:
                 keeping.close(self.status)
 
@@ -688,10 +643,10 @@ class Shown:
     def _warn(self, why: str) -> None:
         self._tell(Note(text=why, warns=True))
 
-    # Whose logs
+    # Selection
 
     def _asks(self, slots: int | None) -> Wanted:
-        """Whether a log is asked for, of a job that need not be there any more."""
+        """The predicate of wanted logs; the job need not exist any more."""
         asked = self._asked
         if asked.instance is not None:
             return lambda source: source.pod == asked.instance
@@ -701,7 +656,7 @@ class Shown:
         return (lambda _: True) if asked.everyone else (lambda source: source.chief)
 
     def _wanted(self, job: JobStatus, *, later: bool) -> Wanted:
-        """Which logs are to be read; NotFound where there is none, now and `later`."""
+        """The predicate of wanted logs; NotFound if there is none, nor can be `later`."""
         asked = self._asked
         slots, total = ranks_of(job)
         if asked.only is not None:
@@ -721,7 +676,7 @@ class Shown:
             if job.instances:
                 pod_selection.instance(job, asked.instance)
             return wanted
-        # Of launchers that were tried before, as without following, the last counts.
+        # Of several tries of the launcher only the last is followed.
         over = {one.name for one in pod_selection.launchers(job)[:-1]}
         return lambda source: wanted(source) and source.pod not in over
 
@@ -736,7 +691,7 @@ class Shown:
             one = asked.instance is None and not asked.many
             if not (asked.options.previous and one and len(tried) > 1):
                 raise
-            # What ran before the only run of this launcher is the launcher that was tried before.
+            # Before the first run of this launcher came the last try.
             self._asked = replace(asked, options=replace(asked.options, previous=False))
             self.end = None
             yield from self._read_of(job, lambda source: source.pod == tried[-2].name)
@@ -765,7 +720,7 @@ class Shown:
                 try:
                     items = following.read(_TURN)
                 except ArenaError as why:
-                    # What was held back is shown before that.
+                    # Lines that wait in the window are shown before the error.
                     error = why
                 for sink in sinks:
                     sink.write(items)
@@ -796,9 +751,10 @@ class Shown:
         self._account_for(incomplete)
 
     def _account_for(self, incomplete: Sequence[IncompleteLog]) -> None:
-        """Tell which logs could not be read; ArenaError where that spoils what a job ended with.
+        """Note the logs that could not be read; ArenaError if that decides the exit code.
 
-        Followed, that of the launcher does, and so does the only one that was asked for.
+        In a follow it does for the launcher's log and for a single requested log, unless the job
+        has failed.
         """
         follows = self._asked.options.follow
         fails = any(one.source.chief or not self._asked.many for one in incomplete)
@@ -810,7 +766,7 @@ class Shown:
     def _passed(
         self, items: Sequence[Line | Notice], state: FollowState, pipeline: Pipeline
     ) -> Iterator[Sequence[Entry]]:
-        """Hand on what came, and tell of what happened, in that order."""
+        """Pass lines and events on in their order."""
         now, lines = self._now(), list[Line]()
         for one in (*items, None):
             if isinstance(one, Line):
@@ -835,7 +791,7 @@ class Shown:
             self._tell(one)
 
     def _look(self, poller: JobPoller, state: FollowState) -> None:
-        """Take over what the poller has seen, and say what is waited for."""
+        """Take over the polled states of the job, and pass on the reason to wait."""
         now = self._now()
         for status in poller.news():
             self._see(status)
@@ -852,7 +808,7 @@ class Shown:
 
 
 def _check(only: Only, slots: int | None, total: int | None, job: JobStatus) -> None:
-    """UsageError where ranks or workers are asked for that the job has not."""
+    """UsageError for ranks or workers that the job does not have."""
     if slots is None or total is None:
         return
     for what, spans, count in (
@@ -868,7 +824,7 @@ def _check(only: Only, slots: int | None, total: int | None, job: JobStatus) -> 
 
 
 def source_of(instance: Instance) -> Source:
-    """Whose log that of a pod is."""
+    """The source of a pod's log."""
     return Source(
         pod=instance.name,
         uid=instance.uid,
@@ -878,7 +834,7 @@ def source_of(instance: Instance) -> Source:
 
 
 def _of_itself(one: Instance, status: JobStatus) -> bool:
-    """Whether a pod that failed is news: not the launcher, and not since its job has ended."""
+    """Whether a pod's failure is worth a note: no launcher's, and not the end of its job."""
     if one.chief or one.launcher or status.phase in {Phase.SUCCEEDED, Phase.SUSPENDED}:
         return False
     chief = status.chief

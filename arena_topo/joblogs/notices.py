@@ -1,4 +1,4 @@
-"""Notes beside the lines of a log: what happened to its pods, told once; of many alike, as one."""
+"""Notes beside the lines of a log: events of its pods, each noted once, and many alike as one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from arena_topo.engines.archive import Kept
 
 DELETED = 3.0
-"""Seconds until it is told that a pod was deleted: the job may have ended, which is no news."""
+"""Seconds before the deletion of a pod is noted: not if its job has just ended."""
 
 GATHER = 0.5
-"""Seconds within which what happens to many pods is told as one: one broken connection, a node."""
+"""Seconds within which equal events of many pods become a single note."""
 
 SOME = 3
-"""Pods that are named in a sentence, of more."""
+"""Pods that a note names; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something to know that is no line of a log, in a sentence.
+    """A sentence for the user that is no line of a log.
 
-    `turn` and `source` are set where it happened to one pod's log; `error` where that went wrong.
-    `alike` is what is said of several such, with `{}` for their number; empty where each is told.
+    `turn` and `source` are set for an event of a pod's log, `error` where it is a failure. `alike`
+    is the text for several such events, with `{}` for their number; empty if they are not joined.
     """
 
     text: str
@@ -46,9 +46,9 @@ Tell = Callable[[Note], None]
 
 
 def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
-    """What is to be told of something that happened, once the lines before it are shown.
+    """The note on an event of a log, to be shown after the lines before it; None if it needs none.
 
-    `joined` says whether anything could be read of the log so far.
+    `joined`: the log could be read before.
     """
     source, error = notice.source, notice.error
     why = "" if error is None else f": {error.message}"
@@ -75,26 +75,26 @@ def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
 
 
 def named(pods: Iterable[str]) -> str:
-    """Some pods in a sentence: the first few of them, and how many more."""
+    """Pods in a sentence: the names of the first few, and the number of the others."""
     names = list(dict.fromkeys(pods))
     more = len(names) - SOME
     return ", ".join(names[:SOME]) + (f" and {more} more" if more > 0 else "")
 
 
 class NoticeBuffer:
-    """Notes that wait for the lines before them, and for others that say the same of other pods."""
+    """Notes that wait for the lines before them, and for equal notes on other pods."""
 
     def __init__(self) -> None:
         self._notes: list[tuple[float, Note]] = []
 
     def add(self, at: float, note: Note) -> None:
-        """It happened at a time."""
+        """Add a note on an event at a time."""
         self._notes.append((at, note))
 
     def take(self, before: float | None, *, ends: bool) -> list[Note]:
-        """What is to be told of what happened before a time, or of all; of a job that `ends`, too.
+        """The notes on events before a time, or on all events.
 
-        Of one that ends the pods are deleted as a matter of course.
+        If the job `ends`, the deletion of its pods is not noted.
         """
         told: list[Note] = []
         while due := [
@@ -128,7 +128,7 @@ def _together(notes: Sequence[Note]) -> Note:
 
 
 def how_failed(job: JobStatus) -> str | None:
-    """Why a job failed: what was done to its launcher, rather than the code it ended with then."""
+    """Why a job failed: the failure of its launcher rather than its exit code."""
     chief = job.chief
     failure = None if chief is None else chief.failure
     if failure in {None, "failed"} or f"the launcher {failure}" == job.reason:
@@ -142,14 +142,14 @@ def how_failed(job: JobStatus) -> str | None:
 def job_failed(
     name: str, code: int | None, why: str | None, *, hint: str | None = None
 ) -> JobFailed:
-    """The error for a job that failed; it ends the command with the code of the launcher."""
+    """The error of a failed job; the command exits with the launcher's code."""
     if why is not None and why.endswith(f"exit code {code}"):
         why += ", and so does this command"
     return JobFailed(f"the job {name} failed", exit_code=code or 1, why=why, hint=hint)
 
 
 def ended_as(kept: Kept) -> JobFailed | None:
-    """How a job ended of which only the logs are kept; None if it ended well."""
+    """The error of an archived job; None if it succeeded."""
     if kept.phase == Phase.SUCCEEDED:
         return None
     if kept.phase == Phase.FAILED:
@@ -166,9 +166,10 @@ def ended_as(kept: Kept) -> JobFailed | None:
 
 
 def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
-    """Of what is kept: from when to when it is, whether lines are missing, and what else there is.
+    """The note on archived logs: their time span, whether lines are missing, and older jobs.
 
-    `asked` says that it was asked for, `older` how many more jobs of the name are kept in `root`.
+    `asked`: the user asked for the archive. `older`: the number of older jobs of that name in
+    `root`.
     """
     text = "this is its archived log"
     if not asked:
@@ -194,7 +195,7 @@ def _clock(at: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncompleteLog:
-    """A log that was asked for and could not be read to its end; `told` if people know that."""
+    """A wanted log that could not be read to its end; `told`: a note has said so."""
 
     source: Source
     error: ArenaError
@@ -202,7 +203,7 @@ class IncompleteLog:
 
 
 def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[Note]:
-    """What is to be told at the end of logs that could not be read."""
+    """The notes on logs that could not be read to their end."""
     several: dict[str, list[IncompleteLog]] = {}
     for one in logs:
         if not one.told:
@@ -214,7 +215,7 @@ def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[Note]:
 
 
 def unreadable(logs: Sequence[IncompleteLog]) -> ArenaError:
-    """The error of logs that could not be read; there is one at least."""
+    """The error of logs, at least one, that could not be read to their end."""
     first = logs[0].error
     pods = [one.source.pod for one in logs]
     text = f"the log of {pods[0]} could not be read to the end"

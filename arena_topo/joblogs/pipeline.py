@@ -1,4 +1,4 @@
-"""From lines as they come to entries as they are shown: whose, which, in what order, how many."""
+"""From lines to entries: attribution to ranks, selection, filters, order and folding."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OVER = frozenset({Turn.ENDED, Turn.GONE, Turn.REFUSED})
 
 
 class Pipeline:
-    """Everything that happens to lines on their way to the screen, in batches.
+    """The way of lines to the screen, in batches.
 
-    `slots` and `total` are the ranks of each worker and of the job, where they are known, and
-    `tagging` the tags that its command asks for. With `whole` logs are read to where they end now.
+    `slots` and `total` are the ranks of each worker and of the job, None if unknown; `tagging` is
+    the kind of tags that the job's command asks for. `whole`: logs are read to their present end.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Pipeline:
 
     @property
     def lag(self) -> float:
-        """Seconds that a line of a log that is followed may be held back."""
+        """Seconds that a line of a followed log may wait."""
         if self._window is None:
             return 0.0
         return LAG + (HELD if self._asked.fold else 0.0)
 
     @property
     def left_out(self) -> str | None:
-        """Why `--only` may show less than there is, in a sentence; None where it does not."""
+        """The note on lines that `--only` may have left out for lack of tags, if there is one."""
         if self._found or self._asked.only is None:
             return None
         if ranks := sorted(self._lines.ranks):
@@ -67,16 +67,16 @@ class Pipeline:
         )
 
     def tried(self, launchers: list[tuple[str, str]]) -> None:
-        """The launchers in the order they were tried, names and uids; more may come to the list."""
+        """The names and uids of the launchers in the order of their tries; the list may grow."""
         self._lines.tries = launchers
 
     def await_(self, pods: Sequence[str]) -> None:
-        """The logs of these are to come."""
+        """The logs of these pods will be opened."""
         if self._window is not None:
             self._window.await_(pods)
 
     def put(self, lines: Sequence[Line], now: float) -> list[Entry]:
-        """What is to be shown once these have come at a time; none may come as well."""
+        """Add lines, or none, at a time; the entries that are ready to be shown."""
         entry = self._lines.entry
         entries = [entry(line) for line in lines]
         if self._asked.only is not None:
@@ -86,11 +86,11 @@ class Pipeline:
         return entries if self._window is None else self._window.put(entries, now)
 
     def rest(self) -> list[Entry]:
-        """All that was held back."""
+        """The entries that still wait."""
         return [] if self._window is None else self._window.rest()
 
     def notice(self, notice: Notice) -> None:
-        """Something happened to a log; its lines up to then were put."""
+        """Take note of an event of a log, after its lines up to then."""
         if self._window is None:
             return
         if notice.turn in _OVER:

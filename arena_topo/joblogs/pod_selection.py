@@ -1,4 +1,4 @@
-"""Which pod's log is meant, and what to say where there is none to read."""
+"""Which pod's log is meant, and the errors where there is none to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def readable(job: JobStatus, backend: Backend, name: str | None) -> Instance:
-    """The pod whose log is to be read now; NotFound where there is none, or it has not started."""
+    """The pod whose log is read; NotFound if there is none, or it has not started."""
     chosen = instance(job, name)
     if chosen is None:
         raise nothing(job, backend)
@@ -24,10 +24,10 @@ def readable(job: JobStatus, backend: Backend, name: str | None) -> Instance:
 
 
 def instance(job: JobStatus, name: str | None) -> Instance | None:
-    """The pod that is named, else the launcher, else the only one; None of none at all.
+    """The named pod, else the launcher's last try, else the only pod; None if there is none.
 
-    Of launchers that were tried one after the other it is the last. NotFound for a name that the
-    job has not, UsageError where it is over and several could be meant.
+    NotFound for a name that the job does not have, UsageError if the job is over and several pods
+    could be meant.
     """
     if name is not None:
         for one in job.instances:
@@ -49,17 +49,17 @@ def instance(job: JobStatus, name: str | None) -> Instance | None:
 
 
 def launchers(job: JobStatus) -> list[Instance]:
-    """The launchers of a job in the order in which they were tried."""
+    """The launchers of a job in the order of their tries."""
     return sorted((one for one in job.instances if one.chief or one.launcher), key=_tried)
 
 
 def _tried(one: Instance) -> tuple[float, float, bool, str]:
-    # Times of creation are whole seconds: within one, the one that is over was the first.
+    # Creation times are whole seconds: within a second, the pod that is over was the first.
     return one.created, one.finished or float("inf"), one.chief, one.name
 
 
 def nothing(job: JobStatus, backend: Backend) -> NotFound:
-    """That there is no pod to read, and what to do about it."""
+    """The error for a job without pods, and what to do about it."""
     if job.phase.over:
         return NotFound(
             f"not found instances of the job {job.name}",
@@ -71,7 +71,7 @@ def nothing(job: JobStatus, backend: Backend) -> NotFound:
 
 
 def early(job: JobStatus, backend: Backend, pod: str) -> NotFound:
-    """That a pod has not started: why, and what is to be done or waited for."""
+    """The error for a pod that has not started: why, and what to do or wait for."""
     start = start_of(job, backend)
     hint = f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}"
     if start in {Start.RESUME, Start.ANEW}:
@@ -80,7 +80,7 @@ def early(job: JobStatus, backend: Backend, pod: str) -> NotFound:
 
 
 def reason(job: JobStatus) -> str | None:
-    """Why a job has no logs yet, in a sentence."""
+    """Why a job has no logs yet, as a sentence."""
     if job.phase is not Phase.SUSPENDED:
         return job.reason
     why = job.forecast.reason if job.forecast is not None else None
@@ -88,7 +88,7 @@ def reason(job: JobStatus) -> str | None:
 
 
 def first_run(kept: Kept) -> NotFound:
-    """That of a job whose pods are gone no earlier run is kept."""
+    """The error for an archived job without an earlier run."""
     return NotFound(
         f"no earlier run of {kept.name} is kept",
         why="what is kept of it is its first run, or nobody followed the one before",
@@ -97,7 +97,7 @@ def first_run(kept: Kept) -> NotFound:
 
 
 def unkept(pod: str | None, kept: Kept) -> NotFound:
-    """That of a job whose pods are gone others are kept than those that are asked for."""
+    """The error for an archived job without the wanted logs."""
     pods = named(one.pod for one in kept.sources)
     return NotFound(
         f"nothing is archived of {f'the log of {pod}' if pod else 'these logs'}",

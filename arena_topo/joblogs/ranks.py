@@ -1,7 +1,7 @@
-"""Who speaks in a log: a pod, or one of the ranks whose words `mpirun` passes on, with their tags.
+"""Who wrote a line of a log: a pod, or a rank whose output `mpirun` forwards behind a tag.
 
-All ranks of an MPI job speak in the log of its launcher. Which one it was says the tag before each
-line, where the launcher was asked to write it:
+`mpirun` forwards the output of all ranks to the launcher's log, with a tag before each line if it
+was asked for:
 
     Open MPI 4       mpirun --tag-output                [1,3]<stdout>:text
     Open MPI 5       mpirun --output tag                [1,3]<stdout>: text
@@ -10,8 +10,8 @@ line, where the launcher was asked to write it:
     MPICH, Intel     mpirun -prepend-rank, -l (Hydra)   [3] text
     Slurm            srun -l                            3: text
 
-Open MPI's cannot be mistaken. The others look like what any program might print, so they are
-believed only where the job's command asks for them (`engines.tagging`).
+The tags of Open MPI are unmistakable. Any program may print text like the others, so those count
+as tags only if the job's command asks for them (`engines.tagging`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from arena_topo.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Speaker:
-    """Who wrote a line: a rank, where that is known, else a pod.
+    """Who wrote a line: a rank if known, else a pod.
 
-    There is one object for each, so what is made of it can be kept by it. `rank` is set for a
-    tagged line, and for a worker of one slot. `ranks` are those of the worker's pod, first and
-    last; None for the launcher's and other pods. `tagged`: the rank spoke in the launcher's log.
-    `attempt` counts the launchers that were tried before it.
+    A single object for each, compared by identity, which makes it a fast key. `rank` is set for
+    tagged lines and for workers of a single slot. `ranks` are the first and the last rank of a
+    worker's pod, None for other pods. `tagged`: a rank in the launcher's log. `attempt` is the
+    number of launchers that were tried before.
     """
 
     source: Source
@@ -45,12 +45,11 @@ class Speaker:
 
 
 class Entry(NamedTuple):
-    """A line as it is shown; of several equal ones of several speakers the first, and their count.
+    """A line as it is shown; for folded lines the first of them.
 
-    A named tuple, because one is made for each line: a frozen dataclass takes four times as long.
     `text` is the line without the tag of its rank, `line.text` with it. `speakers` are in the order
-    of their ranks, `total` is how many lines it stands for, and `times` how many of each speaker,
-    where that is not one.
+    of their ranks. `total` is the number of folded lines, and `times` that of each speaker, empty
+    if each wrote a single line. A named tuple is made in a quarter of a frozen dataclass's time.
     """
 
     line: Line
@@ -62,7 +61,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Only:
-    """Whose lines are wanted: the launcher's pod, some ranks, some workers; from first to last."""
+    """The choice of `--only`: the launcher's pod, and spans of ranks and workers, first to last."""
 
     launcher: bool = False
     ranks: tuple[tuple[int, int], ...] = ()
@@ -73,9 +72,9 @@ _WORD = re.compile(r"(rank|worker):(\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?
 
 
 def only(words: Sequence[str]) -> Only:
-    """What `--only` says: `launcher`, `rank:0-3,7`, `worker:2`, each as often as one likes.
+    """Read the words of `--only`: `launcher`, `rank:0-3,7`, `worker:2`, in any number.
 
-    UsageError names a word that cannot be read. `rank:3-1` is `rank:1-3`.
+    UsageError names a wrong word. `rank:3-1` is `rank:1-3`.
     """
     launcher = False
     spans: dict[str, list[tuple[int, int]]] = {"rank": [], "worker": []}
@@ -97,12 +96,12 @@ def only(words: Sequence[str]) -> Only:
 
 
 def wants(choice: Only, source: Source, slots: int | None) -> bool:
-    """Whether a pod may have lines of those who are wanted.
+    """Whether the log of a pod may have wanted lines.
 
-    `slots` are the ranks of each worker, None where that is not known: then all may be wanted.
+    `slots` are the ranks of each worker; if None, any worker may have wanted ranks.
     """
     if source.worker is None:
-        # Every rank speaks in the launcher's log, but other pods have none.
+        # The launcher's log has the lines of all ranks; other pods have none.
         return source.chief and bool(choice.launcher or choice.ranks or choice.workers)
     if _within(source.worker, choice.workers):
         return True
@@ -116,7 +115,7 @@ def wants(choice: Only, source: Source, slots: int | None) -> bool:
 def chosen(choice: Only, speaker: Speaker, slots: int | None) -> bool:
     """Whether the lines of a speaker are wanted.
 
-    All of a worker's pod are where one of its ranks is; all of the launcher's where it is named.
+    `launcher` chooses all lines of its log; a rank chooses all lines of its worker's pod.
     """
     if speaker.tagged and speaker.rank is not None:
         if choice.launcher or _within(speaker.rank, choice.ranks):
@@ -140,14 +139,14 @@ def _meets(span: tuple[int, int], spans: Sequence[tuple[int, int]]) -> bool:
 
 
 def ranks_of(status: JobStatus) -> tuple[int | None, int | None]:
-    """Ranks of each worker, and of the whole job; None where that cannot be known (yet)."""
+    """The ranks of each worker, and of the job; None if that is not known yet."""
     if status.forecast is not None and status.forecast.workers:
         slots = slots_of(status.forecast, status)
         return slots, slots * len(status.forecast.workers)
     indexes = [one.worker for one in status.instances if one.worker is not None]
     if not indexes:
         return None, None
-    # Workers are numbered from 0 on; those that are not there (yet) count as well.
+    # Workers are numbered from 0; missing workers count as well.
     workers = max(indexes) + 1
     if status.request_gpus % workers:
         return None, None
@@ -162,27 +161,27 @@ _OPEN_MPI = re.compile(
     rb"\[(?:(?:[^]\s,@]{1,200}@)?([0-9]{1,9}),)?([0-9]{1,9})\](?:\[[^]\s]{1,200}\])?"
     rb"<std(?:out|err|diag)>:"
 )
-"""Open MPI's tags, with the time if that was asked for as well: the job's number, and the rank.
+"""Tags of Open MPI, maybe with the time: the job's number, and the rank.
 
-Open MPI 4: orte/mca/iof/base/iof_base_output.c. From 5 on PMIx writes them, also with the name of
-the run, or the host and the process, or only the rank: openpmix src/common/pmix_iof.c.
+Open MPI 4: orte/mca/iof/base/iof_base_output.c. From version 5 on PMIx writes them, also with the
+name of the run, or the host and the process, or only the rank: openpmix src/common/pmix_iof.c.
 """
 
 _MARK, _WITHIN = b"]<std", 640
-"""What every such tag holds, and the bytes it may take."""
+"""A part of every tag of Open MPI, and the most bytes of a tag."""
 
 _FIRST = (b"1", None)
-"""The number of the job that mpirun started; those that it spawns have ranks of their own."""
+"""The number of the job that mpirun started; spawned jobs have ranks of their own."""
 
 _ASKED = {
     Tagging.HYDRA: re.compile(rb"\[([0-9]{1,7})\](?: |$)"),
     Tagging.SLURM: re.compile(rb" {0,6}([0-9]{1,7}):(?: |$)"),
 }
-"""Tags that may be words of the program, unless the command asks for them."""
+"""Tags that are text of the program unless the command asks for them."""
 
 
 class _LineSource:
-    """The log of a pod, and the ranks that speak in it."""
+    """The log of a pod, and the ranks in it."""
 
     __slots__ = ("pod", "ranks", "tagged", "tight")
 
@@ -191,16 +190,15 @@ class _LineSource:
         self.tagged = tagged
         self.ranks: dict[int, Speaker] = {}
         self.tight = False
-        """Whether a space after Open MPI's tag is the program's: PMIx sets one, Open MPI 4 none."""
+        """Whether a space after the tag belongs to the text: PMIx adds one, Open MPI 4 does not."""
 
 
 class LineAttributor:
-    """Tells whose each line is.
+    """Attributes lines to pods and ranks.
 
-    `slots` are the ranks of each worker, `total` those of the job; None where that is not known.
-    `tagging` are the tags that the job's command asks for. Without `tags` a launcher's lines are
-    all its own. `tries` are the launchers (names and uids) in the order they were tried, or else
-    have spoken in; more may come to the list.
+    `slots` are the ranks of each worker, `total` those of the job; None if unknown. `tagging` is
+    the kind of tags that the job's command asks for. Without `tags` no tag is read. `tries` are the
+    names and uids of the launchers in the order of their tries; the list may grow.
     """
 
     def __init__(
@@ -221,14 +219,14 @@ class LineAttributor:
 
     @property
     def ranks(self) -> frozenset[int]:
-        """Those that have spoken in the log of a launcher."""
+        """The ranks in the logs of launchers so far."""
         return frozenset(rank for one in self._sources.values() for rank in one.ranks)
 
     def entry(self, line: Line) -> Entry:
-        """A line with whoever wrote it; those of each log in their order."""
+        """A line with its speaker; to be called for the lines of each log in their order."""
         source, known = self._last
         if known is None or source is not line.source:
-            # Sources take long to hash, and the lines of each come together.
+            # Hashing a source is slow, and lines of a log come in batches.
             known = self._sources.get(line.source) or self._begun(line.source)
             self._last = line.source, known
         if not known.tagged:
@@ -244,7 +242,7 @@ class LineAttributor:
         return Entry(line, text, (speaker,))
 
     def _read(self, text: bytes, known: _LineSource) -> tuple[int | None, bytes]:
-        """The rank that wrote a line, None where it does not say, and the line without its tag."""
+        """The rank that a line is tagged with, None without a tag, and the line without it."""
         if self._style is not None and (found := self._style.match(text)):
             rank = int(found[1])
             if self._total is None or rank < self._total:
@@ -269,7 +267,7 @@ class LineAttributor:
             attempt = self.tries.index(pod)
         rank = ranks[0] if ranks is not None and ranks[0] == ranks[1] else None
         speaker = Speaker(source=source, rank=rank, ranks=ranks, attempt=attempt)
-        # A worker's own words are no tags, whatever they look like.
+        # The log of a worker has no tags, whatever its lines look like.
         known = _LineSource(speaker, tagged=self._tags and source.worker is None)
         self._sources[source] = known
         return known

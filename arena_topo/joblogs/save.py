@@ -1,12 +1,12 @@
-"""Logs that are read, saved to a new folder: one file for each, whole, byte for byte.
+"""`logs --save`: the logs that are read, written to a new folder, a file for each, byte for byte.
 
     POD.log                 the log of a pod
-    POD.CONTAINER.log       of another of its containers
-    POD.RUN.log             of its container after so many restarts
-    POD.UID.log             of another pod that got the same name
+    POD.CONTAINER.log       the log of another container of the pod
+    POD.RUN.log             the log of the container after RUN restarts
+    POD.UID.log             the log of another pod of the same name
 
-No file that is there is ever written to. What a name has beyond letters, digits, `-`, `_` and `.`
-is written as `%2F`.
+An existing file is never written to. Other characters of a name than letters, digits, `-`, `_` and
+`.` are percent-encoded.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from urllib.parse import quote
 from arena_topo.engines.lines import Line, Notice, Source
 from arena_topo.errors import ArenaError, UsageError
 
-LONGEST_NAME = 200
-"""Bytes of a name that stand in a file name, of the 255 that file systems take."""
-
 
 @dataclass(slots=True)
 class _File:
@@ -33,16 +30,14 @@ class _File:
     path: Path
     begun: bool = False
     fed: bool = True
-    given_up: bool = False
 
 
 class Saving:
-    """What saves the lines of logs to a folder.
+    """Writes the lines of logs to the files of a folder.
 
-    UsageError, before anything is read, where there is something in the folder already, or it
-    cannot be made. `container` is the one that was asked for. With `timestamps` each line starts
-    with its time. Later on the disk raises nothing: `tell` hears what cannot be saved first, and
-    `error` has it.
+    UsageError, before anything is read, if the folder is not empty or cannot be created.
+    `container` is the container that was asked for. With `timestamps` each line starts with its
+    time. The first error of the disk ends the saving: `tell` hears it, and it is in `error`.
     """
 
     def __init__(
@@ -84,7 +79,7 @@ class Saving:
                 rows += (line.stamp, b" ") if self._timestamps else ()
                 rows += (line.text, b"\n") if line.fed else (line.text,)
                 file.fed = line.fed
-            if rows and not file.given_up:
+            if rows and self.error is None:
                 self._append(file, b"".join(rows), len(lines))
 
     @property
@@ -96,7 +91,7 @@ class Saving:
 
     def _append(self, file: _File, data: bytes, lines: int) -> None:
         try:
-            # Opened anew each time, so that hundreds of logs need no hundreds of open files.
+            # Opened for each write: hundreds of logs would need hundreds of open files.
             create = 0 if file.begun else os.O_CREAT | os.O_EXCL
             flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | create
             with os.fdopen(os.open(file.path, flags, 0o666), "wb", buffering=0) as opened:
@@ -108,14 +103,12 @@ class Saving:
                     view = view[written:]
             self._lines += lines
         except OSError as error:
-            file.given_up = True
-            if self.error is None:
-                self.error = ArenaError(
-                    f"not all of the log is saved in {file.path}",
-                    why=error.strerror or str(error),
-                    hint="make room there, or give --save another folder",
-                )
-                self._tell(f"{self.error.message}: {self.error.why}")
+            self.error = ArenaError(
+                f"not all of the log is saved in {file.path}",
+                why=error.strerror or str(error),
+                hint="make room there, or give --save another folder",
+            )
+            self._tell(f"{self.error.message}: {self.error.why}")
 
     def _begin(self, source: Source) -> _File:
         first = self._firsts.setdefault(source.pod, source)
@@ -123,11 +116,7 @@ class Saving:
         words += [source.uid] if source.uid != first.uid else []
         words += [source.container] if source.container != first.container else []
         words += [str(source.run)] if source.run else []
-        # No name is a path, and none is hidden.
+        # A name is no path, and the file is not hidden.
         name = ".".join(quote(word, safe="") for word in words)
         name = f"%2E{name[1:]}" if name.startswith(".") else name
-        taken = {one.path for one in self._files.values()}
-        path, number = self._folder / f"{name[:LONGEST_NAME]}.log", 1
-        while path in taken:
-            path, number = self._folder / f"{name[:LONGEST_NAME]}.again-{number}.log", number + 1
-        return self._files.setdefault(source, _File(path))
+        return self._files.setdefault(source, _File(self._folder / f"{name}.log"))

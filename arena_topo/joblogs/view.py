@@ -1,7 +1,7 @@
-"""Lines of logs for people, as JSON, or as they are; each batch of them is one piece of output.
+"""The output of log lines: text, JSON, or raw; a piece of output for each batch.
 
-Behind a prefix of ours no line can pass for another's: of what a program wrote over and over only
-the last is shown, and nothing in it is obeyed but colours.
+Behind a prefix a line cannot imitate another pod's: of text that a program overwrites only the last
+state is shown, and of control sequences only colours pass.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from arena_topo.joblogs.ranks import Entry, Speaker
 
 PALETTE = (32, 166, 28, 133, 30, 168, 100, 99, 66, 130)
-"""Of the 256 colours of xterm some that can be read on black as well as on white.
+"""Colours of xterm's 256 that are legible on black and on white.
 
-Their contrast with both (WCAG 2.1, 1.4.3) is 3 at least, what that asks of large text.
+Their contrast with both is at least 3, the bound for large text of WCAG 2.1, 1.4.3.
 """
 
 _DIM, _BOLD, _END = "\x1b[2m", "\x1b[1m", "\x1b[0m"
@@ -30,22 +30,19 @@ _MARK, _UNMARK = "\x1b[1;7m", "\x1b[22;27m"
 _SEQUENCE = re.compile("\x1b\\[[0-9;:]*[mK]")
 
 _LONGEST_SPANS = 20
-"""Characters for the numbers of ranks in a prefix: room for the line is worth more."""
+"""Characters for the numbers of ranks in a prefix."""
 
 _MOST_PREFIXES = 4096
-"""Prefixes of several speakers that are kept: far more than a job has of them at a time."""
+"""The size of the cache of prefixes."""
 
 _MAIN = "mpi"
-"""How the names of containers begin that are not told: those of arena and of the operator."""
+"""How the names of main containers begin, of arena and of the operator; they are not shown."""
 
 _SECOND = 1_000_000_000
 
 
 def spans(numbers: Iterable[int], most: int = _LONGEST_SPANS) -> str:
-    """Numbers as people write them, `0-3,7`; what is longer than `most` is left out in the middle.
-
-    The last one always stays.
-    """
+    """Numbers as spans, `0-3,7`; the middle of a text longer than `most` is left out."""
     parts: list[tuple[int, int]] = []
     for one in sorted(set(numbers)):
         if parts and parts[-1][1] == one - 1:
@@ -62,7 +59,7 @@ def spans(numbers: Iterable[int], most: int = _LONGEST_SPANS) -> str:
 
 
 def called(speaker: Speaker) -> str:
-    """Who wrote a line, in a few words: `rank 3 worker-3`, `launcher`, or the pod's name."""
+    """The name of a speaker: `rank 3 worker-3`, `launcher`, or the pod's name."""
     source = speaker.source
     words = [] if speaker.rank is None else [f"rank {speaker.rank}"]
     if not speaker.tagged:
@@ -75,7 +72,7 @@ def called(speaker: Speaker) -> str:
 
 
 def together(speakers: Sequence[Speaker]) -> str:
-    """Who wrote equal lines: `ranks 0-63`, `workers 0-7`, `launcher, ranks 0-7`."""
+    """The name of several speakers: `ranks 0-63`, `workers 0-7`, `launcher, ranks 0-7`."""
     if len(speakers) == 1:
         return called(speakers[0])
     ranks = [one.rank for one in speakers if one.rank is not None]
@@ -101,15 +98,15 @@ def _pod(source: Source) -> str:
     return name
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- text
 
 
 class Text:
-    """Lines as people read them: each with who wrote it, where `prefixes` are wanted.
+    """Lines as text, made safe for a terminal.
 
-    `timestamps` go first, as the API server writes them. `highlight` marks what it finds where
-    there are `colours`. Without any of these a log comes as it was written, but for what a terminal
-    would obey; then it may also come in pieces of any size, `copied`.
+    `prefixes` name the speaker of each line; `timestamps` go first, as the API server writes them;
+    matches of `highlight` are marked if there are `colours`. Without these three the log is a
+    stream: progress bars move, and a line may come in parts.
     """
 
     def __init__(
@@ -127,16 +124,9 @@ class Text:
         self._made: dict[object, bytes] = {}
         self._joiner = _Joiner()
 
-    @property
-    def copied(self) -> Callable[[bytes], bytes] | None:
-        """What to write for the next piece of a log; None where lines are needed for that."""
-        if self._prefixes or self._timestamps or self._highlight:
-            return None
-        return self._stream.feed
-
     def lines(self, batch: Sequence[Entry]) -> bytes:
-        """What to write for some lines."""
-        if self.copied is not None:
+        """The output of some lines."""
+        if not (self._prefixes or self._timestamps or self._highlight):
             return self._stream.feed(b"".join(self._joiner.join(batch)))
         easy = not self._highlight and ordinary(
             b"\n".join([one.text + one.line.stamp for one in batch])
@@ -144,7 +134,7 @@ class Text:
         return b"".join(self._laid_out(batch, easy=easy))
 
     def end(self) -> bytes:
-        """What to write after the last line: what is still held back."""
+        """The output after the last line: the end of a cut sequence, and of its colours."""
         return self._stream.end()
 
     def _laid_out(self, batch: Sequence[Entry], *, easy: bool) -> Iterator[bytes]:
@@ -192,7 +182,7 @@ class Text:
 
 
 def _tint(speakers: Sequence[Speaker]) -> str:
-    """The colour of who speaks: always the same for the same rank, worker or pod."""
+    """The colour of some speakers: always the same for the same rank, worker or pod."""
     if len(speakers) > 1:
         return _BOLD
     [speaker] = speakers
@@ -203,18 +193,16 @@ def _tint(speakers: Sequence[Speaker]) -> str:
     return f"\x1b[38;5;{PALETTE[number % len(PALETTE)]}m"
 
 
-# ---------------------------------------------------------------- for programs
+# ---------------------------------------------------------------- JSON and raw
 
 
 class Records:
-    """Lines as JSON: one object on each line of output.
+    """Lines as JSON, an object on each line of output.
 
-    Its keys are time (RFC 3339), job, namespace, pod, container, worker, rank, run and message;
-    what is not known is null. `run` counts the restarts of the container. What is no UTF-8 in a
-    message is U+FFFD there.
+    The keys are time (RFC 3339), job, namespace, pod, container, worker, rank, run and message; an
+    unknown value is null. `run` is the number of restarts of the container. Bytes that are no UTF-8
+    become U+FFFD.
     """
-
-    copied = None
 
     def __init__(self, *, job: str, namespace: str) -> None:
         names = f'"job":{encode_basestring(job)},"namespace":{encode_basestring(namespace)}'
@@ -222,7 +210,7 @@ class Records:
         self._made: dict[Speaker, str] = {}
 
     def lines(self, batch: Sequence[Entry]) -> bytes:
-        """What to write for some lines."""
+        """The output of some lines."""
         made = self._made
         parts: list[str] = []
         for line, text, speakers, _count, _times in batch:
@@ -234,13 +222,13 @@ class Records:
                 "}\n",
             )
         done = "".join(parts)
-        # Of ASCII nothing is left to be escaped but this one.
+        # DEL is the only ASCII character that JSON leaves unescaped.
         if not done.isascii() or "\x7f" in done:
             done = escaped_in_quotes(done)
         return done.encode()
 
     def end(self) -> bytes:
-        """What to write after the last line: nothing, all was written."""
+        """The output after the last line: none."""
         return b""
 
     def _who(self, speaker: Speaker) -> str:
@@ -257,7 +245,7 @@ class Records:
 
 
 def _moment(line: Line) -> str:
-    """When a line was written, as JSON; null where that is not known."""
+    """The time of a line as JSON; null if unknown."""
     if line.stamp.endswith(b"Z") and line.stamp.isascii():
         return encode_basestring(line.stamp.decode())
     if not line.at:
@@ -267,26 +255,22 @@ def _moment(line: Line) -> str:
 
 
 class Raw:
-    """Lines as the programs wrote them, byte for byte; those of many in the order they came in."""
+    """Lines as the programs wrote them, byte for byte."""
 
     def __init__(self, *, timestamps: bool = False) -> None:
         self._joiner = _Joiner(timestamps=timestamps)
 
-    def copied(self, piece: bytes) -> bytes:
-        """What to write for the next piece of a log: that piece."""
-        return piece
-
     def lines(self, batch: Sequence[Entry]) -> bytes:
-        """What to write for some lines."""
+        """The output of some lines."""
         return b"".join(self._joiner.join(batch))
 
     def end(self) -> bytes:
-        """What to write after the last line: nothing, all was written."""
+        """The output after the last line: none."""
         return b""
 
 
 class _Joiner:
-    """Lines as one text; a line without a line feed is ended by the next line of another log."""
+    """Joins lines; a line without a line feed is ended before a line of another log."""
 
     def __init__(self, *, timestamps: bool = False) -> None:
         self._timestamps = timestamps

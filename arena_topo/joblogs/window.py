@@ -1,104 +1,74 @@
-"""Lines of many logs in the order of their times; equal ones of several speakers as one.
+"""Lines of many logs in the order of their times, with equal lines of several speakers folded.
 
-Lines of one log never change their order. Those of several are sorted by `Line.at`: a line waits
-until every log has said something newer, at most `LAG` while logs are followed, at most `PATIENCE`
-where they are read to where they end now. Then it waits a little for equal lines of others. A line
-may only move up past lines of others, to the last equal one: greedy, so that lines which take turns
-may stay apart.
+A merge with bounded delay: the oldest first line of all speakers goes next, once every open log has
+brought a newer line, or the line has waited long enough. With folding, the equal first lines of all
+other speakers go with it. Lines of one speaker never change their order, so lines that alternate in
+different orders may stay apart.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import heapq
 from collections import deque
 from collections.abc import Sequence
-from operator import itemgetter
 
 from arena_topo.engines.lines import Source
 from arena_topo.joblogs.ranks import Entry, Speaker
 
 LAG = 0.25
-"""Seconds that a line waits for older ones of other logs: less than a person notices."""
-
-PATIENCE = 3.0
-"""The same where logs are read whole: a log that is silent for longer holds no other up."""
+"""Seconds that a line waits for older lines of other logs: less than a person notices."""
 
 HELD = 0.2
-"""Seconds that a line waits for its like: most come within a tenth of that."""
+"""Seconds more for equal lines of other speakers: most come within a tenth of that."""
+
+PATIENCE = 3.0
+"""Seconds that a line waits where logs are read to their present end: a log that is silent for
+longer does not delay the others."""
 
 SPAN = 1_000_000_000
-"""Nanoseconds between equal lines that are one: ranks that do the same do it about as fast."""
+"""Nanoseconds between two equal lines that are folded: ranks that do the same do it about as fast.
+"""
 
 MOST_LINES = 40_000
 MOST_BYTES = 32 << 20
-"""What waits at once; beyond it the oldest lines go on, whatever may still come."""
-
-_TIME = itemgetter(0)
-
-
-class _Row:
-    """A line that waits for its like: how often each speaker has said it."""
-
-    __slots__ = ("at", "came", "counts", "entry")
-
-    def __init__(self, entry: Entry, at: int, came: float) -> None:
-        self.entry, self.at, self.came = entry, at, came
-        self.counts: dict[Speaker, int] = {}
-
-    def folded(self) -> Entry:
-        total = sum(self.counts.values())
-        if total == 1:
-            return self.entry
-        speakers = tuple(sorted(self.counts, key=_place))
-        times = tuple(self.counts[one] for one in speakers)
-        return self.entry._replace(
-            speakers=speakers, total=total, times=() if total == len(times) else times
-        )
+"""Bounds of the lines that wait; beyond them the oldest lines go at once."""
 
 
 class Window:
-    """Entries of many logs, to be taken in order; times are of any clock that does not go back.
+    """The lines of many logs that wait; times (`now`) are of any monotonic clock.
 
-    With `whole` the logs are read to where they end now, else followed. Without `fold` equal lines
+    With `whole` the logs are read to their present end, else followed. Without `fold` equal lines
     stay apart.
     """
 
     def __init__(self, *, whole: bool = False, fold: bool = True) -> None:
         self._whole, self._fold = whole, fold
-        self._lag = PATIENCE if whole else LAG
-        self._held: list[tuple[int, Entry]] = []
-        """What waits for older lines, in order but for what came since the last `take`."""
+        self._lag = PATIENCE if whole else LAG + (HELD if fold else 0.0)
+        self._queues: dict[Speaker, deque[tuple[int, int, Entry]]] = {}
+        """The lines of each speaker that wait: time, serial number, line."""
+        self._heads: list[tuple[int, int, Speaker]] = []
+        """A heap of each speaker's first line; items of lines that have gone are skipped."""
+        self._alike: dict[bytes, set[Speaker]] = {}
+        """The speakers whose first line has a text."""
+        self._speaking: set[Speaker] = set()
         self._arrivals: deque[tuple[float, int]] = deque()
-        """When lines came, and the latest of their times."""
+        """When lines arrived, and the latest of their times."""
         self._latest: dict[Source, int] = {}
         """The time of each log's last line, -1 before the first."""
         self._open: set[Source] = set()
         self._awaited: set[str] = set()
-        """Pods whose logs are to come."""
-        self._floor = 0
-        self._rows: deque[_Row] = deque()
-        """What waits for its like."""
-        self._shown = 0
-        """Rows that have gone on before the first of these."""
-        self._newest: dict[bytes, int] = {}
-        """The last row of each text, counted from the very first."""
-        self._reached: dict[Speaker, int] = {}
-        """The last row of each speaker."""
-        self._speaking: set[Speaker] = set()
-        self._bytes = 0
-        self._time = 0.0
-
-    @property
-    def size(self) -> int:
-        """Lines that wait."""
-        return len(self._held) + len(self._rows)
+        """Pods whose logs are not open yet."""
+        self._serial = self._bytes = self.size = 0
+        """`size`: the number of lines that wait."""
+        self._waited = self._gone = -1
+        """The time up to which lines have waited long enough, and of the last line that went."""
 
     def await_(self, pods: Sequence[str]) -> None:
-        """Logs of these pods are to come, which may hold older lines."""
+        """The logs of these pods will be opened, and may have older lines."""
         self._awaited.update(pods)
 
     def join(self, source: Source) -> None:
-        """A log is being read from now on, and no other run of its pod."""
+        """A log is open now, and no other run of its pod."""
         for one in [one for one in self._open if (one.pod, one.uid) == (source.pod, source.uid)]:
             self.end(one)
         self._awaited.discard(source.pod)
@@ -106,104 +76,115 @@ class Window:
         self._open.add(source)
 
     def end(self, source: Source) -> None:
-        """Nothing more comes of a log."""
+        """A log has come to its end."""
         self._awaited.discard(source.pod)
         self._open.discard(source)
         self._speaking = {one for one in self._speaking if one.source != source}
 
     def put(self, entries: Sequence[Entry], now: float) -> list[Entry]:
-        """What need not wait any longer once these have come; those of each log in their order."""
-        self._time = now
-        held, latest = self._held, self._latest
-        source, last, highest, size = None, 0, 0, 0
+        """Add lines, those of each log in their order; the lines that need not wait any longer."""
+        queues, source, last, highest = self._queues, None, -1, -1
         for entry in entries:
-            line = entry.line
+            line, speaker = entry.line, entry.speakers[0]
             if line.source is not source:
-                if source is not None:
-                    latest[source] = last
                 source = line.source
                 self._awaited.discard(source.pod)
-                last = latest.get(source, -1)
-            # A clock that was set back, or none: after what its own log said before.
-            last = max(last, line.at or self._floor)
+                last = self._latest.get(source, -1)
+            # After the line before it, even if the clock was set back; a line may have no time.
+            last = max(last, line.at or self._gone)
+            self._latest[source] = last
             highest = max(highest, last)
-            held.append((last, entry))
-            size += len(entry.text)
-        if source is not None:
-            latest[source] = last
+            self._serial += 1
+            self._bytes += len(entry.text)
+            queue = queues.get(speaker)
+            if queue is None:
+                queue = queues[speaker] = deque()
+            queue.append((last, self._serial, entry))
+            if len(queue) == 1:
+                self._lead(speaker)
+        if entries:
+            self.size += len(entries)
+            self._speaking.update([one.speakers[0] for one in entries])
             self._arrivals.append((now, highest))
-        self._bytes += size
         return self._take(now)
 
     def rest(self) -> list[Entry]:
-        """All that is left."""
-        self._held.sort(key=_TIME)
-        ready = self._release(len(self._held))
-        while self._rows:
-            ready.append(self._show())
-        return ready
+        """All lines that wait."""
+        return [self._pop() for _ in iter(lambda: self.size, 0)]
+
+    def _lead(self, speaker: Speaker) -> None:
+        """Take note of a speaker's first line."""
+        at, serial, entry = self._queues[speaker][0]
+        heapq.heappush(self._heads, (at, serial, speaker))
+        if self._fold:
+            self._alike.setdefault(entry.text, set()).add(speaker)
 
     def _take(self, now: float) -> list[Entry]:
-        held, arrivals = self._held, self._arrivals
+        while self._arrivals and now - self._arrivals[0][0] >= self._lag:
+            self._waited = max(self._waited, self._arrivals.popleft()[1])
+        newest = max(self._latest.values(), default=-1)
+        complete = min([self._latest[one] for one in self._open], default=newest)
+        complete = -1 if self._awaited else complete
         ready: list[Entry] = []
-        if held:
-            held.sort(key=_TIME)
-            open_logs = [self._latest[one] for one in self._open]
-            until = -1 if self._awaited else min(open_logs, default=held[-1][0])
-            while arrivals and now - arrivals[0][0] >= self._lag:
-                until = max(until, arrivals.popleft()[1])
-            ready = self._release(bisect_right(held, until, key=_TIME))
-        while self._rows and self._is_due(self._rows[0], now):
-            ready.append(self._show())
-        while (self._held or self._rows) and (self.size > MOST_LINES or self._bytes > MOST_BYTES):
-            ready += [self._show()] if self._rows else self._release(1 + len(held) // 8)
+        while self.size and (
+            self._is_due(complete) or self.size > MOST_LINES or self._bytes > MOST_BYTES
+        ):
+            ready.append(self._pop())
         return ready
 
-    def _release(self, count: int) -> list[Entry]:
-        """Let the oldest lines wait for their like, or go on where they do not."""
-        gone = self._held[:count]
-        if not gone:
-            return []
-        del self._held[:count]
-        self._floor = max(self._floor, gone[-1][0])
-        if not self._fold:
-            self._bytes -= sum([len(entry.text) for _, entry in gone])
-            return [entry for _, entry in gone]
-        rows, newest, reached = self._rows, self._newest, self._reached
-        for at, entry in gone:
-            text, speaker = entry.text, entry.speakers[0]
-            place = newest.get(text, -1)
-            row = rows[place - self._shown] if place >= self._shown else None
-            if row is None or at - row.at > SPAN or reached.get(speaker, -1) > place:
-                place = self._shown + len(rows)
-                row = _Row(entry, at, self._time)
-                rows.append(row)
-                newest[text] = place
-            row.counts[speaker] = row.counts.get(speaker, 0) + 1
-            reached[speaker] = place
-        self._speaking.update(entry.speakers[0] for _, entry in gone)
-        return []
-
-    def _is_due(self, row: _Row, now: float) -> bool:
-        """Whether no equal line can come for one, or it has waited long enough."""
-        if row.at and self._rows[-1].at - row.at > SPAN:
+    def _is_due(self, complete: int) -> bool:
+        """Whether the first line may go: no older one can come, and none to fold it with."""
+        at, speaker = self._first()
+        if at <= self._waited:
             return True
-        if self._whole:
+        if at > complete:
             return False
-        return now - row.came >= HELD or len(row.counts) >= len(self._speaking)
+        if not self._fold or complete - at > SPAN:
+            return True
+        # Of logs that are read at once a speaker's next equal lines come right behind.
+        text = self._queues[speaker][0][2].text
+        return not self._whole and len(self._alike[text]) >= len(self._speaking)
 
-    def _show(self) -> Entry:
-        row = self._rows.popleft()
-        if self._newest.get(row.entry.text) == self._shown:
-            del self._newest[row.entry.text]
-        self._shown += 1
-        entry = row.folded()
-        self._bytes -= len(entry.text) * entry.total
-        return entry
+    def _first(self) -> tuple[int, Speaker]:
+        """The time and the speaker of the oldest line."""
+        while True:
+            at, serial, speaker = self._heads[0]
+            queue = self._queues[speaker]
+            if queue and queue[0][1] == serial:
+                return at, speaker
+            heapq.heappop(self._heads)
+
+    def _pop(self) -> Entry:
+        """The oldest line, folded with the equal first lines of other speakers."""
+        self._gone, first = self._first()
+        entry = self._queues[first][0][2]
+        counts: dict[Speaker, int] = {}
+        alike = self._alike.pop(entry.text) if self._fold else {first}
+        for speaker in alike:
+            queue, count = self._queues[speaker], 0
+            while queue and queue[0][2].text == entry.text and queue[0][0] - self._gone <= SPAN:
+                queue.popleft()
+                count += 1
+                if not self._fold:
+                    break
+            if count:
+                counts[speaker] = count
+            if queue:
+                self._lead(speaker)
+        total = sum(counts.values())
+        self.size -= total
+        self._bytes -= total * len(entry.text)
+        if total == 1:
+            return entry
+        speakers = tuple(sorted(counts, key=_place))
+        times = tuple(counts[one] for one in speakers)
+        return entry._replace(
+            speakers=speakers, total=total, times=() if total == len(times) else times
+        )
 
 
 def _place(speaker: Speaker) -> tuple[int, int, str, str, int]:
-    """Where a speaker stands among those of a row: by rank, then workers by index, then pods."""
+    """The sort key of the speakers of a folded line: ranks, then workers by index, then pods."""
     source = speaker.source
     known = speaker.rank if speaker.rank is not None else source.worker
     return (

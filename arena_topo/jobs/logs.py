@@ -1,4 +1,4 @@
-"""The command that shows logs: of a job's launcher, of another pod, of all of them at once."""
+"""The command `logs`: the log of a job's launcher, of another pod, or of all pods at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Self
@@ -36,17 +35,17 @@ KEPT = "Archive"
 NCCL = "What NCCL did"
 
 _QUIET = 1.0
-"""Seconds without a line after which a terminal shows again what is waited for."""
+"""Seconds without a line after which a terminal shows the reason to wait again."""
 
 
 class Expression(str):
-    """A regular expression of Python's `re`, which reads it."""
+    """A regular expression of Python's `re`."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an expression; ValueError says where it makes no sense."""
+        """Parse an expression; ValueError says what is wrong."""
         try:
             _compiled(text)
         except re.error as error:
@@ -59,7 +58,7 @@ class Expression(str):
 
 def _compiled(text: str) -> re.Pattern[str]:
     with warnings.catch_warnings():
-        # Python warns of what a later version may read differently.
+        # Python warns of text that a later version may parse differently.
         warnings.simplefilter("ignore")
         return re.compile(text)
 
@@ -179,17 +178,17 @@ class Wanted:
 
     @property
     def as_json(self) -> bool:
-        """Whether programs read it."""
+        """Whether the output is JSON."""
         return self.output_format is Output.JSON
 
     @property
     def _of_lines(self) -> bool:
-        """Whether more is made of lines than a copy of them."""
+        """Whether the output needs whole lines."""
         rows = self.timestamps or self.everyone or self.only or self.save or self.nccl
         return bool(self.as_json or rows or self.include or self.exclude or self.highlight)
 
     def options(self) -> LogOptions:
-        """Which part of each log."""
+        """The part of each log."""
         return LogOptions(
             follow=self.follow,
             tail=self.tail if self.tail >= 0 else None,
@@ -202,7 +201,7 @@ class Wanted:
         )
 
     def asked(self) -> Asked:
-        """The same for who follows the logs."""
+        """The request for `joblogs.follow`."""
         text = self.output_format is Output.TEXT
         return follow.Asked(
             instance=self.instance or None,
@@ -235,7 +234,7 @@ def logs(name: Name, wanted: Wanted, everywhere: Globals) -> None:
 
 
 def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
-    """Do what `logs` does; JobFailed where the job that it followed did."""
+    """Run `logs`; JobFailed if the followed job failed."""
     if wanted.files:
         from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
 
@@ -263,7 +262,7 @@ def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
 
 
 class _Shown:
-    """What is shown of the logs of a job: lines on stdout, the rest on stderr."""
+    """The output of `logs`: lines on stdout, notes on stderr."""
 
     def __init__(self, name: str, namespace: str, wanted: Wanted, *, many: bool) -> None:
         self._name, self._namespace = name, namespace
@@ -273,14 +272,11 @@ class _Shown:
         self._waits = _Waits(name, namespace)
         self._notes: list[Note] = []
         self._begun = False
-        """Whether any line was shown."""
+        """Whether a line was shown."""
         self.known: list[JobStatus] = []
 
     def lines(self, backend: Backend, asked: Asked) -> ArenaError | None:
-        """Show it; how the job failed, if it was followed to there, or what was not saved."""
-        copy = self._writer.copied
-        if asked.plain and copy is not None and self._copied(backend, asked, copy):
-            return None
+        """Show the lines; the error of a followed job that failed, or of `--save`."""
         lines = follow.Shown(
             backend,
             self._name,
@@ -302,7 +298,7 @@ class _Shown:
                     if not self._outlet.within_line:
                         self._waits.show()
         except ArenaError:
-            # What came before is shown before it is told of.
+            # Lines and notes from before the error come first.
             self._end()
             raise
         finally:
@@ -312,28 +308,13 @@ class _Shown:
             self._remark()
         return lines.failure or lines.unsaved
 
-    def _copied(self, backend: Backend, asked: Asked, copy: Callable[[bytes], bytes]) -> bool:
-        """Show the log of one pod as it comes; False where there is nothing to read."""
-        job = (self._name, self._namespace)
-        try:
-            for piece in follow.copied(backend, *job, asked, seen=self._seen):
-                self._begun = True
-                self._outlet.write(copy(piece))
-        except NotFound:
-            if self._begun:
-                raise
-            return False
-        self._outlet.write(self._writer.end())
-        self._remark()
-        return True
-
     def interrupted(self) -> None:
-        """Nobody looks any more, but somebody may read what is said last."""
+        """End an unfinished line, so that the last advice is on a line of its own."""
         if free_to_speak():
             self._outlet.break_line()
 
     def nccl(self, backend: Backend, asked: Asked) -> ArenaError | None:
-        """Show what NCCL did; how the job failed, if it was followed to its end."""
+        """Show what NCCL did; the error of a followed job that failed."""
         from arena_topo.nccl import command as nccl  # noqa: PLC0415 - only for what NCCL did
 
         try:
@@ -355,7 +336,7 @@ class _Shown:
         self.known[:] = [status]
 
     def _remark(self) -> None:
-        """Say of a log that is empty that it is: who looks at a terminal sees nothing else."""
+        """Note on a terminal that a log is empty."""
         if self._begun or not moves(sys.stdout) or not self.known:
             return
         name, namespace = self._name, self._namespace
@@ -372,7 +353,7 @@ class _Shown:
         self._outlet.break_line()
 
     def _tell(self) -> None:
-        """Say what was noted since."""
+        """Print the new notes."""
         notes, self._notes[:] = tuple(self._notes), ()
         if not notes:
             return
@@ -386,17 +367,17 @@ class _Shown:
 
 
 class _Waits(WaitLine):
-    """What is waited for: on a terminal between the lines, elsewhere a line for each change."""
+    """The reason to wait: live on a terminal, elsewhere a line for each change."""
 
     def __init__(self, name: str, namespace: str) -> None:
         super().__init__(name, "")
         self._namespace = namespace
         self._said, self._hidden = "", 0.0
         self._idle = True
-        """Whether `see` tells of nothing that is waited for."""
+        """Whether there is no reason to wait."""
 
     def see(self, waiting: Waiting | None) -> None:
-        """That is waited for now; None: for nothing."""
+        """Set the reason to wait; None: there is none."""
         self._idle = waiting is None
         if waiting is None:
             self.hide()  # which shows it once more
@@ -413,7 +394,7 @@ class _Waits(WaitLine):
             say(f"{self.name} {what}")
 
     def now(self, what: str) -> None:
-        """That is waited for, where nothing else is; only a terminal shows it."""
+        """Set a text for a terminal while there is no reason to wait."""
         if self._idle and lives():
             self._begin(what)
 
@@ -422,12 +403,12 @@ class _Waits(WaitLine):
         self.what = what
 
     def show(self) -> None:
-        """Let a terminal show it, unless lines came just now."""
+        """Show it on a terminal, unless lines came just now."""
         if self.what and time.monotonic() - self._hidden > _QUIET:
             super().show()
 
     def hide(self) -> None:
-        """Take it off the terminal: something else is to be written."""
+        """Remove it from the terminal before other output."""
         super().hide()
         self._hidden = time.monotonic()
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from arena_topo.engines import slots_of
-from arena_topo.engines.lines import LogOptions, moment
+from arena_topo.engines.lines import LogOptions, read_to_end
 from arena_topo.errors import AccessDenied, ArenaError
 
 if TYPE_CHECKING:
@@ -69,25 +69,22 @@ def read(backend: Backend, status: JobStatus) -> LauncherLog | None:
     chief = status.chief
     if chief is None or chief.pending:
         return None
-    data = bytearray()
+    options = LogOptions(tail=LINES, unfinished=True)
+    data, written = bytearray(), 0
     try:
-        for piece in backend.log(status, chief.name, LogOptions(tail=LINES, timestamps=True)):
-            data += piece
+        for line in read_to_end(backend.follow(status, options, lambda one: one.pod == chief.name)):
+            written = line.at or written
+            data += line.text + b"\n" * line.fed
             del data[:-MOST_BYTES]
     except AccessDenied:
         raise
     except ArenaError:
         # A container that never started has no log.
         return None
-    lines, written = [], None
-    for row in bytes(data).split(b"\n"):
-        stamp, _blank, text = row.partition(b" ")
-        at = moment(stamp)
-        written = written if at is None else at / 1e9
-        # Of a progress bar only its last state.
-        shown = (row if at is None else text).rstrip(b"\r").rpartition(b"\r")[2]
-        lines.append(shown.decode("utf-8", "replace"))
-    return LauncherLog(pod=chief.name, text="\n".join(lines), written=written)
+    # Of a progress bar only what is shown last.
+    rows = data.decode("utf-8", "replace").split("\n")
+    text = "\n".join(row.rstrip("\r").rpartition("\r")[2] for row in rows)
+    return LauncherLog(pod=chief.name, text=text, written=written / 1e9 if written else None)
 
 
 _ABORTS = (

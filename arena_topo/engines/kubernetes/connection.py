@@ -365,13 +365,6 @@ class Connection:
             raise refusal("GET", path, status, thing.get("reason"), json.dumps(thing).encode())
         return kind, thing
 
-    def stream(self, path: str, **query: str) -> Iterator[bytes]:
-        """The body of a GET as it arrives, however long that takes; ends when the server does.
-
-        ClusterError if the connection breaks in between, or nothing comes for the request timeout.
-        """
-        return self.streamed(path, query, silence=self.silence)
-
     def streamed(
         self,
         path: str,
@@ -380,11 +373,11 @@ class Connection:
         silence: float | None,
         opened: Callable[[], None] = lambda: None,
     ) -> Iterator[bytes]:
-        """The same, but for the seconds of silence after which it breaks; None is no limit.
+        """The body of a GET as it arrives, however long that takes; ends when the server ends it.
 
-        `opened` is called once the server has begun to answer well.
-
-        ClusterError too for a web page, and for a body in a coding that cannot be decoded.
+        `silence` is the time-out in seconds between two pieces, None for no limit. `opened` is
+        called once the server has begun to answer with success. ClusterError if the connection
+        breaks, nothing comes in time, or the answer is a web page or has an unknown encoding.
         """
         from urllib3.exceptions import HTTPError, ReadTimeoutError
 

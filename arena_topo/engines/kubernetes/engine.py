@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -469,15 +469,6 @@ class KubernetesBackend(Writer):
         from arena_topo.engines.kubernetes import publishing  # noqa: PLC0415  its own command
 
         return publishing.publish(self.api, machine, dry_run=dry_run)
-
-    def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of one pod as it is now, in pieces, byte for byte.
-
-        Without `container` it is the main one's, or the init container's that runs now.
-        """
-        from arena_topo.engines.kubernetes import podlog  # noqa: PLC0415  only to read logs
-
-        return podlog.read(self.api, job.namespace, instance, options)
 
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True

@@ -1,8 +1,8 @@
-"""The logs of many pods of a job at once: joined, followed through breaks and restarts, and left.
+"""The logs of many pods of a job at once, through broken connections and restarts of containers.
 
-A thread of its own reads each log, run after run (`_Log`), and one looks at the pods once a second.
-Lines and notices come to `Follow.read` through a queue with room for a number of batches: who does
-not read holds the threads up, and they the kubelets. They are daemons that nobody waits for.
+A thread reads each log, run after run (`_Log`), and another lists the pods once a second. Lines and
+notices reach `Follow.read` through a bounded queue: a slow reader blocks the threads, and they the
+kubelets. The threads are daemons and are not joined.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -35,35 +34,35 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 LOOK = 1.0
-"""Seconds between two looks at the pods; more where a look takes long."""
+"""Seconds between two lists of the pods; more if a list takes long."""
 
 PATIENCE = 60.0
-"""Seconds that an API server may be away, as for whoever waits for a job."""
+"""Seconds that the API server may be unreachable, as in `wait`."""
 
 OPENERS = 8
-"""Requests that are sent at once: enough for hundreds of pods in a second, no burden to a server"""
+"""Concurrent requests: enough for hundreds of pods a second, no burden to a server."""
 
 ROOM = 64
-"""Batches of lines that wait for the reader, each of `streaming.PIECE` bytes or a little more."""
+"""Batches of lines in the queue, each of `streaming.PIECE` bytes or a little more."""
 
 _GAP = 0.1
-"""Seconds between two looks, even where something waits for the next."""
+"""The least seconds between two lists of the pods."""
 _SHORTEST, _LONGEST = 0.1, 5.0
-"""Seconds before a stream that broke is taken up again, which double each time."""
+"""Bounds of the back-off (seconds) before a broken stream is requested again; it doubles."""
 _TRIES = 5
-"""How often in a row the log of a run that is over is asked for in vain."""
+"""Requests in a row, without a line, for the log of a run that is over."""
 _TOLD = 3
-"""After how many tries in vain it is told of a log that was never read: it is news no more."""
+"""Failed requests before the failure of a log that was never read is noted."""
 _ANSWER = 15.0
-"""Seconds of silence after which a log is given up that must come at once: it is not followed."""
+"""Time-out (seconds of silence) of a log that is not followed."""
 _SILENCE = 5.0
-"""Seconds of silence after which a stream is left whose container is over, or whose pod is gone."""
+"""Time-out (seconds of silence) of a stream whose container is over, or whose pod is deleted."""
 _OVERDUE = 15.0
-"""Seconds after which a stream must have ended whose container runs anew: kubelets look every 5."""
+"""Seconds in which the stream of a restarted container must end: kubelets look every 5."""
 _QUIET = 0.25
-"""Seconds after which a request that was not refused counts as taken: the head may take hours."""
+"""Seconds after which an unanswered request counts as accepted: the head may take hours."""
 _BODY = 65_536
-"""Bytes of a refusal that are read."""
+"""Bytes that are read of the body of a refusal."""
 _GOOD, _REDIRECT = 200, 300
 _NANO = 1_000_000_000
 
@@ -71,7 +70,7 @@ _NANO = 1_000_000_000
 def follow(
     engine: KubernetesBackend, job: JobStatus, options: LogOptions, wanted: Wanted
 ) -> Follow:
-    """The logs of a job's pods. Nothing is asked before the first `read`."""
+    """The logs of a job's pods; requests are sent from the first `read` on."""
     known: list[Object] = []
 
     def pods() -> list[Object]:
@@ -85,11 +84,11 @@ def follow(
     )
 
 
-_Errand = tuple[Callable[[], Any], "Future[Any]"]
+_Errand = tuple[Callable[[], Any], "queue.SimpleQueue[tuple[Any, Exception | None]]"]
 
 
 class _Left(Exception):
-    """Nobody reads any more."""
+    """The follow is closed."""
 
 
 class Follow:
@@ -107,13 +106,13 @@ class Follow:
     ) -> None:
         self.api, self.options = api, options
         self.finite = not options.follow or options.previous
-        """Whether each log is read to where it ends now."""
+        """Whether each log is read to its present end."""
         self._errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
-        """What blocks until a stream is open."""
+        """Calls that block until a connection is open."""
         self.changed = threading.Condition()
-        """Guards all that the threads share; notified after each look and each log's end."""
+        """Guards the shared state; notified after each list of the pods and each end of a log."""
         self.looked = 0.0
-        """When the last look began (`time.monotonic`)."""
+        """When the last list of the pods began (`time.monotonic`)."""
         self._path, self._pods, self._wanted, self._every = path, pods, wanted, every
         self._logs: dict[str, list[_Log]] = {}
         self._unwanted: set[tuple[str, str]] = set()
@@ -126,14 +125,11 @@ class Follow:
         self._closed, self._kick = threading.Event(), threading.Event()
         self._begun = False
 
-    # For who reads.
+    # For the reader.
 
     @property
     def done(self) -> bool:
-        """Whether every pod there was last seen is over and all was read; more may come.
-
-        That they were last seen is after the last of them was read.
-        """
+        """Whether all pods are over and their logs read, by a list from after the last read."""
         with self.changed:
             fresh = not self.options.follow or self.looked >= self._settled
             return (
@@ -144,7 +140,7 @@ class Follow:
             )
 
     def read(self, wait: float) -> Sequence[Line | Notice]:
-        """What has come: at once if there is any, else within `wait` seconds; maybe nothing."""
+        """The lines and notices that have come, at once or within `wait` seconds; maybe none."""
         if not self._begun:
             self._begun = True
             for work in [self._look] + OPENERS * [self._open]:
@@ -171,7 +167,7 @@ class Follow:
         return self
 
     def __exit__(self, *_wrong: object) -> None:
-        """Close all streams; what still opens is closed as soon as it does."""
+        """Close all streams, and those that are being opened once they are open."""
         if self.closed:
             return
         with self.changed:
@@ -189,10 +185,10 @@ class Follow:
     def _all(self) -> Iterator[_Log]:
         return (one for several in self._logs.values() for one in several)
 
-    # For the threads.
+    # For the threads of the logs.
 
     def too_many(self, why: str) -> ArenaError:
-        """The error of more streams than this process may have open files, or threads."""
+        """The error of more streams than this process may have files or threads."""
         return ArenaError(
             f"{sum(1 for _ in self._all())} logs are too many at once for this process",
             why=why,
@@ -201,22 +197,22 @@ class Follow:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody reads any more."""
+        """Whether the reader has closed the follow."""
         return self._closed.is_set()
 
     def give(self, lines: list[Line]) -> None:
-        """Hand lines on, as soon as there is room."""
+        """Queue lines, waiting for room."""
         self._room.acquire()
         if self.closed:
             raise _Left
         self._queue.put(lines)
 
     def tell(self, notice: Notice | BaseException) -> None:
-        """Hand a notice on, or what ends everything."""
+        """Queue a notice, or the error that ends the follow."""
         self._queue.put(notice)
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Return as soon as a look or the end of a log has brought something about."""
+        """Wait for a condition, evaluated after each list of the pods and each end of a log."""
         with self.changed:
             while not until():
                 if self.closed:
@@ -224,38 +220,41 @@ class Follow:
                 self.changed.wait()
 
     def opened(self, work: Callable[[], Any]) -> Any:
-        """What `work` returns, done by one of the few threads that open streams.
+        """The result of `work`, called in one of the few threads that open connections.
 
-        A handshake leaves as much memory in its thread as a silent stream takes.
+        The handshake of TLS leaves 16 KB of memory in its thread, and there may be 500 threads.
         """
-        found: Future[Any] = Future()
+        outcome: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         with self.changed:
             if self.closed:
                 raise _Left
-            self._errands.put((work, found))
-        return found.result()
+            self._errands.put((work, outcome))
+        found, error = outcome.get()
+        if error is not None:
+            raise error
+        return found
 
     def _open(self) -> None:
         while (errand := self._errands.get()) is not None:
-            work, found = errand
+            work, outcome = errand
             try:
-                found.set_result(None if self.closed else work())
-            except Exception as error:  # noqa: BLE001  raised where it is waited for
-                found.set_exception(error)
+                outcome.put((None if self.closed else work(), None))
+            except Exception as error:  # noqa: BLE001  raised by `opened`
+                outcome.put((None, error))
 
     def rest(self, seconds: float) -> None:
-        """Let some time pass."""
+        """Sleep; `_Left` if the follow is closed meanwhile."""
         if self._closed.wait(seconds):
             raise _Left
 
     def look_again(self) -> None:
-        """Wait for a look at the pods that begins from now on."""
+        """Wait for a list of the pods that begins from now on."""
         now = time.monotonic()
         self._kick.set()
         self.wait(lambda: self.looked >= now)
 
     def settle(self, one: _Log, notice: Notice | None) -> None:
-        """Nothing more is done about a log."""
+        """A log has come to its end, or will never be read."""
         with self.changed:
             one.settled, self._settled = True, time.monotonic()
             if notice is not None:
@@ -263,7 +262,7 @@ class Follow:
             self.changed.notify_all()
         self._kick.set()
 
-    # The thread that looks at the pods.
+    # The thread that lists the pods.
 
     def _look(self) -> None:
         while not self.closed:
@@ -288,7 +287,7 @@ class Follow:
             self.tell(error)
 
     def _seen(self, began: float, pods: list[Object]) -> None:
-        """Take note of the pods that there are."""
+        """Take over a list of the pods."""
         if self.closed:
             return
         if not self.looked:
@@ -309,7 +308,7 @@ class Follow:
                 raise self.too_many(str(error)) from error
 
     def _see(self, pod: Object, *, first: bool) -> _Log | None:
-        """Take note of a pod; its log, if that is another than the one that is read."""
+        """Take over a pod; its log, if that is another than the one that is read."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         several = self._logs.get(uid, [])
         for one in several:
@@ -340,7 +339,7 @@ class Follow:
 
 
 class _Log:
-    """The log of one container of one pod, which a thread reads run after run."""
+    """The log of a container of a pod, which a thread reads run after run."""
 
     def __init__(
         self, owner: Follow, path: str, source: Source, sight: Sight, before: _Log | None
@@ -348,7 +347,7 @@ class _Log:
         self.source, self.sight = source, sight
         self.missing = self.settled = False
         self.whole = True
-        """Whether nothing of it is cut off (`tail`, `since`)."""
+        """Whether it is read from its beginning (no `tail`, no `since`)."""
         self._owner, self._api, self._options = owner, owner.api, owner.options
         self._path, self._before = path, before
         self.superseded = False
@@ -356,21 +355,21 @@ class _Log:
         self._place, self._anchor = streaming.Place(), streaming.Place()
         """How far it was read; the same when the stream was opened."""
         self._ahead: streaming.Place | None = None
-        """How far the next run was read already, by a stream that was to be this run's."""
+        """How far the next run was read already, by a stream that was opened for this run."""
         self._overdue = 0.0
-        """When a stream is no longer taken for this run's; 0 unless there is a newer one."""
+        """When a stream no longer counts as this run's; 0 unless there is a newer run."""
         self._given_up = self._answered = self._last = False
         self._joined = self._broken = False
         self._trouble: ArenaError | None = None
-        """Why it could not be read the last time, until it can."""
+        """The last failure, until the log can be read."""
         self._begun = ""
-        """The server's time when it was first asked for, for a log of which no line came."""
+        """The server's time of the first response, for a log without a line."""
         self._tries, self._delay = 0, 0.0
 
-    # What the thread that looks at pods does, which holds the lock.
+    # Called by the thread that lists the pods, with the lock.
 
     def heed(self, now: float) -> None:
-        """See whether a stream is still what it was opened for."""
+        """Hang up a stream that has outlived its run."""
         stream, sight = self.stream, self.sight
         if stream is None or self._last:
             return
@@ -389,13 +388,13 @@ class _Log:
             self._given_up = True
             stream.hang_up()
 
-    # What its own thread does.
+    # The thread of the log.
 
     def run(self) -> None:
-        """Read it until nothing more can come."""
+        """Read the log until nothing more can come."""
         try:
             if (before := self._before) is not None:
-                # The next container of a pod waits for the log of the one before.
+                # After an init container, its log is read to the end first.
                 before.superseded = True
                 self._owner.wait(lambda: before.settled)
             while self._readable() and self._read_run() and self._next_run():
@@ -407,7 +406,7 @@ class _Log:
             self._owner.settle(self, None)
 
     def _readable(self) -> bool:
-        """Wait until there is something to read; whether there is."""
+        """Wait for something to read; whether there is."""
         if self._options.previous:
             if not self.sight.run:
                 self._settle(Turn.REFUSED, podlog.never_before(self.source))
@@ -423,7 +422,7 @@ class _Log:
         return not self.settled
 
     def _read_run(self) -> bool:
-        """Read the log of this run to its end, however often that breaks; whether that is all."""
+        """Read the log of this run to its end; whether the next run is to be waited for."""
         while True:
             sight = self.sight
             behind = sight.run - self.source.run
@@ -432,7 +431,7 @@ class _Log:
             if self.missing:
                 self._lose()
             elif behind > 1 and not self._options.previous:
-                # Of several runs that came and went only the last one before this is there.
+                # Kubelets store only the run before the present one.
                 return True
             if self.settled:
                 return False
@@ -453,7 +452,7 @@ class _Log:
                     return not self.settled
                 self._owner.look_again()
                 if not (self.missing or self.sight.over or self.sight.run > self.source.run):
-                    # Closed early, as servers do with long requests.
+                    # The server closed a long request early.
                     self._pause()
 
     def _next_run(self) -> bool:
@@ -483,13 +482,13 @@ class _Log:
         return True
 
     def _give_up(self) -> None:
-        """Go on after the stream was left that brought nothing, or was of another run.
+        """Go on after a hang-up: the stream was silent, or was the next run's.
 
-        The container was new already when the log of the run before was asked for, whose stream
-        would have ended: what it brought is of the next run.
+        If the container was restarted just before the request, the response is the log of the next
+        run: its lines count for that run, and this run is read again from where it was.
         """
         if self.missing:
-            # A kubelet ends even an empty answer with its container.
+            # A kubelet ends even an empty response with its container.
             if not self._answered:
                 self._trouble = self._trouble or podlog.silent(self.source, _SILENCE)
         elif self.sight.run > self.source.run:
@@ -498,7 +497,7 @@ class _Log:
                 self._place, self._ahead = self._anchor, self._place
 
     def _heal(self, error: ArenaError) -> None:
-        """See to it that a log is asked for again, or not, after an error."""
+        """Decide after an error whether the log is requested again."""
         finite, vain = self._owner.finite, self._tries >= _TRIES
         if error.why == os.strerror(errno.EMFILE):
             self._stop(self._owner.too_many(error.why))
@@ -506,7 +505,7 @@ class _Log:
         if late or not isinstance(error, ClusterError | TimedOut | NotFound):
             self._stop(error)
         if podlog.too_early(error):
-            # A kubelet may be behind what the API server says of it.
+            # A kubelet may lag behind the API server.
             if finite or (self._last and vain):
                 self._settle(Turn.ENDED)
                 return
@@ -538,10 +537,10 @@ class _Log:
         self._delay = min(_LONGEST, max(_SHORTEST, 2 * self._delay))
         self._owner.rest(self._delay)
 
-    # One stream.
+    # A single request.
 
     def _read(self, *, previous: bool) -> None:
-        """Read what comes on one connection; ArenaError where it is refused, or breaks."""
+        """Read the response to a request; ArenaError if it is refused or the connection breaks."""
         self._anchor, self._answered, self._overdue = replace(self._place), False, 0.0
         self._given_up = False
         query = self._query(previous=previous)
@@ -565,7 +564,7 @@ class _Log:
                 self.stream = None
 
     def _answer(self, query: dict[str, str], silence: float | None) -> http.client.HTTPResponse:
-        """A good answer with its head; ArenaError where there is none."""
+        """A response of success; ArenaError if there is none."""
         for again in (False, True):
             used = self._api.access
             asked = partial(self._api.asked, f"{self._path}/log", query, silence)
@@ -594,7 +593,7 @@ class _Log:
         return answer
 
     def _read_body(self, answer: http.client.HTTPResponse) -> None:
-        lines = streaming.Lines(self._place, self.source)
+        lines = streaming.Lines(self._place, self.source, pieces=self._options.unfinished)
         held = bytearray()
 
         def hand_on() -> None:
@@ -636,14 +635,14 @@ class _Log:
         if self.whole:
             return query
         if options.tail is not None and self._begun:
-            # What was written since the first try is no more to be cut off.
+            # `tail` does not apply to lines since the first response.
             return query | {"sinceTime": self._begun}
         return query | podlog.cut(options)
 
-    # What is told.
+    # Notices.
 
     def _take(self) -> None:
-        """It can be read, again maybe."""
+        """The log can be read, or can be read again."""
         if self._broken and self._joined:
             self._tell(Turn.RESUMED)
         self._broken, self._trouble = False, None
@@ -655,18 +654,18 @@ class _Log:
         self._owner.tell(Notice(turn=turn, source=self.source, error=error))
 
     def _lose(self) -> None:
-        """The pod is deleted: nothing more can be read."""
+        """The pod is deleted."""
         never = self._trouble is not None and not self._joined
         self._settle(Turn.REFUSED if never else Turn.GONE, self._trouble)
 
     def _stop(self, error: ArenaError) -> NoReturn:
-        """End everything with an error: the other logs would have the same."""
+        """End the follow with an error that all logs would have."""
         self._owner.tell(error)
         self._settle(None)
         raise _Left
 
     def _settle(self, turn: Turn | None, error: ArenaError | None = None) -> None:
-        # An end is told where there was a log, or it is known now that there will be none.
+        # An end is noted of a log that was open, or is known never to be.
         ends = self._joined or (turn is Turn.ENDED and self.sight.final)
         told = turn is Turn.REFUSED or (ends and not self.superseded)
         notice = Notice(turn=turn, source=self.source, error=error) if turn and told else None
@@ -674,7 +673,7 @@ class _Log:
 
 
 def _date(said: str) -> str:
-    """A Date header as RFC 3339; empty where it is none."""
+    """A Date header as RFC 3339; empty if invalid."""
     try:
         return parsedate_to_datetime(said).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, TypeError, OverflowError):

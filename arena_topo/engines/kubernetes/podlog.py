@@ -1,26 +1,20 @@
-"""The log of one pod over HTTP: which container and which run of it, and what refusals mean."""
+"""The log endpoint of a pod: which container and run it serves, and what its refusals mean."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arena_topo.clusters.usage import pod_over
 from arena_topo.engines.kubernetes.mpijob import seconds
-from arena_topo.engines.kubernetes.shapes import sound
-from arena_topo.engines.kubernetes.writing import part
 from arena_topo.engines.lines import LogOptions, Source
 from arena_topo.errors import ArenaError, ClusterError, NotFound
-
-if TYPE_CHECKING:
-    from arena_topo.engines.kubernetes.connection import Connection
 
 Object = dict[str, Any]
 
 MAIN_CONTAINER = "mpi"
-"""What arena and the training operator call the container that matters."""
+"""The name of the main container, as arena and the training operator create it."""
 
 _BAD_REQUEST = 400
 _OVERLOADED = 429
@@ -29,11 +23,11 @@ _SERVER_ERRORS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What a look at a pod tells of one of its containers.
+    """The state of a container, as its pod's status says.
 
-    `run` counts its restarts. It is `over` when that run has ended, and `final` when no other will
-    come. `begun` and `begun_before` are when this run and the one before it started: Unix seconds,
-    0 where that is not told.
+    `run` is the number of its restarts; `over`: that run has ended; `final`: there will be no other
+    run. `begun` and `begun_before` are the start times of this run and of the run before it (Unix
+    seconds, 0 if unknown).
     """
 
     run: int = 0
@@ -45,7 +39,7 @@ class Sight:
 
 
 def slim(pod: Object) -> Object:
-    """Of a pod what its log is found by."""
+    """The fields of a pod that its log needs."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
     return {
         "metadata": {key: meta.get(key) for key in ("name", "uid", "labels", "annotations")},
@@ -61,7 +55,7 @@ def slim(pod: Object) -> Object:
 
 
 def sight(pod: Object, container: str) -> Sight:
-    """What is known of a container: as a kubelet does that decides which run's log to send."""
+    """The state of a container, by the rules of the kubelet that chooses the run to serve."""
     status = pod.get("status") or {}
     inits, mains = status.get("initContainerStatuses") or (), status.get("containerStatuses") or ()
     one: Object = next((one for one in (*inits, *mains) if one.get("name") == container), {})
@@ -73,7 +67,7 @@ def sight(pod: Object, container: str) -> Sight:
         or (ended.get("exitCode") == 0 and (policy == "OnFailure" or one in inits))
     )
     running = state.get("running")
-    # While it waits to be started again, the run before is the one that can be read.
+    # Between two runs the last run can be read.
     told = running or ended or before or {}
     return Sight(
         run=int(one.get("restartCount") or 0),
@@ -95,30 +89,8 @@ def cut(options: LogOptions) -> dict[str, str]:
     return {key: value for key, value in query.items() if value is not None}
 
 
-def read(api: Connection, namespace: str, pod: str, options: LogOptions) -> Iterator[bytes]:
-    """The log of a pod as it is now, byte for byte; NotFound if there is none to read."""
-    path = f"/api/v1/namespaces/{part(namespace)}/pods/{part(pod)}"
-    query = log_query(options, sound(api.get(path)))
-    try:
-        yield from api.stream(f"{path}/log", **query)
-    except ClusterError as error:
-        if not no_previous(error):
-            raise
-        raise never_before(Source(pod=pod, container=query.get("container", ""))) from error
-
-
-def log_query(options: LogOptions, pod: Object) -> dict[str, str]:
-    """The parameters of the API server's log endpoint."""
-    query = {
-        "container": options.container or main_container(pod),
-        "timestamps": "true" if options.timestamps else None,
-        "previous": "true" if options.previous else None,
-    }
-    return {key: value for key, value in query.items() if value} | cut(options)
-
-
 def main_container(pod: Object) -> str | None:
-    """The container a person means: the init container that runs now, else the main one."""
+    """The container whose log is wanted: a running or failed init container, else the main one."""
     status = pod.get("status") or {}
     for one in status.get("initContainerStatuses") or ():
         state = one.get("state") or {}
@@ -130,7 +102,7 @@ def main_container(pod: Object) -> str | None:
 
 
 def default_container(pod: Object) -> str | None:
-    """The main container: what the pod says is, else arena's, else the first; None without any."""
+    """The main container: the annotated one, else arena's, else the first; None without any."""
     names = [str(one.get("name")) for one in (pod.get("spec") or {}).get("containers") or ()]
     annotations = pod["metadata"].get("annotations") or {}
     chosen = annotations.get("kubectl.kubernetes.io/default-container")
@@ -140,7 +112,7 @@ def default_container(pod: Object) -> str | None:
 
 
 def too_early(error: ArenaError) -> bool:
-    """Whether the kubelet only says that it is too early: no node yet, no container yet."""
+    """Whether the kubelet says that it is too early: no node yet, or no container yet."""
     return (
         isinstance(error, ClusterError)
         and error.status == _BAD_REQUEST
@@ -149,7 +121,7 @@ def too_early(error: ArenaError) -> bool:
 
 
 def silent(source: Source, seconds: float) -> ClusterError:
-    """The error of a log that does not come, though it is there to be read."""
+    """The error of a log that exists and does not come."""
     return ClusterError(
         f"no more of the log of {source.pod} came for {seconds:g} s",
         why="the API server, or the kubelet of the pod's node behind it, does not answer",
@@ -158,7 +130,7 @@ def silent(source: Source, seconds: float) -> ClusterError:
 
 
 def never_before(source: Source) -> NotFound:
-    """The error of a container that has not run before."""
+    """The error of a container without an earlier run."""
     return NotFound(
         f"container {source.container} of pod {source.pod} has no earlier run",
         why="its first run is the one that is there, or nobody has kept the one before",
@@ -167,7 +139,7 @@ def never_before(source: Source) -> NotFound:
 
 
 def no_previous(error: ArenaError) -> bool:
-    """Whether the kubelet says that a container has not run before, or that no one kept it."""
+    """Whether the kubelet says that a container has no earlier run."""
     return (
         isinstance(error, ClusterError)
         and error.status == _BAD_REQUEST
@@ -176,6 +148,6 @@ def no_previous(error: ArenaError) -> bool:
 
 
 def passes(error: ArenaError) -> bool:
-    """Whether a break may be over in a moment: the server restarts, or the network did."""
+    """Whether a failure is temporary: the server or the network restarts."""
     status = error.status if isinstance(error, ClusterError) else None
     return status is None or status == _OVERLOADED or status >= _SERVER_ERRORS

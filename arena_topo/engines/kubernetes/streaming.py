@@ -1,7 +1,7 @@
-"""The body of one long answer as it comes, and the lines of a log that it brings.
+"""A log over a connection of its own: the body of the response as it comes, and its new lines.
 
-`http.client` reads heads, chunks and lengths (RFC 9112); a `Stream` is the socket that it reads
-from. The format of the lines is that of a kubelet's `timestamps=true`.
+`http.client` reads heads, chunks and lengths (RFC 9112) from a `Stream`, which stands for the
+socket. The lines are in the format of a kubelet's `timestamps=true`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any, cast
 from arena_topo.engines.lines import NOWHERE, Key, Line, Parser, Source, after, moment
 
 PIECE = 16_384
-"""Bytes of lines that are handed on together."""
+"""Bytes of a batch of lines."""
 
 _BUFFER = 4096
-"""Bytes that are taken from a socket at once: each of a thousand silent logs has such a buffer."""
+"""Bytes of the read buffer of a connection: each of a thousand silent logs has such a buffer."""
 
 
 class Stream(io.RawIOBase):
-    """The answer to a GET that was sent on a socket; one thread reads it, others may hang up.
+    """The response on a socket; a thread reads it, and any thread may hang up.
 
-    `idle` is called before each wait for more, which raises TimeoutError after the time-out of the
-    socket. `since` is when the wait that lasts began (`time.monotonic`), None without one.
+    `idle` is called before each wait; the wait raises TimeoutError after the time-out of the
+    socket. `since` is when the present wait began (`time.monotonic`), None outside a wait.
     """
 
     def __init__(self, sock: Any) -> None:
@@ -40,17 +40,17 @@ class Stream(io.RawIOBase):
         self._silence = None if timeout is None else 1000 * timeout
         self._sock, self._poll = sock, select.poll()
         self._poll.register(sock, select.POLLIN)
-        # A TLS connection that waits in a read of its own holds 17 KB for it meanwhile.
+        # A blocking read of TLS allocates 17 KB for as long as it waits.
         sock.settimeout(0.0)
         self.idle: Callable[[], None] = lambda: None
         self.since: float | None = None
 
     def readable(self) -> bool:
-        """It is there to be read."""
+        """Yes."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Wait for some bytes; 0 at the end."""
+        """Read some bytes, waiting for the first; 0 at the end."""
         self.idle()
         while True:
             with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
@@ -62,35 +62,33 @@ class Stream(io.RawIOBase):
                 raise TimeoutError
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """What `http.client` asks a socket for."""
+        """The only method of a socket that `http.client` calls."""
         return io.BufferedReader(self, _BUFFER)
 
     def answer(self) -> http.client.HTTPResponse:
-        """The answer with its head, for which a kubelet waits until there is something to send.
+        """The response, once its head has come; a kubelet sends it with the first byte of the log.
 
         OSError, HTTPException.
         """
-        # All that it asks of a socket is `makefile`.
         found = http.client.HTTPResponse(cast("socket.socket", self))
         found.begin()
         return found
 
     def hang_up(self) -> None:
-        """End the wait of the thread that reads; it sees a connection that broke."""
-        # Of TLS within TLS this is the outer connection. TLS itself has no word for it that another
-        # thread might say.
+        """End the wait of the reading thread, which gets an error of a broken connection."""
+        # The TCP socket, also of TLS within TLS: TLS has no message for this from another thread.
         sock = getattr(self._sock, "socket", self._sock)
         with contextlib.suppress(OSError):
             socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._sock.close()
         super().close()
 
 
 def pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body as it comes; OSError, HTTPException or ValueError where it breaks."""
+    """The body as it comes; OSError, HTTPException or ValueError if the connection breaks."""
     while piece := answer.read1(PIECE):
         yield piece
     if answer.length:
@@ -99,7 +97,7 @@ def pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Place:
-    """How far a log was read: `stamp` is the time of the last line, `key` its place in the log."""
+    """How far a log was read: the time and the position (`Key`) of the last line."""
 
     stamp: bytes = b""
     key: Key = NOWHERE
@@ -111,9 +109,9 @@ class Place:
 
     @property
     def since(self) -> str | None:
-        """From when on to ask, in whole seconds, as an API server takes it; None: for all of it.
+        """The parameter `sinceTime` in whole seconds, as an API server takes it; None: read all.
 
-        Times do not tell which lines come later where a clock was set back.
+        After a clock was set back, times do not tell which lines are later.
         """
         if moment(self.stamp) != self.at:
             return None
@@ -121,20 +119,20 @@ class Place:
 
 
 class Lines:
-    """Lines cut from the body of a log, behind a place, which it brings up to date."""
+    """The lines of a body behind a place, which is updated."""
 
-    def __init__(self, place: Place, source: Source) -> None:
+    def __init__(self, place: Place, source: Source, *, pieces: bool = False) -> None:
         self._place = place
-        self._parser = Parser(source, at=place.at)
+        self._parser = Parser(source, at=place.at, pieces=pieces)
         self._known: Key | None = place.key if place.stamp else None
         self._key = NOWHERE
 
     def feed(self, data: bytes) -> list[Line]:
-        """The lines that these bytes complete, and pieces of one that is too long to wait for."""
+        """The new lines that these bytes complete."""
         return self._new(self._parser.feed(data))
 
     def finish(self) -> list[Line]:
-        """What the log ends with, if that is no whole line."""
+        """The last line, if it has no line feed."""
         return self._new(self._parser.finish())
 
     def _new(self, lines: list[Line]) -> list[Line]:

@@ -20,7 +20,6 @@ from msgspec import structs
 
 from arena_topo.clusters.selectors import LabelSelector
 from arena_topo.engines import Event, Instance, JobStatus, Options, Phase, Publication, unheard
-from arena_topo.engines.attaching import unknown
 from arena_topo.engines.lines import LogOptions, Wanted
 from arena_topo.engines.local import logs, mpirun, processes, scheduler, supervisor
 from arena_topo.engines.local.store import (
@@ -505,14 +504,6 @@ class LocalBackend:
     def events(self, job: JobStatus) -> tuple[Event, ...]:
         """What happened to the job and its pods, oldest first."""
         return self._store.events(self._store.job(job.name, job.namespace))
-
-    def log(self, job: JobStatus, instance: str, options: LogOptions) -> Iterator[bytes]:
-        """The log of a pod's last run, or of the run before, in pieces as it is now."""
-        _check_container(options.container, instance)
-        found = self._store.job(job.name, job.namespace)
-        if instance not in {one.name for one in (*job.instances, *job.stopped)}:
-            raise unknown(instance, job)
-        yield from logs.content(str(found.folder / "pods" / instance), options)
 
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True

@@ -1,18 +1,16 @@
-"""The log of a pod of this machine: written by its supervisor, read and followed by anybody.
+"""The log of a pod of this machine: its supervisor writes it, any process of the user reads it.
 
     RUN-START.log       rows `TIME text`, as a kubelet gives them (see `lines.Parser`)
-    log                 what a version before wrote: rows without a time, all runs in one
 
-What a pod says comes through a pipe. A thread of the supervisor puts the time before each line and
-appends it to the last file. A log is bounded: a file that is long enough is followed by another,
-START being the bytes of the run's log before it, and the oldest file is removed. A file that
-follows one without a line feed at its end goes on with that line, behind a time of its own.
+A pod writes into a pipe. A thread of the supervisor puts the time before each line and appends it
+to the last file. A log is bounded: a file that has reached its size is followed by another one,
+START being the bytes of the run's log before it, and the oldest file is removed. Where a file does
+not end with a line feed, the next file goes on with that line, behind a time of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import math
 import os
@@ -41,47 +39,44 @@ from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.job import Quantity
 
 LIMIT = 64 << 20
-"""Bytes that are kept of a log: somewhat more than a kubelet's 5 files of 10 MiB
+"""The size of a log: somewhat more than a kubelet's 5 files of 10 MiB
 (containerLogMaxFiles, containerLogMaxSize; Kubernetes, KubeletConfiguration v1beta1)."""
 
 LIMIT_VARIABLE = "ARENA_TOPO_LOCAL_LOG_LIMIT"
-"""The environment variable with another LIMIT, as a Kubernetes quantity; 0 keeps everything."""
+"""The environment variable for another LIMIT, as a Kubernetes quantity; 0 is no limit."""
 
 _SHARE, _SHORTEST, _LONGEST = 8, 1 << 16, 8 << 20
-"""A file takes this share of what is kept of a log, and from 64 KiB to 8 MiB."""
+"""A file takes this share of the limit, and from 64 KiB to 8 MiB."""
 
 _CHUNK = 1 << 16
-"""Bytes that are read of a pipe or a file at once."""
+"""Bytes of a read from a pipe or a file."""
 
 _PIPE = 1 << 18
-"""Bytes that wait in a pipe, at most: a user may have 64 MiB in all (pipe(7))."""
+"""The size of a pipe in bytes: all pipes of a user may have 64 MiB (pipe(7))."""
 
 _QUIET, _PAUSE = 1 << 14, 0.001
-"""After fewer bytes than these a reader of a pipe pauses so many seconds, so that lines that are
-written one by one are not read one by one."""
+"""After a read of fewer bytes the reader of a pipe pauses (seconds), so that single lines are read
+together."""
 
 _HEAD = len(stamped(0)) + 1
-"""Bytes of a time and its blank."""
-
-_LAST = 253_402_300_799 * 10**9
-"""The end of the year 9999, in Unix nanoseconds."""
+"""Bytes of a time and its space."""
 
 _STEP = 0.05
-"""Seconds between two looks of a follower at files."""
+"""Seconds between two reads of the files in a follow."""
 
 _LOOK = 0.25
-"""Seconds between two looks of a follower at the job."""
+"""Seconds between two reads of the job's record in a follow."""
 
 _UNFINISHED = 0.25
-"""Seconds after which a line that does not end is given as far as it goes, where that is wanted: it
-may be a progress bar."""
+"""Seconds after which an unfinished line is returned, where that is wanted: it may be a progress
+bar."""
 
 _BATCH = 2 << 20
-"""Bytes that one `read` of a follower takes of one log, about."""
+"""About the bytes of a log in a `read` of a follow."""
 
 
 def limit(environment: Mapping[str, str]) -> int | None:
-    """The bytes that are kept of a log, None for all; UsageError where the variable makes none."""
+    """The size limit of a log in bytes, None for no limit; UsageError for an invalid variable."""
     text = environment.get(LIMIT_VARIABLE, "")
     if not text:
         return LIMIT
@@ -98,7 +93,7 @@ def limit(environment: Mapping[str, str]) -> int | None:
 
 
 class Part(NamedTuple):
-    """One file of a log: of which run it is, and at which byte of that run's log it begins."""
+    """A file of a log: its run, and the byte of the run's log at which it begins."""
 
     run: int
     start: int
@@ -107,12 +102,9 @@ class Part(NamedTuple):
 
 _NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})\.log")
 
-EARLIER = "log"
-"""What a version before wrote; where it gave up the beginning there is a hole."""
-
 
 def parts(place: str, folder: int | None = None) -> list[Part]:
-    """The files of a log, in their order; with `folder` (a descriptor) the place is in it."""
+    """The files of a log in their order; `place` is relative to `folder` (a descriptor)."""
     try:
         opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -122,15 +114,13 @@ def parts(place: str, folder: int | None = None) -> list[Part]:
         names = os.listdir(opened)  # noqa: PTH208  of a folder that stays the same one
         matches = (_NAME.fullmatch(name) for name in names)
         found = [Part(int(one[1]), int(one[2]), one[0]) for one in matches if one]
-        if EARLIER in names:
-            found.append(Part(0, 0, EARLIER))
     finally:
         os.close(opened)
     return sorted(found)
 
 
 def pods(folder: Path) -> tuple[Path, ...]:
-    """Where the logs of the pods of a job are, by the name of the pod."""
+    """The folders of the logs of a job, named after the pods."""
     try:
         return tuple(sorted((folder / "pods").iterdir()))
     except OSError:
@@ -138,13 +128,13 @@ def pods(folder: Path) -> tuple[Path, ...]:
 
 
 def begin_run(place: Path) -> None:
-    """Begin the next run of a pod, where there was one: what comes is no more of the last."""
+    """Begin the next run of a pod that has run before."""
     if before := parts(str(place)):
         (place / f"{before[-1].run + 1}-0.log").touch(mode=0o600)
 
 
 def _rows(data: bytes, at: int, *, inside: bool) -> bytes:
-    """A text with a time (Unix nanoseconds) before each line, but for one that was begun before."""
+    """A text with a time (Unix nanoseconds) before each line; `inside`: not before the first."""
     stamp = stamped(at) + b" "
     end = len(data) - data.endswith(b"\n")
     rows = data[:end].replace(b"\n", b"\n" + stamp) + data[end:]
@@ -152,9 +142,9 @@ def _rows(data: bytes, at: int, *, inside: bool) -> bytes:
 
 
 class LogWriter:
-    """Writes on the last run of a pod, within a bound (bytes, None: none); threads may share it.
+    """Appends to the last run of a pod within a size limit (bytes); safe to share between threads.
 
-    A full disk is no error: what it does not take is counted, and a line says so once it does.
+    A full disk is no error: the lost bytes are counted, and a line in the log says how many.
     """
 
     def __init__(self, place: Path, most: int | None) -> None:
@@ -170,7 +160,7 @@ class LogWriter:
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
-        """Add what was said just now."""
+        """Append output of the pod."""
         with self._lock:
             if self._missing and self._append(b"\n" * self._inside + self._remark()):
                 self._missing = 0
@@ -183,7 +173,7 @@ class LogWriter:
             self._add(data)
 
     def drain(self, pipe: int) -> None:
-        """Write what comes through a pipe, until all who write into it have closed it."""
+        """Append the output from a pipe until all its writers have closed it."""
         with contextlib.closing(os.fdopen(pipe, "rb", buffering=0)) as source:
             while data := source.read(_CHUNK):
                 self.write(data)
@@ -199,7 +189,7 @@ class LogWriter:
             self._missing += len(data)
 
     def _append(self, data: bytes) -> bool:
-        """Append all of a text, or nothing of it."""
+        """Append a text whole, or not at all."""
         left = rows = _rows(data, time.time_ns(), inside=self._inside)
         try:
             if self._file < 0:
@@ -219,7 +209,7 @@ class LogWriter:
         return f"arena-topo: {text}\n".encode()
 
     def _turn(self) -> None:
-        """Go on in another file; in the same one where no other can be made."""
+        """Go on in another file, or in the same file if no other can be created."""
         with contextlib.suppress(OSError):
             self._make_room()
             start = self._start + self._size
@@ -245,9 +235,9 @@ class LogWriter:
 
 
 def pipe() -> tuple[int, int]:
-    """The ends of a pipe that a pod says what it says through: to be drained, and the pod's."""
+    """The ends of a pipe for the output of a pod: to be drained, and the pod's."""
     heard, said = os.pipe()
-    # What is beyond the bytes that a user may have in pipes is refused.
+    # Refused beyond the user's limit of all pipes.
     with contextlib.suppress(OSError):
         fcntl.fcntl(heard, fcntl.F_SETPIPE_SZ, _PIPE)
     return heard, said
@@ -257,10 +247,10 @@ def pipe() -> tuple[int, int]:
 
 
 class LogReader:
-    """Reads a log on and on, through its files and runs, up to the file `last`; close it.
+    """Reads the files of a log one after the other, up to the file `last`; to be closed.
 
-    A log that is not there is empty, and may come to be. With `folder` (a descriptor) the place is
-    in it. What is open can be read to its end even when the job is deleted.
+    A log without a file is empty, and may begin later. With `folder` (a descriptor) the place is
+    in it. An open file can be read to its end even if its job is deleted.
     """
 
     def __init__(self, place: str, folder: int | None = None) -> None:
@@ -270,7 +260,7 @@ class LogReader:
         self.part: Part | None = None
         self.last: Part | None = None
         self.lost = 0
-        """Bytes that were given up between this part and what was read before."""
+        """Bytes that were removed between this file and the one that was read before it."""
 
     def __enter__(self) -> Self:
         return self
@@ -282,11 +272,11 @@ class LogReader:
         self._file = -1
 
     def parts(self) -> list[Part]:
-        """The files there are now."""
+        """The files of the log, in their order."""
         return parts(self._place, self._folder)
 
     def read(self) -> bytes | Part | None:
-        """The next rows, or parts of rows; the next part, where one begins; None: no more now."""
+        """The next bytes; the next file, where one begins; None: no more now."""
         if data := self._read():
             return data
         before = self.part
@@ -295,11 +285,11 @@ class LogReader:
         following = next((one for one in self.parts() if before is None or one > before), None)
         if following is None:
             return None
-        # A part is whole once the next one is there.
+        # A file is complete once there is a next one.
         return self._read() or (following if self.go_to(following) else None)
 
     def go_to(self, part: Part, at: int = 0) -> bool:
-        """Go on at a byte of a file; False if it was given up just now."""
+        """Go on at a byte of a file; False if that file was removed just now."""
         try:
             opened = self._opened(part)
         except FileNotFoundError:
@@ -311,86 +301,50 @@ class LogReader:
         self.__exit__()
         self._file, self.part, self._inside = opened, part, goes_on
         self.lost = max(0, part.start - expected)
-        os.lseek(opened, max(at, _HEAD * goes_on, _hole(part, opened)), os.SEEK_SET)
+        os.lseek(opened, max(at, _HEAD * goes_on), os.SEEK_SET)
         return True
 
-    def begin(self, run: Sequence[Part], options: LogOptions) -> bool:
-        """Go to where options say that the log of a run, which has these files, is to begin.
-
-        Whether that is the beginning of what there is.
-        """
-        starts = [(run[0], 0)]
-        if options.tail is not None and options.tail >= 0:
-            starts.append(self._tail(run, options.tail))
-        if (begins := since(options, time.time())) is not None and run[0].name != EARLIER:
-            starts.append(self._since(run, stamped(min(begins, _LAST))))
-        part, at = max(starts)
+    def begin(self, run: Sequence[Part], tail: int | None) -> bool:
+        """Go to the last `tail` lines of a run with these files; whether that is its beginning."""
+        part, at = (run[0], 0) if tail is None else self._tail(run, tail)
         if not self.go_to(part, at):
             later = next((one for one in self.parts() if one > part), None)
             return later is not None and self.go_to(later)
-        return (part, at) == starts[0]
+        return (part, at) == (run[0], 0)
 
     def _read(self) -> bytes:
         if self.part is None or not (data := os.read(self._file, _CHUNK)):
             return b""
-        rows = data
-        if self.part.name == EARLIER:
-            written = os.fstat(self._file).st_mtime_ns
-            rows = _rows(data, written, inside=self._inside)
         self._inside = not data.endswith(b"\n")
-        return rows
+        return data
 
     def _opened(self, part: Part) -> int:
         path = f"{self._place}/{part.name}"
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
 
-    def _content(self, part: Part, most: int = -1) -> tuple[int, bytes]:
-        """Where a file begins, and so many bytes of it, all unless said; none if it is gone."""
-        try:
-            with os.fdopen(self._opened(part), "rb") as file:
-                return file.seek(_hole(part, file.fileno())), file.read(most)
-        except FileNotFoundError:
-            return 0, b""
-
     def _tail(self, run: Sequence[Part], lines: int) -> tuple[Part, int]:
         """Where the last `lines` lines of a run begin."""
         found, last = 0, True
         for part in reversed(run):
-            begin, data = self._content(part)
+            try:
+                with os.fdopen(self._opened(part), "rb") as file:
+                    data = file.read()
+            except FileNotFoundError:
+                break
             upto = len(data)
             if last and lines == 0:
-                return part, begin + upto
-            upto -= last and data[-1:] == b"\n"
+                return part, upto
+            upto -= last and data.endswith(b"\n")
             last = last and not data
             while (upto := data.rfind(b"\n", 0, upto)) >= 0:
                 found += 1
                 if found == lines:
-                    return part, begin + upto + 1
+                    return part, upto + 1
         return run[0], 0
-
-    def _since(self, run: Sequence[Part], stamp: bytes) -> tuple[Part, int]:
-        """Where the first line that was written at a time or after it begins."""
-        begun = [part for part in run[1:] if self._content(part, len(stamp))[1] < stamp]
-        found = begun[-1] if begun else run[0]
-        (_, data), at = self._content(found), 0
-        while at < len(data) and data[at : at + len(stamp)] < stamp:
-            at = data.find(b"\n", at) + 1 or len(data)
-        return found, at
-
-
-def _hole(part: Part, opened: int) -> int:
-    """How many bytes at the beginning of a file are a hole, where its system tells."""
-    if part.name != EARLIER:
-        return 0
-    try:
-        return os.lseek(opened, 0, os.SEEK_DATA)
-    except OSError as error:
-        # There is nothing but a hole (lseek(2)).
-        return os.fstat(opened).st_size if error.errno == errno.ENXIO else 0
 
 
 def chosen(found: Sequence[Part], pod: str, options: LogOptions) -> list[Part]:
-    """The files of the run that is read: the last one, or the one before; NotFound if none is."""
+    """The files of the last run, or of the run before it; NotFound if there is none."""
     wanted = (found[-1].run if found else 0) - options.previous
     run = [one for one in found if one.run == wanted]
     if wanted < 0:
@@ -409,42 +363,14 @@ _HINT = f"{LIMIT_VARIABLE} says how much, when a job is submitted"
 
 
 def given_up(count: int) -> ArenaError:
-    """What is said of the oldest part of a log that is no more; `count` bytes of it."""
+    """The error for `count` bytes of a log that were removed."""
     return ArenaError(f"{count:,} bytes of this log were given up", why=_BOUND, hint=_HINT)
 
 
-def content(place: str, options: LogOptions) -> Iterator[bytes]:
-    """What a pod said in the run that options name, as far as it is there now; NotFound if none.
-
-    A line of our own says how much was given up before the first, or while it was read.
-    """
-    with LogReader(place) as reader:
-        run = chosen(reader.parts(), place.rpartition("/")[2], options)
-        if not run:
-            return
-        reader.last = run[-1]
-        got: bytes | Part | None = run[0] if reader.begin(run, options) else b""
-        head = 0 if options.timestamps else _HEAD
-        skip, inside = head, False
-        while got is not None:
-            if isinstance(got, bytes):
-                # A time may be cut in two.
-                rows = got.split(b"\n")
-                text = b"\n".join([rows[0][skip:], *[row[head:] for row in rows[1:]]])
-                skip = max(0, (head if len(rows) > 1 else skip) - len(rows[-1]))
-                if text:
-                    inside = not text.endswith(b"\n")
-                    yield text
-            elif reader.lost:
-                yield b"\n" * inside + f"arena-topo: {given_up(reader.lost).message}\n".encode()
-                skip, inside = head, False
-            got = reader.read()
-
-
 def everything(job: Job) -> Iterator[Line | Notice]:
-    """All lines of all runs of all pods of a job whose processes are ended.
+    """All lines of all runs of all pods of a job whose processes have ended.
 
-    A notice (`Turn.CUT`) comes before those of a log whose beginning was given up.
+    A notice (`Turn.CUT`) comes before the lines of a log whose beginning was removed.
     """
     for source in sources(job):
         with LogReader(str(job.folder / "pods" / source.pod)) as reader:
@@ -455,32 +381,41 @@ def everything(job: Job) -> Iterator[Line | Notice]:
 
 
 class _Lines:
-    """The lines of a pod's log from where a reader is, through all its runs."""
+    """The lines of a pod's log, from a reader's position on through all its runs."""
 
-    def __init__(self, reader: LogReader, source: Source) -> None:
-        self._reader = reader
+    def __init__(
+        self, reader: LogReader, source: Source, *, begins: int = 0, pieces: bool = False
+    ) -> None:
+        """`begins`: the time (Unix nanoseconds) before which lines are not wanted."""
+        self._reader, self._begins, self._pieces = reader, begins, pieces
         self.came = 0.0
         """When the last of it was read (`time.monotonic`)."""
         self.begin(source)
 
     def begin(self, source: Source) -> None:
         """Begin a run."""
-        self.source, self._parser = source, Parser(source)
-        self.finish = self._parser.finish
+        self.source, self._parser = source, Parser(source, pieces=self._pieces)
+
+    def finish(self) -> list[Line]:
+        """The last line, if it has no line feed."""
+        return self._wanted(self._parser.finish())
 
     def unfinished(self) -> list[Line]:
-        """What there is of a line that does not end, unless its end may come any moment."""
+        """The beginning of an unfinished line that has been silent for a while."""
         quiet = time.monotonic() - self.came >= _UNFINISHED
-        return self._parser.unfinished() if quiet else []
+        return self._wanted(self._parser.unfinished()) if quiet else []
+
+    def _wanted(self, lines: list[Line]) -> list[Line]:
+        return [one for one in lines if one.at >= self._begins] if self._begins else lines
 
     def take(self) -> list[Line | Notice]:
-        """Lines that have come, where runs begin and what was given up; no more than `_BATCH`."""
+        """The next lines and notices of about `_BATCH` bytes."""
         found: list[Line | Notice] = []
         left = _BATCH
         while left > 0 and (got := self._reader.read()) is not None:
             if isinstance(got, bytes):
                 left -= len(got)
-                found += self._parser.feed(got)
+                found += self._wanted(self._parser.feed(got))
                 self.came = time.monotonic()
                 continue
             if got.run != self.source.run:
@@ -492,12 +427,12 @@ class _Lines:
         return found
 
     def cut(self) -> Notice:
-        """What is said of bytes that were given up."""
+        """The notice of removed bytes."""
         return Notice(turn=Turn.CUT, source=self.source, error=given_up(self._reader.lost))
 
 
 def sources(found: Job) -> Iterator[Source]:
-    """The logs of a job, the launcher's first."""
+    """The sources of a job's logs, the launcher's first."""
     job = found.submission
     for index in (None, *range(job.workers)):
         name = launcher_name(job.name) if index is None else worker_name(job.name, index)
@@ -509,10 +444,10 @@ def sources(found: Job) -> Iterator[Source]:
 
 
 class LocalFollowing:
-    """The logs of the pods of one local job; see `engines.lines.Following`.
+    """The logs of the pods of a local job; see `engines.lines.Following`.
 
-    `look` finds the job as it stands, None where it is gone; its folder is `job.folder`. Lines of
-    several pods come in no order: only launchers have much to say.
+    `look` reads the job's record, None if it was deleted. Lines of several pods come in no order:
+    only launchers write much.
     """
 
     def __init__(
@@ -522,10 +457,10 @@ class LocalFollowing:
         options: LogOptions,
         wanted: Wanted,
     ) -> None:
-        since(options, 0.0)  # a UsageError at once
+        begins = since(options, time.time()) or 0
         self._look, self._looked = look, -math.inf
         try:
-            # The folder's name may pass on to another job.
+            # Another job may get the name of the folder.
             self._folder = os.open(job.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise JobNotFound(job.submission.name, job.submission.namespace) from error
@@ -533,7 +468,7 @@ class LocalFollowing:
         self._closing.callback(os.close, self._folder)
         readers = ((LogReader(f"pods/{one.pod}", self._folder), one) for one in sources(job))
         self._pods = [
-            _Pod(self._closing.enter_context(reader), source, options)
+            _Pod(self._closing.enter_context(reader), source, options, begins)
             for reader, source in readers
             if wanted(source)
         ]
@@ -542,19 +477,19 @@ class LocalFollowing:
 
     @property
     def done(self) -> bool:
-        """Whether every pod there was last seen is over and all was read; more may come."""
+        """Whether all known pods are over and their logs read; new pods may come."""
         return all(pod.over or not pod.there for pod in self._pods)
 
     def read(self, wait: float) -> Sequence[Line | Notice]:
-        """What has come: at once if there is any, else within `wait` seconds; maybe nothing.
+        """The lines and notices that have come, at once or within `wait` seconds; maybe none.
 
-        ArenaError where the job cannot be read.
+        ArenaError if the job cannot be read.
         """
         until = time.monotonic() + wait
         while True:
             came, self._said = self._said, []
             if look := time.monotonic() - self._looked >= _LOOK:
-                # Looked at before the files: what was written before the end is then read too.
+                # Before the files, so that all lines from before the end are read.
                 self._update(self._look())
             for pod in self._pods:
                 came += pod.read(look=look)
@@ -578,19 +513,19 @@ class LocalFollowing:
 
 
 class _Pod:
-    """One pod that is followed: how far its log is read, and what is told of it."""
+    """A followed pod: the position in its log, and its notices."""
 
-    def __init__(self, reader: LogReader, source: Source, options: LogOptions) -> None:
+    def __init__(self, reader: LogReader, source: Source, options: LogOptions, begins: int) -> None:
         self.there = self.over = False
-        """Whether it has started, or never will; whether it is over and all was read."""
+        """Whether it has started, or never will; whether it is over and its log read."""
         self._reader, self._options = reader, options
-        self._lines = _Lines(reader, source)
+        self._lines = _Lines(reader, source, begins=begins, pieces=options.unfinished)
         self._bounded = options.previous or not options.follow
         self._joined = self._early = False
         self._ending: Turn | None = None
 
     def seen(self, job: Job | None, *, first: bool) -> None:
-        """Learn from a look at the job whether the pod is there, and whether it is over."""
+        """Take over from the job's record whether the pod has started, and whether it is over."""
         source, state = self._lines.source, None if job is None else job.state
         if state is None or (state.phase is Phase.SUSPENDED and not self._bounded):
             self._ending = Turn.GONE
@@ -598,7 +533,7 @@ class _Pod:
         found = state.pods.get(source.pod)
         over = state.phase.over or state.phase is Phase.SUSPENDED
         if found is None and not over:
-            # A job that was suspended waits for its turn again.
+            # A suspended job is in the queue again.
             self._ending = Turn.GONE if self._joined else None
             return
         self.there = True
@@ -611,12 +546,13 @@ class _Pod:
             self.over = False
 
     def join(self) -> list[Line | Notice]:
-        """Begin to read: at the place the options say where the pod was there from the first."""
+        """Begin to read; `tail` applies only to a pod that existed when the follow began."""
         self._joined = True
         options, source = self._options, self._lines.source
         try:
             run = chosen(self._reader.parts(), source.pod, options)
-            whole = bool(run) and self._reader.begin(run, options if self._early else LogOptions())
+            tail = options.tail if self._early else None
+            whole = bool(run) and self._reader.begin(run, tail)
         except (ArenaError, OSError) as error:
             return self._refused(error)
         if run:
@@ -628,7 +564,7 @@ class _Pod:
         return found
 
     def read(self, *, look: bool) -> list[Line | Notice]:
-        """What has come since; `look` also where there was no log before."""
+        """The new lines and notices; with `look` also of a log that had no file before."""
         if not self.there or self.over:
             return []
         found = [] if self._joined else self.join()
