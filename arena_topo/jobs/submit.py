@@ -375,7 +375,7 @@ def plan_mpi(job: MPIJob, offline: Offline, asked: Question, everywhere: Globals
     if asked.count_only and (job.gputopology or job.gpus):
         counts = comparison.count_only(job, backend, cluster)
         if form is Output.WIDE:
-            show(plans.counted(counts, job))
+            display(plans.counted(counts, job))
         else:
             show(document(plans.counted_value(counts, job, namespace=namespace), form))
         if counts.refused is not None:
