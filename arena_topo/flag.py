@@ -69,9 +69,9 @@ KINDS = frozenset(
     }
 )
 """The kinds of completion. Names of a cluster (`instances` and `containers` of the job on the
-line), of a kubeconfig and of settings; names of the program: `presets` (`machines` are presets with their
-numbers), `levels` of a network, `models` of GPUs, `choices` separated by commas; a `command` to
-run; names of files."""
+line), of a kubeconfig and of settings; names of the program: `presets` (`machines` are presets with
+their numbers), `levels` of a network, `models` of GPUs, `choices` separated by commas; a `command`
+to run; names of files."""
 
 BY_KEY = frozenset({"env", "label", "annotation", "selector"})
 """The repeatable fields with values KEY=VALUE, whose order does not matter."""
