@@ -1,4 +1,4 @@
-"""Files that people name are opened in one way, and our own are replaced in one way."""
+"""Reading of files that users name, atomic replacement of our own, and packaged folders."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import IO
 STDIN = "-"
 
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""How Windows PowerShell begins a text (about_Character_Encoding, `>` before version 6)."""
+"""Byte order marks of Windows PowerShell (about_Character_Encoding, `>` before version 6)."""
 
 HANDED = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")
-"""What shells call the files that they hand over, such as `<(COMMAND)`."""
+"""Paths of files that a shell passes, such as `<(COMMAND)`."""
 
 
 @contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file, a pipe or standard input (`-`) for reading bytes.
 
-    OSError, with a reason for people, for what cannot be opened: standard input that is closed, a
-    folder, and a device, which may have no end (/dev/null is an empty file).
+    OSError, with a reason for people, for standard input that is closed, for a folder, and for a
+    device, which may be endless (/dev/null is an empty file).
     """
     if path == STDIN:
         yield _stdin()
@@ -45,15 +45,15 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 
 
 MOST = 1 << 20
-"""Bytes that a file of a job or of settings may have: etcd takes 1.5 MiB of an object at most."""
+"""The largest job or settings file, in bytes: an object in etcd has at most 1.5 MiB."""
 
 
 def whole(path: str, *, handed: bool = False) -> bytes:
-    """What a small file holds; /dev/null holds nothing.
+    """The content of a small file; /dev/null is empty.
 
-    OSError, with a reason for people, if it cannot be read, is no file, which may have no end or be
-    waited for in vain, or is larger than `MOST`. With `handed` it may also be standard input (`-`),
-    or what a shell hands over, a pipe among them.
+    OSError, with a reason for people, if the file cannot be read, is not a regular file, which may
+    be endless or block, or is larger than `MOST`. With `handed` it may also be standard input
+    (`-`), or a file that a shell passes, such as a pipe.
     """
     if not (handed and (path == STDIN or HANDED.fullmatch(path))):
         mode = Path(path).stat().st_mode
@@ -73,10 +73,10 @@ def replace_file(
     folder: int | None = None,
     durable: bool = True,
 ) -> None:
-    """Write a file atomically: a reader sees what was there before, or all of the new.
+    """Replace a file atomically: readers see the old content or the new, never a part.
 
-    It is closed to other users, and on the disk when this returns, unless it need not be `durable`.
-    With `folder` (a descriptor) the path is in it. OSError leaves what was there before.
+    Only the user may read it. If `durable`, it is on the disk when this returns. `folder` is the
+    descriptor of the folder of a relative path. After an OSError the old content remains.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
@@ -103,7 +103,7 @@ def encoding(start: bytes) -> str:
 def _stdin() -> IO[bytes]:
     if sys.stdin is None:  # closed by the caller: `<&-`
         raise OSError(errno.EBADF, "it is closed")
-    # A program that embeds this one may have put a stream of text in its place.
+    # A program that embeds this one may have replaced it by a text stream.
     return getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
 
 

@@ -1,7 +1,7 @@
-"""Flag: how one field is shown to a person.
+"""Flag: the declaration of a field as a command-line option.
 
-A field of a job is described once, here; the command line, its help, the environment variables and
-the reference page are all made from this description.
+Each field is declared once; the command line, its help, the environment variables and the reference
+page are generated from the declaration.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from arena_topo.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How one field looks from the command line.
+    """One field as an option of the command line.
 
-    `name` is needed only where the flag is not the field's name with dashes. `deprecated` are old
-    spellings: they work, with a warning on stderr. `at_least` bounds numbers; the text of the
-    error is arena's `--FLAG is invalid`. `needs` are the flags without which this one means
-    nothing (`--gputopology`, `--policy adaptive`), `excludes` those that it
-    contradicts, as a person types them (`--wait`, `--output json`); a word that is no flag goes by
-    its name in the help (`JOB`). One that a command does not have is not asked of it. `completes`
-    is what a shell offers for the value: some of KINDS, with spaces between them; choices and
-    switches need none. `choices` are the values of an enumeration that a command takes, if not all.
+    `name` is given only if the flag is not the field's name with dashes. `deprecated` spellings
+    work, with a warning on stderr. `at_least` is the minimum of a number; the text of the error is
+    arena's `--FLAG is invalid`. `needs` are the flags that this one requires (`--gputopology`,
+    `--policy adaptive`), `excludes` those that it excludes, as typed (`--wait`, `--output json`);
+    an argument has its name in the help (`JOB`). Flags that a command does not have are ignored
+    there. `completes` are the kinds of KINDS that a shell offers for the value, separated by
+    spaces; choices and switches need none. `choices` are the allowed values of an enumeration, if
+    not all.
     """
 
     help: str
@@ -48,14 +48,14 @@ Value = TypeVar("Value")
 
 
 def flag(default: Value, text: str, metavar: str | None = None, **more: Any) -> Value:
-    """A field of a record with its default, and the `Flag` that a person gives it by."""
+    """A field of a record with its default and its `Flag`."""
     made: Value = field(default=default, metadata={"flag": Flag(text, metavar, **more)})
     return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """What a shell offers for a word that is no flag: some of KINDS, with spaces between them."""
+    """Completion of a positional argument: some of KINDS, separated by spaces."""
 
     completes: str
 
@@ -68,13 +68,13 @@ KINDS = frozenset(
         *("command", "files", "folders"),
     }
 )
-"""What can be completed. Names of a cluster (`instances` and `containers` of the job on the line);
-of a kubeconfig and of settings; of what the program knows by itself: `presets` (`machines` are
-presets with their numbers), `levels` of a network, `models` of GPUs, `choices` with commas between
-them; a `command` to run; names of files."""
+"""The kinds of completion. Names of a cluster (`instances` and `containers` of the job on the
+line), of a kubeconfig and of settings; names of the program: `presets` (`machines` are presets with
+their numbers), `levels` of a network, `models` of GPUs, `choices` separated by commas; a `command`
+to run; names of files."""
 
 BY_KEY = frozenset({"env", "label", "annotation", "selector"})
-"""The repeatable fields whose values are KEY=VALUE, in any order: what counts is each key's."""
+"""The repeatable fields with values KEY=VALUE, whose order does not matter."""
 
 
 @cache
@@ -100,7 +100,7 @@ def flag_of(hint: Any) -> Flag | None:
 
 
 def kind_of(hint: Any) -> tuple[Any, bool, bool]:
-    """The type of one value, whether there may be several, and whether None stands for none."""
+    """The type of one value, whether the field is repeatable, and whether it may be None."""
     hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(hint) is tuple:
         return get_args(hint)[0], True, False
@@ -110,7 +110,7 @@ def kind_of(hint: Any) -> tuple[Any, bool, bool]:
 
 @cache
 def kinds_of(record: Any) -> Mapping[str, tuple[Any, bool, bool]]:
-    """What each field of a record holds, as `kind_of` says it."""
+    """The `kind_of` each field of a record."""
     return {name: kind_of(hint) for name, hint in hints_of(record).items()}
 
 
@@ -126,11 +126,11 @@ def check(
     known: Collection[str],
     wrong: type[UsageError] = UsageError,
 ) -> None:
-    """Refuse, with `wrong`, a flag below its least, without one it needs, or beside a wrong one.
+    """Refuse, with `wrong`, a flag below its minimum, without a needed or beside an excluded one.
 
-    `flags` and `given` go by the words as typed; `given` has the values that are not the default,
-    `known` is all that the command or the record has. The value `auto` leaves a choice open, so it
-    needs nothing.
+    The keys of `flags` and `given` are the flags as typed; `given` has the values that are not the
+    default, `known` are all flags and arguments of the command or record. The value `auto` leaves a
+    choice open, so it needs nothing.
     """
     for name, flag in flags.items():
         if name not in given or str(given[name]) == "auto":

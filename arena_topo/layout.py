@@ -24,13 +24,13 @@ _PADDING = 2
 
 
 class Styles:
-    """Whether styles are kept: by who passes all text through `painted` before it is shown."""
+    """Whether styles are kept: only where all output passes `painted` before it is written."""
 
     kept = False
 
 
 class Style(StrEnum):
-    """What a word means to a reader, as the SGR codes (ECMA-48, 8.3.117) of a colour of themes."""
+    """The meaning of a word, with the SGR code (ECMA-48, 8.3.117) of its colour."""
 
     GOOD = "32"
     WAITS = "33"
@@ -41,11 +41,11 @@ class Style(StrEnum):
 
 
 class Styled(NamedTuple):
-    """A cell or a word of a sentence, and what it means. Its `str` has as many characters.
+    """A cell or a word of a sentence with its style. Its `str` has as many characters.
 
-    Where styles are kept these are letters of a private plane of Unicode, 256 to a style: so a text
-    is aligned, folded and cut as without styles. `one_line` leaves no such letter in a text of
-    others.
+    Where styles are kept they are encoded as letters of a private plane of Unicode, 256 to a style,
+    so that text is aligned, folded and cropped as without styles. `one_line` removes these letters
+    from untrusted text.
     """
 
     text: str
@@ -73,7 +73,7 @@ _LETTERS = re.compile(
 
 
 def painted(text: str, *, colours: bool) -> str:
-    """A text whose styles are colours of a terminal, or none."""
+    """A text with its styles as colours of a terminal, or without them."""
 
     def shown(found: re.Match[str]) -> str:
         plain = "".join(chr(ord(one) & 0xFF) for one in found[0])
@@ -95,7 +95,7 @@ _STATES = {
     "warn": Style.WAITS,
     "fail": Style.BAD,
 }
-"""What the states of jobs, pods and nodes and the results of checks mean."""
+"""The styles of states of jobs, pods and nodes, and of results of checks."""
 
 
 def state(word: str) -> Cell:
@@ -109,8 +109,8 @@ def state(word: str) -> Cell:
 def align(lines: Iterable[str], least: Sequence[int] = ()) -> str:
     r"""Align tab-separated cells as Go's tabwriter does, and join the lines.
 
-    A column is as wide as the run of neighbouring lines that have it, and no narrower than `least`
-    says; what follows the last tab of a line belongs to no column and is never padded.
+    A column is as wide as needed in the run of neighbouring lines that have it, and at least as
+    wide as in `least`; text after the last tab of a line belongs to no column and is never padded.
     """
     rows = [line.split("\t") for line in lines]
     done = [""] * len(rows)
@@ -143,7 +143,7 @@ def _align(
 
 
 def widths(lines: Iterable[str], least: Sequence[int] = ()) -> tuple[int, ...]:
-    """How wide each column of such lines is, or has to be for those before: `least`."""
+    """The width of each column of such lines, at least that in `least`."""
     rows = [[len(cell) for cell in line.split("\t")[:-1]] for line in lines]
     return tuple(max(column) for column in zip_longest(least, *rows, fillvalue=0))
 
@@ -159,7 +159,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, indent: str 
 
 
 def drawn(cell: Cell) -> str:
-    """A cell on one line, with nothing in it that a terminal would obey."""
+    """A cell on one line, with control characters escaped."""
     return str(cell) if isinstance(cell, Styled) else one_line(cell)
 
 
@@ -168,7 +168,7 @@ Column = tuple[str, Callable[[T], Cell]]
 
 
 def tabulated(columns: Sequence[Column[T]], rows: Iterable[T], *, indent: str = "") -> list[str]:
-    """A table as `table` makes it, of columns that say what they show of a row."""
+    """A table, as `table`, by columns that compute their cells from a row."""
     header = [name for name, _cell in columns]
     return table(header, [[cell(row) for _name, cell in columns] for row in rows], indent=indent)
 
@@ -224,7 +224,7 @@ def yaml_of(documents: Iterable[Any], base: Any, style: Callable[[str], str]) ->
 
 
 def duration(seconds: float) -> str:
-    """A time span as arena shows it: one unit, cut off."""
+    """A time span as arena shows it: in one unit, rounded down."""
     if seconds < -1:
         return "<invalid>"
     for limit, size, unit in (
@@ -254,7 +254,7 @@ def number(value: float | None) -> int | float | None:
 
 
 def complaint(error: ArenaError, width: int | None = None) -> str:
-    """What went wrong, why, and what to try; first what is odd in the cluster.
+    """An error as text: notes about the cluster, then what went wrong, why, and what to try.
 
     Each is a line, folded at `width` columns.
     """
@@ -279,7 +279,7 @@ def noted(text: str, *, alert: bool = False) -> str:
 
 
 def _sentence(text: str) -> str:
-    """What is on one line already stays to the letter: some texts are arena's, or to be copied."""
+    """The text on one line; unchanged if it is: some texts are arena's, or to be copied."""
     return text if text.isprintable() else one_line(text)
 
 
@@ -292,9 +292,9 @@ _GLUE = "\N{NO-BREAK SPACE}"
 
 
 def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
-    """A sentence wrapped at `width` columns, or whole without one; what follows is indented.
+    """A sentence wrapped at `width` columns, if given; further lines are indented.
 
-    A command in it stays on one line: it is there to be copied.
+    A command in the sentence stays on one line, to be copied.
     """
     if width is None or len(line) <= width:
         return line
@@ -311,7 +311,7 @@ def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
 
 
 def folded(screen: str, width: int | None) -> str:
-    """A screen in which each line wider than `width` columns goes on below, indented by two more.
+    """A screen whose lines are wrapped at `width` columns, if given, and indented by two more.
 
     Rows of a table go on at the same column, so that cells stay below their headers. Words longer
     than a line stay whole, but for rules of dashes; without a width so do all lines.
@@ -336,11 +336,11 @@ def _blocks(lines: Iterable[str]) -> Iterable[list[str]]:
 
 
 _ROOM = 16
-"""Columns that a last cell needs, so that it is folded for itself and not put below."""
+"""The least width of a last cell that is wrapped in place, and not moved below."""
 
 
 def _narrowed(block: Sequence[str], width: int) -> Iterable[str]:
-    """Lines of a block, each with what of it goes below."""
+    """The lines of a block, each wrapped."""
     if max(map(len, block)) <= width:
         return block
     columns = _columns(block)
@@ -358,11 +358,11 @@ def _narrowed(block: Sequence[str], width: int) -> Iterable[str]:
 
 
 _TABLE = 2
-"""Columns beside the first that make a table of some lines."""
+"""Columns beside the first from which lines count as a table."""
 
 
 def _columns(block: Sequence[str]) -> list[int]:
-    """Where the cells of the first line begin, but for the first, and those of all lines can."""
+    """The columns, but for the first, at which cells of the first line begin and all others may."""
     header, *rows = block
     starts = [found.end() for found in re.finditer(r"(?<=\S)\s\s+(?=\S)", header)]
     return [at for at in starts if rows and all(not row[at - 2 : at].strip() for row in rows)]
@@ -380,7 +380,7 @@ _YAML_KEYS = {
 
 
 def arenas(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
-    """An object or a list of them as arena prints it; some keys are other words in its YAML."""
+    """An object or a list of objects as arena prints it; its YAML spells some keys differently."""
     if not yaml:
         return to_json(value)
     if isinstance(value, Mapping):
@@ -389,7 +389,7 @@ def arenas(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool
 
 
 def streamed(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
-    """A value of several that come one after another: JSON on a line, or a document of YAML."""
+    """A value of a stream: JSON on one line, or a document of YAML."""
     if yaml:
         return "---\n" + arenas(value, yaml=True)
     return escaped_in_quotes(json.dumps(value, ensure_ascii=False)) + "\n"

@@ -1,4 +1,4 @@
-"""What Kubernetes takes as a name, a label or a variable (apimachinery, `pkg/util/validation`)."""
+"""Valid names, labels and variables of Kubernetes (apimachinery, `pkg/util/validation`)."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ LONGEST_SUBDOMAIN = 253
 
 
 def is_dns_label(text: str) -> bool:
-    """Whether a namespace, a volume or a Service can be called so: a DNS label (RFC 1123)."""
+    """Whether a text is a DNS label (RFC 1123), as names of namespaces, volumes and Services."""
     return _DNS_LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    """Whether nodes and most other objects can be called so: a DNS subdomain (RFC 1123)."""
+    """Whether a text is a DNS subdomain (RFC 1123), as names of nodes and most other objects."""
     return len(text) <= LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_word(text: str) -> bool:
-    """Whether a text can be the value of a label that is not empty."""
+    """Whether a text is a non-empty value of a label."""
     return _WORD.fullmatch(text) is not None
 
 
 def is_label_value(text: str) -> bool:
-    """Whether a text can be the value of a label; the empty one can."""
+    """Whether a text is a value of a label; it may be empty."""
     return not text or is_word(text)
 
 
 def is_key(text: str) -> bool:
-    """Whether a text can be the key of a label: a word, after a subdomain and `/` if it has one."""
+    """Whether a text is a key of a label: a word, perhaps after a subdomain and `/`."""
     prefix, slash, word = text.rpartition("/")
     return is_word(word) and (not slash or is_subdomain(prefix))
 
 
 def is_variable(text: str) -> bool:
-    """Whether a text can name a variable; what would be a path upwards cannot (IsEnvVarName)."""
+    """Whether a text is a name of a variable; `..` is none (IsEnvVarName)."""
     return _VARIABLE.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""Notes on a cluster for a screen: of many alike a few, and the names of the others."""
+"""Notes on a cluster for a screen: a few of many similar ones, and the names of the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 class Alert(str):
-    """A note of something that is wrong: said also to who wants to hear of warnings alone."""
+    """A note with the level of a warning."""
 
     __slots__ = ()
 
@@ -25,14 +25,14 @@ _WHO = re.compile(
     r"\b(?:node|pod|configmap|topology|MPIJob|Node|Pod|ConfigMap|Topology)"
     r" (without a name \(object \d+\)|(?!without|other)\S*[^\s:;,])"
 )
-"""A kind of thing and its name, as notes begin with them."""
+"""A kind and a name, as at the start of notes."""
 
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|-?\d[\d.]*|\([^)]*\)")
-"""What differs between notes on one fault: quoted words, numbers, what stands in brackets."""
+"""The parts that differ between notes on one fault: quoted words, numbers, brackets."""
 
 
 def shortened(notes: Iterable[str]) -> Iterator[str]:
-    """The notes, and instead of the fourth on the same fault and those after it their names.
+    """The notes; of more than three on the same fault only the names of the further ones.
 
     Two notes are on the same fault if they differ only in names, numbers and quoted words.
     """

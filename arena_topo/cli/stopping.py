@@ -120,7 +120,7 @@ def unlimited() -> None:
 
 @contextmanager
 def briefly(seconds: float) -> Iterator[None]:
-    """Leave the block after so many seconds, wherever it is; the deadline is paused meanwhile."""
+    """Leave the block after so many seconds; the command's deadline does not end it earlier."""
     if not _first_thread():
         yield
         return
