@@ -66,7 +66,7 @@ def test_a_job_of_another_kind_is_never_deleted(one_arena):
     one_arena.applied("a")
     code, _out, err = one_arena("delete", "a", "--type", "tfjob")
     assert code == 1
-    assert err.startswith("error: Not found training job a in namespace default,")
+    assert err.startswith("error: no job a in namespace default")
     assert one_arena("delete", "a", "--type", "tfjob", "--ignore-not-found") == (0, "", "")
     assert one_arena("delete", "--all", "--type", "tfjob")[0] == 0
     assert left(one_arena) == ["a"]

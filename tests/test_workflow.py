@@ -129,10 +129,10 @@ def test_a_template_cannot_tell_workers_of_one_node_apart_and_says_so(cluster_wo
     assert "kubelet" in (done.plan.binding.why or "")
 
 
-def test_a_name_that_is_taken_is_refused_in_arenas_words(world):
+def test_a_name_that_is_taken_is_refused(world):
     submit(world, "demo")
     with pytest.raises(
-        AlreadyExists, match="the job demo is already exist, please delete it first"
+        AlreadyExists, match="job demo already exists"
     ):
         submission.submit(
             MPIJob(name="demo", command="true", image="local"), world.backend, namespace="default"

@@ -1,10 +1,10 @@
-"""Numbers as sentences write them."""
+"""Lists and plurals in sentences."""
 
 from __future__ import annotations
 
 import pytest
 
-from arena_topo.numbers import counted, shortened
+from arena_topo.words import counted, shortened
 
 
 @pytest.mark.parametrize(("number", "said"), [(0, "0 nodes"), (1, "1 node"), (12, "12 nodes")])
