@@ -134,11 +134,6 @@ class FakeBackend:
         del namespace
         return frozenset()
 
-    def log(self, job, instance, options):
-        del job, options
-        yield f"{instance}: first\n".encode()
-        yield b"second \xff\n"
-
     def events(self, job):
         source = f"pod/{job.name}-worker-0"
         return (
@@ -481,17 +476,6 @@ def test_no_jobs_at_all_are_an_empty_array_in_json(arena):
     assert arena("list", "-o", "json") == (0, "[]", "")
     assert arena("list", "-o", "yaml") == (0, "[]\n", "")
     assert arena("list", "-o", "name") == (0, "", "")
-
-
-@pytest.mark.usefixtures("world")
-def test_a_log_reaches_stdout_and_byte_for_byte_if_raw(capfdbinary):
-    cli.run(["submit", "mpi", *GANG, "c"])
-    capfdbinary.readouterr()
-    assert cli.run(["logs", "demo", "-o", "raw"]) == 0
-    assert capfdbinary.readouterr() == (b"demo-launcher: first\nsecond \xff\n", b"")
-    assert cli.run(["logs", "demo"]) == 0
-    shown = "demo-launcher: first\nsecond \N{REPLACEMENT CHARACTER}\n".encode()
-    assert capfdbinary.readouterr() == (shown, b"")
 
 
 @pytest.mark.usefixtures("world")
