@@ -147,7 +147,7 @@ class Client:
             if found.backend is not None:
                 found.backend.close()
 
-    # ------------------------------------------------------------ jobs that are there
+    # ------------------------------------------------------------ existing jobs
 
     def get(
         self, name: str, *, metrics: bool = True, events: bool = False, explain: bool = False

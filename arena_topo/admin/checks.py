@@ -47,7 +47,7 @@ _DIFF = "arena-topo install --image IMAGE | kubectl diff -f -"
 
 
 class Outcome(StrEnum):
-    """What a check has found."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"

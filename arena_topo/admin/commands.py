@@ -40,7 +40,7 @@ _NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """How nodes are changed."""
+    """The options of a change of nodes."""
 
     ack: bool = option(False, "Set ACK's own label, ack.node.gpu.schedule, as well.")
     force: bool = option(False, "Change the nodes even if pods use their GPUs.")

@@ -111,7 +111,7 @@ class State:
 
     @property
     def what(self) -> str:
-        """What is in the machine, how many GPUs are what, and whether its links are known."""
+        """The models in the machine, the GPUs in each state, and a note on unknown links."""
         models = Counter(gpu.model or "GPU" for gpu in self.machine.gpus)
         text = " + ".join(f"{number} x {model}" for model, number in models.items()) or "no GPUs"
         counted = Counter(filter(None, self.words))

@@ -197,7 +197,7 @@ class Backend(Protocol):
 
     @property
     def queue(self) -> Queue | None:
-        """The queue of gangs and their recorded placements; None if the engine has its own."""
+        """The queue of gangs and recorded placements; None if the engine queues jobs by itself."""
 
     @property
     def pausing(self) -> Pausing | None:
@@ -281,10 +281,9 @@ class Backend(Protocol):
     ) -> int:
         """Run a command in a pod, on the standard streams of this process; its exit code.
 
-        With `terminal` the command gets a terminal of its own, which joins stdin and stdout. Before
-        the command starts, `tell` gets the name of the container. NotFound if the pod or the
-        container does not exist, NotPossible if it does not run, ClusterError if the connection
-        breaks.
+        With `terminal`, stdin and stdout are one terminal, which the command controls. Before the
+        command starts, `tell` gets the name of the container. NotFound if the pod or the container
+        does not exist, NotPossible if it does not run, ClusterError if the connection breaks.
         """
 
     def metrics(
@@ -301,7 +300,7 @@ class Backend(Protocol):
         """
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
-        """What happened to the job and its pods, oldest first."""
+        """The events of the job and its pods, oldest first."""
 
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
         """The bound volume claims of a namespace, or of all (None), by namespace and name."""

@@ -452,7 +452,7 @@ class KubernetesBackend(Writer):
                     self.api.delete(path, deletion())
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
-        """What happened to the job and its pods, oldest first."""
+        """The events of the job and its pods, oldest first."""
         uids = {job.uid, *(one.uid for one in job.instances)}
 
         def keep(one: Object) -> Object | None:

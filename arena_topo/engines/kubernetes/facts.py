@@ -53,8 +53,7 @@ PATIENCE = 60.0
 """Seconds within which a live operator writes a status on a new job; it needs about one."""
 
 MOST_NODES = 32
-"""The most nodes that are read one by one; the rest of a job's nodes are assumed to be like
-them."""
+"""The most nodes that are read one by one; a job on more nodes is judged by these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -457,7 +457,7 @@ def _waits(pod: Object) -> str | None:
 
 
 def pod_status(pod: Object) -> str:
-    """What kubectl prints in the STATUS column."""
+    """The text of kubectl's STATUS column."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
     text = status.get("reason") or phase

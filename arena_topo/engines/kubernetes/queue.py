@@ -190,7 +190,7 @@ class Queue(Writer):
         """The pods that these MPIJobs control, by namespace and name of the job.
 
         A pod that only has the name of a job in its labels is not among them. From the cache a pod
-        has its metadata and status, and its spec only if it is gated.
+        has its metadata and status, and of its spec only the node's name, unless it is gated.
         """
         known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
