@@ -90,7 +90,7 @@ _ATTEMPTS = 5
 _FIRST_DELAY = 0.1
 _LAST_DELAY = 5.0
 _GRACE = 10.0
-"""Seconds without a byte after which a watch is broken, counted from its agreed end."""
+"""Seconds beyond its agreed end after which a silent watch counts as broken."""
 MOST = 128 << 20
 """The size limit of a decoded answer in bytes: a page of 500 pods has about 10 MB, and a megabyte
 of gzip may contain a gigabyte."""
@@ -135,7 +135,7 @@ class Connection:
     """
 
     def __init__(self, options: Options, at: Access | None = None) -> None:
-        """`options` say where the server is; `at`, if given, takes the place of that."""
+        """`options` say where the server is; `at`, if given, replaces that."""
         self._options = options
         self._timeout = options.request_timeout or math.inf
         self._limit = math.inf if options.deadline is None else options.deadline
@@ -553,7 +553,7 @@ class Connection:
         used = self.access
         response, read = send()
         if response.status == UNKNOWN_CALLER and self.renewed(used):
-            # The token has run out; a new one is asked for once, never in a loop.
+            # The token has expired; it is renewed once, never in a loop.
             response.drain_conn()
             response, read = send()
         with contextlib.suppress(ValueError, TypeError, OverflowError):

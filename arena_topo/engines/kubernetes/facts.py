@@ -114,7 +114,7 @@ class Facts:
 def read(
     api: Connection, mpijob: Object, *, version: str, pods: Callable[[], Iterable[Object]]
 ) -> Facts:
-    """Read the facts about a job; `pods` lists the job's pods. Only Ctrl-C interrupts it."""
+    """Read the facts about a job; `pods` lists its pods. A failed request does not stop it."""
     meta = mpijob["metadata"]
     looks = _Looks(api, str(meta.get("namespace") or "default"))
     mine = tuple(looks.may(f"{looks.space}/pods", pods) or ())
