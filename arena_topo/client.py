@@ -2,8 +2,8 @@
 
 Each method does the work of the command of its name, and returns the result as a value; `value`
 converts it to the JSON of the command. Nothing here prints, exits, sets signal handlers or stores
-state between two calls: each call opens an engine of its own, so that threads can share a client.
-No settings file and no environment variable of a flag is read. Errors are ArenaErrors.
+state between two calls: each call opens an engine of its own, so threads can share a client.
+Settings files and the environment variables of flags are not read. Errors are ArenaErrors.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ class Client:
     ) -> Submitted:
         """Submit a job; a gang that does not fit now is created waiting, and `status` says so.
 
-        Returns when all workers have their nodes, or the job waits; with `wait` when the job has
-        ended, with its last status. TimedOut after `timeout` seconds; a job that was created goes
-        on. `exists` is for a name that is taken: `ok` accepts a job with the same request, and
-        creates nothing; `replace` deletes the old job first. Raises Unplaceable (verdict NEVER) for
-        a gang that would not fit on the empty cluster, AlreadyExists, and with `wait` JobFailed
-        with the launcher's exit code.
+        Returns as soon as all workers have their nodes, or the job waits; with `wait` at the end of
+        the job, with its last status. TimedOut after `timeout` seconds; a created job goes on.
+        `exists` is for a name that is taken: `ok` accepts a job with the same request, and creates
+        nothing; `replace` deletes the old job first. Raises Unplaceable (verdict NEVER) for a gang
+        that would not fit on the empty cluster, AlreadyExists, and with `wait` JobFailed with the
+        launcher's exit code.
         """
         api, on_taken = _version(api_version), _one(Exists, exists)
-        # A timeout of 0 does not limit requests: one look must be possible.
+        # A timeout of 0 does not limit requests, so that one look is possible.
         limit = _least(timeout or None, self.options.deadline)
         end = None if limit is None else time.monotonic() + limit
         end = time.monotonic() if timeout == 0 else end
@@ -147,7 +147,7 @@ class Client:
             if found.backend is not None:
                 found.backend.close()
 
-    # ------------------------------------------------------------ jobs that are there
+    # ------------------------------------------------------------ existing jobs
 
     def get(
         self, name: str, *, metrics: bool = True, events: bool = False, explain: bool = False
@@ -155,7 +155,7 @@ class Client:
         """The `status` of one job, and its differences from the plan (`drift`).
 
         `metrics` adds the load of its GPUs, `events` its events, `explain` the explanation of its
-        state. NotFound if there is none.
+        state. NotFound if the job does not exist.
         """
         with self._opened() as backend:
             return reasons_view.look(
@@ -179,7 +179,7 @@ class Client:
     ) -> tuple[JobStatus, ...]:
         """The jobs, newest first: those in these phases, with these labels, or `mine`.
 
-        `selector` is one of labels, such as `team=vision`; UsageError if it cannot be read.
+        `selector` is a label selector, such as `team=vision`; UsageError if it is invalid.
         """
         phases = {_one(Phase, one.upper()) for one in _words(status)}
         order = _one(Order, sort_by)
@@ -213,7 +213,7 @@ class Client:
         """
         goal, several = _one(Goal, until), _words(names)
         limit = _least(timeout, self.options.deadline)
-        # One look may take its time, even where nothing may be waited for.
+        # One look may take its time, even with a timeout of 0.
         with self._opened(deadline=limit or None) as backend:
             found = waiting.wait_all(
                 backend,
@@ -231,12 +231,12 @@ class Client:
         return tuple(by_name[name] for name in several)
 
     def why(self, name: str) -> Explanation:
-        """Why a job waits, failed or runs where it does; NotFound if there is none."""
+        """Why a job waits, failed or runs where it does; NotFound if the job does not exist."""
         with self._opened() as backend:
             return reasons_view.explained(backend, name, backend.default_namespace())
 
     def delete(self, name: str, *, ignore_not_found: bool = False) -> None:
-        """Delete a job and all that belongs to it; NotFound if there is none, unless ignored."""
+        """Delete a job and all that belongs to it; NotFound without the job, unless ignored."""
         try:
             with self._in_namespace() as (backend, where):
                 backend.delete(name, where)
@@ -247,7 +247,7 @@ class Client:
     def suspend(self, name: str) -> None:
         """Stop a job until it is resumed; its GPUs are free for others meanwhile.
 
-        NotPossible if it is over, or another system suspends it; NotFound if there is none.
+        NotPossible if it is over, or another system suspends it; NotFound if it does not exist.
         """
         with self._in_namespace() as (backend, where):
             submission.suspend(backend, name, where)
@@ -255,8 +255,9 @@ class Client:
     def resume(self, name: str, *, wait: bool = False) -> JobStatus:
         """Start a waiting, suspended or interrupted job in its turn, with a new placement.
 
-        Returns when all workers have their nodes, with `wait` when they run. NotNow if it has to
-        wait, Unplaceable if it can never fit, NotPossible if it is over, NotFound if there is none.
+        Returns as soon as all workers have their nodes, with `wait` as soon as they run. NotNow if
+        it has to wait, Unplaceable if it can never fit, NotPossible if it is over, NotFound if it
+        does not exist.
         """
         with self._in_namespace() as (backend, where):
             if not submission.runs(backend, name, where):
@@ -288,9 +289,10 @@ class Client:
         """The lines of a job's launcher, of the pod `instance`, or of `everyone`, with their ranks.
 
         `only` selects some of them, as --only (`rank:0-3`, `worker:2`, `launcher`). With `follow`
-        it waits for the pods, and ends with the job; `keep` archives followed logs for the time
-        after the pods, as the command does. `tail` and `since` (seconds) leave out older lines. The
-        loop over the lines raises NotFound if there is no such job or pod, or nothing to read.
+        it waits for the pods, and ends with the job; `keep` archives followed logs beyond the life
+        of the pods, as the command does. `tail` and `since` (seconds) leave out older lines. The
+        loop over the lines raises NotFound if the job or the pod does not exist, or there is
+        nothing to read.
         """
         if instance and (everyone or only):
             raise UsageError("one is for one pod, the other for many", hint="leave out instance")
@@ -357,7 +359,7 @@ class Client:
     def inspect(self, name: str) -> Inspection:
         """Compare the GPUs that the workers of a job really see with the plan.
 
-        UsageError on the local engine, NotFound if there is no such job.
+        UsageError on the local engine, NotFound if the job does not exist.
         """
         with self._in_namespace() as (backend, where):
             opening.administration(backend)
@@ -367,7 +369,7 @@ class Client:
 
     @contextmanager
     def _opened(self, *, image: str | None = None, **changes: Any) -> Iterator[Backend]:
-        """The engine of the options, with some of them changed, for the length of a block."""
+        """The engine of the options, with some of them changed, for the duration of a block."""
         backend = opening.engine(replace(self.options, **changes), image=image, tell=self.tell)
         try:
             yield backend
@@ -376,7 +378,7 @@ class Client:
 
     @contextmanager
     def _opened_unless(self, state: Sequence[str]) -> Iterator[Backend | tuple[str, ...]]:
-        """The files of a dump, or the engine where there are none."""
+        """The files of a dump, or the engine if there are none."""
         if state:
             yield _words(state)
         else:
@@ -409,7 +411,7 @@ class Client:
 
 
 def _least(*seconds: float | None) -> float | None:
-    """The shortest of some time limits; None is no limit."""
+    """The shortest of some time limits; None means no limit."""
     return min((one for one in seconds if one is not None), default=None)
 
 
@@ -456,14 +458,14 @@ class LogLine:
 class Logs(Iterator[LogLine]):
     """The lines of a log as they come: an iterator, to be closed if it is left before its end.
 
-    `close`, or the end of a `with` block, ends it early. Another thread may close it: the loop over
-    it then ends as at the end of the log.
+    `close`, or the end of a `with` block, ends it early. Another thread may close it: the loop then
+    ends as at the end of the log.
     """
 
     def __init__(
         self, shown: following.Shown, *, job: str, namespace: str, done: Callable[[], None]
     ) -> None:
-        """No request is made before the first line is read; `done` is called after the last."""
+        """No request is sent before the first line is read; `done` is called after the last."""
         self._shown = shown
         self._closed = threading.Event()
         # Not a method: its generator would keep an abandoned log alive.
@@ -487,7 +489,7 @@ class Logs(Iterator[LogLine]):
     def close(self) -> None:
         """Stop reading, and close the connections."""
         self._closed.set()
-        # A thread that waits for the next line closes it itself, a moment later.
+        # If a thread waits for the next line, that thread closes the log a moment later.
         with suppress(ValueError):
             self._lines.close()
 
@@ -532,9 +534,9 @@ _SHOWN: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 
 def value(shown: object, *, now: float | None = None) -> dict[str, Any]:
-    """The dictionary that `-o json` prints of a value.
+    """The dictionary that `-o json` prints for a value.
 
-    Ages are counted to `now` (Unix seconds), by default the present. TypeError for a value that no
+    Ages are relative to `now` (Unix seconds), by default the present. TypeError for a value that no
     command prints.
     """
     now = time.time() if now is None else now
@@ -590,5 +592,5 @@ def _in_notebook(shown: Proposal | Machine | Cluster) -> str | None:
 
 
 for _drawn in (Proposal, Machine, Cluster):
-    # These types are in layers below those that draw them.
+    # The types are in lower layers than their drawings.
     setattr(_drawn, "_repr_svg_", _in_notebook)  # noqa: B010 - checkers know no such method

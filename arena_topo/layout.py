@@ -24,7 +24,7 @@ _PADDING = 2
 
 
 class Styles:
-    """Whether styles are kept: only where all output passes `painted` before it is written."""
+    """Whether styles are encoded: only if all output passes `painted` before it is written."""
 
     kept = False
 
@@ -43,8 +43,8 @@ class Style(StrEnum):
 class Styled(NamedTuple):
     """A cell or a word of a sentence with its style. Its `str` has as many characters.
 
-    Where styles are kept they are encoded as letters of a private plane of Unicode, 256 to a style,
-    so that text is aligned, folded and cropped as without styles. `one_line` removes these letters
+    If styles are on, they are encoded as letters of a private plane of Unicode, 256 to a style, so
+    that text is aligned, folded and cropped as without styles. `one_line` removes these letters
     from untrusted text.
     """
 
@@ -73,7 +73,7 @@ _LETTERS = re.compile(
 
 
 def painted(text: str, *, colours: bool) -> str:
-    """A text with its styles as colours of a terminal, or without them."""
+    """A text with its styles as terminal colours, or without them."""
 
     def shown(found: re.Match[str]) -> str:
         plain = "".join(chr(ord(one) & 0xFF) for one in found[0])
@@ -107,9 +107,9 @@ def state(word: str) -> Cell:
 
 
 def align(lines: Iterable[str], least: Sequence[int] = ()) -> str:
-    r"""Align tab-separated cells as Go's tabwriter does, and join the lines.
+    """Align tab-separated cells as Go's tabwriter does, and join the lines.
 
-    A column is as wide as needed in the run of neighbouring lines that have it, and at least as
+    A column is as wide as necessary in the run of neighbouring lines that have it, and at least as
     wide as in `least`; text after the last tab of a line belongs to no column and is never padded.
     """
     rows = [line.split("\t") for line in lines]
@@ -151,7 +151,7 @@ def widths(lines: Iterable[str], least: Sequence[int] = ()) -> tuple[int, ...]:
 def table(header: Sequence[str], rows: Iterable[Sequence[Cell]], *, indent: str = "") -> list[str]:
     """A header and its rows as lines for `align`; with an indent also arena's row of dashes.
 
-    Each cell is one line, whatever is in it.
+    Each cell becomes one line.
     """
     dashes = [indent + "\t".join("-" * len(word) for word in header)] if indent else []
     body = (indent + "\t".join(map(drawn, row)) for row in rows)
@@ -176,7 +176,7 @@ def tabulated(columns: Sequence[Column[T]], rows: Iterable[T], *, indent: str = 
 def to_json(value: Any) -> str:
     """JSON as Go's encoder writes it: four spaces, HTML characters escaped, no final newline."""
     text = json.dumps(value, indent=4, ensure_ascii=False)
-    # These five stand only inside strings, so the text may be replaced as a whole.
+    # These five occur only inside strings, so the whole text can be replaced.
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return escaped_in_quotes(text)
@@ -188,7 +188,7 @@ def to_yaml(value: Any) -> str:
 
     def style(text: str) -> str:
         if not text.replace("\n", "").isprintable():
-            # Other line ends and control characters only survive as escapes.
+            # Other line ends and control characters survive only as escapes.
             return '"'
         if "\n" in text:
             return "|"
@@ -200,9 +200,9 @@ def to_yaml(value: Any) -> str:
 
 
 def yaml_of(documents: Iterable[Any], base: Any, style: Callable[[str], str]) -> str:
-    """YAML documents, written by a dumper of PyYAML's.
+    """YAML documents, written by a dumper based on one of PyYAML's.
 
-    `style` is PyYAML's for a string: a quote, `|`, or empty for a bare one.
+    `style` returns PyYAML's style for a string: a quote, `|`, or empty for a bare one.
     """
     import yaml
 
@@ -279,7 +279,7 @@ def noted(text: str, *, alert: bool = False) -> str:
 
 
 def _sentence(text: str) -> str:
-    """The text on one line; unchanged if it is: some texts are arena's, or to be copied."""
+    """The text on one line; unchanged if it is one: some texts are arena's, or to be copied."""
     return text if text.isprintable() else one_line(text)
 
 
@@ -313,8 +313,8 @@ def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
 def folded(screen: str, width: int | None) -> str:
     """A screen whose lines are wrapped at `width` columns, if given, and indented by two more.
 
-    Rows of a table go on at the same column, so that cells stay below their headers. Words longer
-    than a line stay whole, but for rules of dashes; without a width so do all lines.
+    Rows of a table continue at the same column, so that cells stay below their headers. Words
+    longer than a line stay whole, except rules of dashes; without a width all lines stay whole.
     """
     lines = screen.split("\n")
     if width is None or max(map(len, lines)) <= width:
@@ -324,7 +324,7 @@ def folded(screen: str, width: int | None) -> str:
 
 
 def _blocks(lines: Iterable[str]) -> Iterable[list[str]]:
-    """Neighbouring lines with one indent; a first line may have more, as above the rows' names."""
+    """Neighbouring lines with one indent; a first line may have more, like a header over rows."""
     block: list[str] = []
     for line in lines:
         more = len(_start(block[-1])) - len(_start(line)) if block else 0
@@ -336,11 +336,11 @@ def _blocks(lines: Iterable[str]) -> Iterable[list[str]]:
 
 
 _ROOM = 16
-"""The least width of a last cell that is wrapped in place, and not moved below."""
+"""The least width of a last cell that is wrapped in place instead of moved below."""
 
 
 def _narrowed(block: Sequence[str], width: int) -> Iterable[str]:
-    """The lines of a block, each wrapped."""
+    """The lines of a block, wrapped."""
     if max(map(len, block)) <= width:
         return block
     columns = _columns(block)
@@ -358,11 +358,11 @@ def _narrowed(block: Sequence[str], width: int) -> Iterable[str]:
 
 
 _TABLE = 2
-"""Columns beside the first from which lines count as a table."""
+"""The least columns beside the first in a table."""
 
 
 def _columns(block: Sequence[str]) -> list[int]:
-    """The columns, but for the first, at which cells of the first line begin and all others may."""
+    """The columns, without the first, at which header cells begin and all rows have a gap."""
     header, *rows = block
     starts = [found.end() for found in re.finditer(r"(?<=\S)\s\s+(?=\S)", header)]
     return [at for at in starts if rows and all(not row[at - 2 : at].strip() for row in rows)]
@@ -380,7 +380,7 @@ _YAML_KEYS = {
 
 
 def arenas(value: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, yaml: bool) -> str:
-    """An object or a list of objects as arena prints it; its YAML spells some keys differently."""
+    """An object or a list of objects as arena prints it; YAML spells some keys differently."""
     if not yaml:
         return to_json(value)
     if isinstance(value, Mapping):

@@ -47,15 +47,15 @@ _DIFF = "arena-topo install --image IMAGE | kubectl diff -f -"
 
 
 class Outcome(StrEnum):
-    """What a check has found."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
-    """Jobs run, with less than there could be."""
+    """Jobs run, with less than possible."""
     FAIL = "fail"
     """Jobs do not run, or are not placed."""
     UNKNOWN = "unknown"
-    """The caller may not look."""
+    """The caller may not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +77,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing fails; what could not be looked at does not count."""
+        """Whether no check fails; an unknown result is no failure."""
         return all(one.outcome is not Outcome.FAIL for one in self.findings)
 
 
 _Judged = tuple[Outcome, str, str | None]
-"""What was found of a check: how grave it is, in words, and what to do."""
+"""The result of a check: the outcome, the finding, and the advice."""
 
 
 def _ok(found: str) -> _Judged:
@@ -98,7 +98,7 @@ def _fail(found: str, fix: str | None) -> _Judged:
 
 
 class _Check:
-    """The checks of one cluster; what several checks need is read once."""
+    """The checks of one cluster; facts that several checks need are read once."""
 
     def __init__(self, admin: Administration, namespace: str) -> None:
         self.admin = admin
@@ -108,12 +108,12 @@ class _Check:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The nodes, and what is in use of them."""
+        """The nodes, and the GPUs in use on them."""
         return self.admin.backend.cluster()
 
     @cached_property
     def mechanisms(self) -> Mechanisms:
-        """What binds workers to their GPUs here."""
+        """The mechanisms that bind workers to their GPUs here."""
         return self.admin.backend.mechanisms(self.namespace)
 
     # The operator
@@ -315,7 +315,7 @@ class _Check:
 
     def placing(self) -> Iterator[_Judged]:
         everywhere = self._missing(CLUSTER_READER)
-        # Gates are patched by the submitter only where no policy lifts them.
+        # The submitter patches gates only if no policy lifts them.
         missing = everywhere or self._missing(SELF_PLACER)
         found = f"not allowed to {_said(missing)}, and no controller places jobs"
         if not missing:
@@ -368,7 +368,8 @@ class _Check:
 
 
 _PRESENT = frozenset({"", "apps", "batch", "kubeflow.org", "resource.k8s.io"})
-"""Groups that matter on every cluster; rights on Kueue and PodGroups only where they are."""
+"""Groups that matter on every cluster; rights on Kueue and PodGroups matter only if they are
+installed."""
 
 
 def check(admin: Administration, namespace: str) -> Report:
@@ -427,7 +428,7 @@ def _format(admin: Administration, policy: str) -> str | None:
 
 
 def _some(names: Sequence[str], noun: str) -> str:
-    """So many things, with the names of a few: `3 nodes (a, b, c)`, or the one by its name."""
+    """Some things by number and name: `3 nodes (a, b, c)`, or a single one by its name."""
     if len(names) == 1:
         return f"{noun} {names[0]}"
     return f"{counted(len(names), noun)} ({shortened(names, _SHOWN)})"
@@ -443,5 +444,5 @@ def _span(age: float) -> str:
 
 
 def _image(image: str) -> str:
-    """An image without its registry: what tells versions apart."""
+    """The part of an image that differs between versions: all but its registry."""
     return image.rpartition("/")[2].partition("@")[0]

@@ -40,7 +40,7 @@ _NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", show_default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """How nodes are changed."""
+    """The options of a change of nodes."""
 
     ack: bool = option(False, "Set ACK's own label, ack.node.gpu.schedule, as well.")
     force: bool = option(False, "Change the nodes even if pods use their GPUs.")
@@ -49,7 +49,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What of arena-topo is installed, and how."""
+    """The installed parts of arena-topo, and their settings."""
 
     image: str = option(
         "",
@@ -131,7 +131,7 @@ def install(
     )
     tell(installing.check(wanted))
     if output_format is Output.YAML:
-        # The reason of each right is a comment, which objects cannot keep.
+        # The reason of each right is a comment, which a parsed object would lose.
         show(installing.text(wanted))
     else:
         objects = installing.objects(wanted)
@@ -186,7 +186,7 @@ def check(
     found = checks.check(admin, namespace)
     if output_format is Output.WIDE:
         wide = wrapped(sys.stdout) and columns()
-        # Commands in it are copied.
+        # Its commands are copied, so lines are not wrapped.
         display(shown.report(found, width=wide), whole=True)
     else:
         show(document(shown.report_value(found), output_format))

@@ -1,20 +1,20 @@
 """The controller: starts waiting gangs in their turn, and looks after those that run.
 
-Optional, and without a memory that matters: all it knows is written on the jobs, so a second one
+Optional, and without essential state: all it knows is stored on the jobs, so a second controller
 may take over at any moment, and stopping it loses nothing. The cluster is watched (`Queue.watch`);
-a round is due when something has changed, or when a deadline of the last one has come:
+a round is due after a change, or at a deadline that the last round has set:
 
     withdraw   the records of submitters that died before they resumed their job
-    place      gangs that their own queue has started, and that wait at their gates
-    tend       running gangs: gated workers go where the record says; one that cannot complete is
-               rolled back; one that lost a node is placed anew
-    start      waiting gangs, the first in the queue first
-    publish    what is free, for those who may not read the cluster
+    place      gangs that their own queue has started, and that are gated
+    tend       running gangs: gated workers get the nodes of their record; a gang that cannot
+               complete is rolled back; one that lost a node is placed anew
+    start      waiting gangs, in the order of the queue
+    publish    what is free, for users who may not read the cluster
 
-What is watched may lag behind. So each act is tested by the server (a patch tests the record that
-it replaces, a deletion the revision of its pod), or what it is based on is asked for once more.
+The watched state may lag behind. So the server tests each act (a patch tests the record that it
+replaces, a deletion the revision of its pod), or the state is read again before the act.
 
-What goes wrong with one job is said, and stops nothing else.
+An error with one job is reported, and does not stop the others.
 """
 
 from __future__ import annotations
@@ -56,38 +56,39 @@ Object = Mapping[str, Any]
 Tell = Callable[[str], None]
 
 PERIOD = 2.0
-"""Seconds between two rounds, at least, however much happens."""
+"""The least seconds between two rounds, however many changes there are."""
 
 VIEW_PERIOD = 15.0
-"""Seconds between two looks at what is free that are published."""
+"""Seconds between two publications of what is free."""
 
 REASON_PERIOD = 30.0
-"""Seconds after which a gang that still waits is looked at anew, and why it waits is said again."""
+"""Seconds until a gang that still waits is tried again, and its reason is updated."""
 
 BALK_PERIOD = 10.0
-"""Seconds for which a gang that fits and yet did not start lets the others go first."""
+"""Backoff in seconds of a gang that fits and yet did not start; others go first meanwhile."""
 
 LOST_AFTER = 60.0
 """Seconds that a node of a gang may be cordoned, not ready or gone before the gang moves."""
 
 MOST_STARTS = 10
-"""Gangs that one round starts at most: each takes seconds, and the others must be looked after."""
+"""The most gangs that one round starts: each takes seconds, and the running gangs need
+attention."""
 
 LEASE_PERIOD = DURATION / 3
-"""Seconds after which the Lease is renewed, and between two tries, at most, while the API server
-does not answer: less than half of what a Lease lasts, so that one failed round does not lose it."""
+"""Seconds between two renewals of the Lease, and the most between two tries while the API server
+does not answer: less than half of the Lease's duration, so one failed round does not lose it."""
 
 _SAID_AGAIN = 600.0
-"""Seconds after which a warning that still holds is said again."""
+"""Seconds until a warning that still holds is repeated."""
 
 
 def run(
     backend: Backend, *, ack: bool = False, once: bool = False, tell: Tell = lambda _: None
 ) -> None:
-    """Do rounds until SIGTERM, as long as the Lease is ours; UsageError if there is none.
+    """Do rounds until SIGTERM, while holding the Lease; UsageError on the local engine.
 
-    SIGTERM lets the round end in good order. Ctrl-C ends it where it is, which loses nothing
-    either, and releases the Lease too. `once` does a single round, without the Lease.
+    SIGTERM lets the round end in good order. Ctrl-C interrupts it, which loses nothing either, and
+    releases the Lease too. `once` does a single round, without the Lease.
     """
     queue = backend.queue
     if queue is None:
@@ -121,26 +122,26 @@ def run(
 
 
 class Wake:
-    """What ends a wait: something has changed, or the program is to end."""
+    """The wake-up of the loop: after a change, or at the end of the program."""
 
     def __init__(self) -> None:
         self.stopped = False
-        # Its `put` may be called by a handler of signals.
+        # SimpleQueue: a signal handler may call its `put`.
         self._calls: queues.SimpleQueue[None] = queues.SimpleQueue()
 
     def changed(self) -> None:
-        """Something has changed."""
+        """Report a change."""
         self._calls.put(None)
 
     def stop(self) -> None:
-        """The program is to end."""
+        """End the program."""
         self.stopped = True
         self._calls.put(None)
 
     def wait(self, least: float, most: float) -> bool:
-        """Wait for `most` seconds, or for `least` where something has changed; whether it has.
+        """Wait for `most` seconds, or for `least` after a change; whether there was one.
 
-        Not once it was stopped.
+        Returns at once after `stop`.
         """
         begun, changed = time.monotonic(), False
         while not self.stopped:
@@ -190,7 +191,7 @@ def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> Non
 
 
 def _told(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """The error in one line."""
     if isinstance(error, ArenaError):
         text = f"{error.message}{f': {error.why}' if error.why else ''}"
     else:
@@ -200,7 +201,7 @@ def _told(error: Exception) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Controller:
-    """One round after another on one cluster; what it remembers are times, and what saves work."""
+    """One round after another on one cluster; its state are times and caches."""
 
     queue: Queue
     starter: Starter
@@ -222,18 +223,18 @@ class Controller:
 
     @property
     def due(self) -> float:
-        """By `clock`, when there is something to do even if nothing changes until then."""
+        """The time of `clock` at which a round is due even without a change."""
         return min(self._due, self._published + VIEW_PERIOD)
 
     def _again(self, seconds: float) -> None:
-        """Ask for another round after so much time."""
+        """Request another round after so many seconds."""
         self._due = min(self._due, self.clock() + seconds)
 
     def round(self, leads: Callable[[], bool] = lambda: True, *, changed: bool = True) -> None:
-        """Look at everything once, and do what is to be done as long as `leads`.
+        """Look at everything once, and act as long as `leads` returns True.
 
-        That is asked before each job, so that its author may renew what it goes by. Where nothing
-        has `changed` since the last round, only what is due by now is done.
+        `leads` is called before each job, so that it can renew the Lease. If nothing has `changed`
+        since the last round, only acts that are due by now are done.
         """
         view = self.queue.read()
         self._guarded("the published view", lambda: self._publish(view))
@@ -261,7 +262,7 @@ class Controller:
         self._start(view, pods, leads)
 
     def _withdrawn(self, view: Snapshot, leads: Callable[[], bool]) -> bool:
-        """Withdraw what was left behind; whether anything was."""
+        """Withdraw the records of dead submitters; whether there were any."""
         found = False
         for job in view.jobs:
             if fairness.abandoned(job, view.now) and leads():
@@ -272,11 +273,11 @@ class Controller:
         return bool(self.starter.withdraw([job], view.now))
 
     def _each(self, job: QueuedJob, act: Callable[[], bool]) -> bool:
-        """Do something about a job; what goes wrong with one must not stop the others."""
+        """Do something about a job; an error must not stop the others."""
         return self._guarded(f"{job.namespace}/{job.name}", act)
 
     def _guarded(self, what: str, act: Callable[[], bool]) -> bool:
-        """Do something; say what goes wrong, in one line, and once as long as it is the same."""
+        """Do something; report an error in one line, once as long as it is the same."""
         try:
             return act()
         except Exception as error:  # noqa: BLE001  jobs are anybody's, and may be any nonsense
@@ -285,7 +286,7 @@ class Controller:
         return False
 
     def _told_once(self, line: str) -> None:
-        """Say a line, but not the same one again within `_SAID_AGAIN`."""
+        """Print a line, but not the same one again within `_SAID_AGAIN`."""
         now = self.clock()
         self._warned = {key: at for key, at in self._warned.items() if now - at < _SAID_AGAIN}
         if line not in self._warned:
@@ -293,7 +294,7 @@ class Controller:
             self.tell(line)
 
     def _forget(self, view: Snapshot) -> None:
-        """Drop what is remembered of jobs that are gone or were placed anew."""
+        """Drop the state about jobs that are gone or were placed anew."""
         there = {(*job.key, job.record or "") for job in view.jobs}
         self._patience = {key: one for key, one in self._patience.items() if key in there}
         alive = {(*job.key, job.created) for job in view.jobs}
@@ -303,14 +304,14 @@ class Controller:
     def _notice(
         self, view: Snapshot, pods: Mapping[tuple[str, str], Sequence[Object]], now: float
     ) -> None:
-        """Remember since when nodes are of no use, and since when workers find none."""
+        """Update the times since which nodes are unusable and workers unschedulable."""
         nodes: dict[str, str | None] = {
             node.name: node.unavailable for node in view.cluster().nodes
         }
         every = [pod for those in pods.values() for pod in those]
         named = {str(one) for pod in every if (one := pod["spec"].get("nodeName"))}
         out = {name: why for name in sorted(named) if (why := nodes.get(name, "gone"))}
-        # By itself: a node that was cordoned long ago may have fallen silent only just now.
+        # A separate time: a node that was cordoned long ago may have stopped answering just now.
         silent = {name for name, why in out.items() if why in _SILENT}
         at = self.clock()
         keys = [(name, False) for name in out] + [(name, True) for name in silent]
@@ -329,7 +330,7 @@ class Controller:
     # Gangs that run, or that another queue starts
 
     def _tended(self, job: QueuedJob, seen: _Seen) -> bool:
-        """See to a job that is resumed; whether anything that others may see was changed."""
+        """Look after a resumed job; whether anything that others may see was changed."""
         if rollout.gated(seen.pods):
             self._again(PERIOD)
         if job.suspender is not None and (job.suspended or _fresh(job, seen.pods, seen.now)):
@@ -350,7 +351,7 @@ class Controller:
         return self._broken(job, seen) if moved is None else moved
 
     def _bound(self, job: QueuedJob, pods: Sequence[Object]) -> None:
-        """Send workers from their gates to where the record says that the job has now."""
+        """Send gated workers to the nodes that the job's present record names."""
         stored = self.queue.get(*job.key)
         if stored is not None and stored["metadata"]["uid"] == job.manifest["metadata"]["uid"]:
             now = queued(stored, {})
@@ -359,7 +360,7 @@ class Controller:
                     self.queue.bind(pod, patch)
 
     def _handed(self, job: QueuedJob, seen: _Seen) -> bool:
-        """Place a gang that its queue has started, or forget where it was when it is stopped."""
+        """Place a gang that its queue has started, or clear its record when the queue stops it."""
         if job.suspended:
             if job.record is None and job.state == "waiting":
                 return False
@@ -381,7 +382,7 @@ class Controller:
         return outcome.resumed
 
     def _broken(self, job: QueuedJob, seen: _Seen) -> bool:
-        """Take a gang back that cannot complete."""
+        """Roll back a gang that cannot complete; whether that was done."""
         pods = [self._dated(pod) for pod in seen.pods]
         since = job.started or job.recorded or 0.0
         stands = rollout.status_of(job.manifest, pods, (), now=seen.now, since=since)
@@ -400,7 +401,7 @@ class Controller:
     def _trouble(
         self, job: QueuedJob, pods: Sequence[Object], events: Sequence[Object], now: float
     ) -> Cause | None:
-        """Why a gang cannot complete, or has not moved for too long; None while it may."""
+        """Why a gang cannot complete, or has stalled for too long; None while it may complete."""
         since = job.started or job.recorded or 0.0
         stands = rollout.status_of(job.manifest, pods, events, now=now, since=since)
         if stands.broken is not None:
@@ -415,10 +416,10 @@ class Controller:
         return None
 
     def _dated(self, pod: Object) -> Object:
-        """The pod with the time since which it was seen to find no node.
+        """The pod with the time since which the scheduler finds no node for it.
 
-        Its own says since when it is not scheduled, and that goes back to when it was at its gate,
-        or is missing (kubernetes, pkg/api/v1/pod: UpdatePodCondition).
+        The pod's own condition dates from the time of its gate, or has no time (kubernetes,
+        pkg/api/v1/pod: UpdatePodCondition).
         """
         at = self._unscheduled.get(str(pod["metadata"].get("uid")))
         if at is None:
@@ -431,16 +432,15 @@ class Controller:
         return {**pod, "status": {**status, "conditions": conditions}}
 
     def _lost(self, job: QueuedJob, pods: Sequence[Object]) -> bool | None:
-        """Move a gang of which a node was lost for a while, or a worker evicted.
+        """Move a gang of which a node has been lost for a while, or a worker was evicted.
 
-        None where nothing was lost; False too where something was, and the gang is to be left as
-        it is.
+        None if nothing was lost; False also if something was lost and the gang is left as it is.
         """
         if self._loss(pods, self._lost_now) is None:
             return None
         policy = job_of(job.manifest).on_node_loss
         if policy is NodeLoss.FAIL:
-            # MPI ends the job itself when it loses a rank; nothing brings it back.
+            # MPI ends the job itself when it loses a rank; nothing can bring it back.
             return False
         self._again(PERIOD)
         fresh = self.queue.pods(job.manifest)
@@ -462,27 +462,27 @@ class Controller:
         return done
 
     def _force_delete(self, pods: Sequence[Object]) -> None:
-        """Force-delete the pods of a gang that was rolled back from a node that does not answer.
+        """Force-delete the pods of a rolled-back gang on a node that does not answer.
 
         The kubelet of that node never confirms the deletion, and while the pods exist the operator
-        creates no others of their names. Where the kubelet answers, as on a node that is only
-        cordoned, containers end in their grace period, and have their GPUs until then.
+        creates no others of their names. If the kubelet answers, as on a node that is only
+        cordoned, containers end within their grace period, and use their GPUs until then.
         """
         for pod in pods:
             leaves = bool(pod["metadata"].get("deletionTimestamp"))
-            # One that failed is kept by `cleanPodPolicy: Running`, and its name with it.
+            # `cleanPodPolicy: Running` keeps a failed pod, which blocks its name.
             failed = (pod.get("status") or {}).get("phase") == "Failed" and not is_launcher(pod)
             if failed if not leaves else self._is_silent(pod["spec"].get("nodeName")):
                 self._again(PERIOD)
                 self.queue.force_delete(pod)
 
     def _is_silent(self, node: str | None) -> bool:
-        """Whether a machine has not answered for long, and does not now."""
+        """Whether a node has not answered for long, and does not answer now."""
         return node in self._silent_now and self.queue.unavailable(str(node)) in _SILENT
 
     @staticmethod
     def _loss(pods: Sequence[Object], lost: Mapping[str, str]) -> Cause | None:
-        """What a gang has lost: a worker that was evicted, or a node of these."""
+        """The loss of a gang: an evicted worker, or one of these nodes; None without a loss."""
         workers = [pod for pod in pods if not is_launcher(pod)]
         for pod in workers:
             status = pod.get("status") or {}
@@ -495,7 +495,7 @@ class Controller:
         return None
 
     def _back(self, job: QueuedJob, cause: Cause, *, counts: bool = True) -> bool:
-        """Suspend a gang whole; it waits for its turn again."""
+        """Suspend a whole gang, which then waits for its turn again."""
         tries = job.tries + counts
         patch = patches.taking_back(job.manifest, pinning.unplaced(job.manifest), cause, tries)
         if self.queue.change(job.manifest, patch) is None:
@@ -512,7 +512,7 @@ class Controller:
         pods: Mapping[tuple[str, str], Sequence[Object]],
         leads: Callable[[], bool],
     ) -> None:
-        """Start waiting gangs in their turn, as many as one round may."""
+        """Start waiting gangs in their turn, up to the limit of a round."""
         before, self._before = self._before, _matters(view)
         quiet, older = self._before == before, False
         for job in fairness.order(view.jobs):
@@ -528,7 +528,7 @@ class Controller:
             if self._each(job, partial(self._started, job, view, older=older)):
                 # The other gangs are compared with the GPUs that were free before. Fewer are free
                 # now: a gang that does not fit there does not fit, and for one that fits the
-                # starter reads the cluster anew.
+                # starter reads the cluster again.
                 view = replace(view, jobs=tuple(one for one in view.jobs if one.key != job.key))
                 quiet, older = False, True
         if older:
@@ -538,7 +538,8 @@ class Controller:
     def _started(self, job: QueuedJob, view: Snapshot, *, older: bool) -> bool:
         """Start a waiting gang if it fits now and no older gang needs the same GPUs.
 
-        `older`: others were started since the view was read. Whether it may be out of date now.
+        `older`: others were started since the view was read. True if the view may be out of date
+        now.
         """
         asked = job_of(job.manifest)
         if (older or self._just_refused(job)) and not self._fits(asked, job, view):
@@ -558,26 +559,26 @@ class Controller:
         return True
 
     def _balked(self, job: QueuedJob) -> bool:
-        """Whether a gang that fits could not be started a moment ago, as where its quota is used.
+        """Whether a gang that fits failed to start a moment ago, for example by its quota.
 
-        The others have their turn meanwhile: a round starts no more than so many.
+        Other gangs have their turn meanwhile, since a round starts only a limited number.
         """
         at = self._balks.get((*job.key, job.created))
         return at is not None and self.clock() - at < BALK_PERIOD
 
     def _just_refused(self, job: QueuedJob) -> bool:
-        """Whether it was worked out a moment ago why this gang waits."""
+        """Whether the reason why this gang waits was computed a moment ago."""
         at = self._refused.get((*job.key, job.created))
         return at is not None and self.clock() - at < REASON_PERIOD
 
     def _fits(self, asked: MPIJob, job: QueuedJob, view: Snapshot) -> bool:
-        """Whether a gang can be placed now: what `decide` goes by, without looking for reasons."""
+        """Whether a gang can be placed now: the test of `decide`, without the reasons."""
         whole = view.cluster(without={job.key})
         left, _head = fairness.left_for(job, whole, view, self.starter.fit)
         return self.starter.fit(asked, left) is not None
 
     def _reasoned(self, job: QueuedJob, cause: Cause | None) -> bool:
-        """Write down why a gang waits, where that is news."""
+        """Record why a gang waits, if the reason is new."""
         known = recorded(job.manifest)
         if cause is None or (known is not None and known.cause == cause) or job.tries:
             return False
@@ -588,10 +589,10 @@ class Controller:
     # What others read
 
     def _publish(self, view: Snapshot) -> bool:
-        """Publish what is free, where that is due; whether it was."""
+        """Publish what is free, if that is due; whether it was."""
         if self.clock() - self._published < VIEW_PERIOD:
             return False
-        # Even if it fails: everything else goes on, and it is tried again when it is due again.
+        # Set before the attempt: after a failure the next try is at the next due time.
         self._published = self.clock()
         self.queue.publish_view(view.cluster(), now=view.now)
         if self.ack:
@@ -601,9 +602,9 @@ class Controller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What one round goes by for a job: its pods, read at `now` (the server's time), and all else.
+    """The basis of a round for one job: its pods, read at `now` (the server's time), and the view.
 
-    `quiet`: nothing that matters has changed since the last round.
+    `quiet`: nothing relevant has changed since the last round.
     """
 
     pods: Sequence[Object]
@@ -613,24 +614,24 @@ class _Seen:
 
 
 def _fresh(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
-    """Whether the workers at their gates are newer than the record that says where they go.
+    """Whether the gated workers are newer than the record of their placement.
 
-    A record that was never confirmed, and whose author must be gone by now, says nothing.
+    An unconfirmed record whose writer must be dead by now does not count.
     """
     waiting = rollout.gated(pods)
     if job.state != "placed" or job.recorded is None:
         return bool(waiting)
     if PROPOSED in (job.manifest["metadata"].get("annotations") or {}):
         return bool(waiting) and abs(now - job.recorded) > fairness.STALE
-    # One that is created again joins the others, wherever they are.
+    # A worker that is created again joins the others, on their nodes.
     if any(map(_is_bound, pods)):
         return False
-    # Times of creation are whole seconds.
+    # Creation times are whole seconds.
     return bool(waiting) and min(map(rollout.born, waiting)) > job.recorded + 1
 
 
 def _is_bound(pod: Object) -> bool:
-    """Whether a worker is at its node, to stay."""
+    """Whether a worker has a node and is not about to leave it."""
     leaves = is_launcher(pod) or pod_over(pod) or pod["metadata"].get("deletionTimestamp")
     return bool(pod["spec"].get("nodeName")) and not leaves
 
@@ -642,10 +643,10 @@ def _unscheduled(pod: Object) -> bool:
 
 
 def _matters(view: Snapshot) -> tuple[object, ...]:
-    """All that decides whether a waiting gang can start, but for what time does to it.
+    """All that decides whether a waiting gang can start, apart from the time.
 
-    Time opens no way: a job that may pass the head of the queue is the less likely to end before
-    that starts, the later it is itself. What is written on a job of why it waits does not count.
+    Time alone opens no way: the later a job starts that may pass the head of the queue, the less
+    likely it is to end before the head starts. The recorded reasons of waiting do not count.
     """
     jobs = tuple(
         (
@@ -659,7 +660,7 @@ def _matters(view: Snapshot) -> tuple[object, ...]:
 
 
 _SILENT = frozenset({"NotReady", "Unknown", "gone"})
-"""What is said of nodes whose kubelet does not answer (`topology.Node.unavailable`)."""
+"""States of nodes whose kubelet does not answer (`topology.Node.unavailable`)."""
 
 _EVICTED = frozenset({"Evicted", "NodeLost", "Terminated", "Shutdown", "Preempting"})
 """Reasons of a pod that its kubelet or the control plane ended (kubernetes, pkg/kubelet)."""

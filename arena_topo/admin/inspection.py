@@ -1,4 +1,4 @@
-"""A look into the workers of a job: what they really see, beside what was planned."""
+"""The GPUs that the workers of a job really see, beside the plan."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from arena_topo.reasons import drift
 
 
 class Outcome(StrEnum):
-    """How what a worker sees goes with the plan."""
+    """The result for a worker: the GPUs that it sees, compared with the plan."""
 
     OK = "ok"
     OTHERS = "others"
-    """As many GPUs as planned, others than planned, where the kubelet may choose."""
+    """As many GPUs as planned, but not those of the plan, and the kubelet may choose."""
     DIFFERS = "differs"
     UNKNOWN = "unknown"
-    """It could not be looked at."""
+    """The worker could not be inspected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """A job, what of it is not as planned, and what each of its workers sees."""
+    """A job, its differences from the plan, and the GPUs that each worker sees."""
 
     status: JobStatus
     differences: tuple[drift.Difference, ...]
     sights: tuple[drift.Sight, ...]
 
     def outcome(self, sight: drift.Sight) -> Outcome:
-        """How a sight goes with what was guaranteed."""
+        """The result for one worker, under the guarantee of the placement."""
         if sight.agrees is None:
             return Outcome.UNKNOWN
         if sight.agrees:
@@ -44,16 +44,16 @@ class Inspection:
 
     @property
     def passed(self) -> bool:
-        """Whether all is as it was guaranteed, as far as it could be looked at."""
+        """Whether everything agrees with the guarantee, as far as it could be inspected."""
         return not self.differences and all(
             self.outcome(one) is not Outcome.DIFFERS for one in self.sights
         )
 
 
 def inspect(backend: Backend, name: str, namespace: str) -> Inspection:
-    """Look into every worker of a job; NotFound if there is none.
+    """Look into every worker of a job; NotFound if the job does not exist.
 
-    ArenaError if it was never placed, so that there is nothing to compare with.
+    ArenaError if the job was never placed: then there is no plan to compare with.
     """
     status = backend.job(name, namespace)
     if status.forecast is None or not status.forecast.workers:

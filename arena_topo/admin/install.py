@@ -1,4 +1,4 @@
-"""What is to be deleted for what `install` prints to be gone, and the jobs that need it."""
+"""The objects to delete to uninstall what `install` prints, and the jobs that need them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.admin import Administration
 
 _SHOWN = 5
-"""Names that are listed in a sentence."""
+"""The most names in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What `kubectl delete -f -` takes, in order; `marked` are nodes that keep label or taint."""
+    """The input of `kubectl delete -f -`, in order; `marked` nodes keep their label or taint."""
 
     objects: tuple[Manifest, ...]
     marked: tuple[str, ...] = ()
 
 
 def removal(admin: Administration) -> Removal:
-    """What is installed, the last created first; ArenaError names the jobs that depend on it."""
+    """The installed objects, the last created first; ArenaError names the dependent jobs."""
     depending = list(dependents(admin.jobs()))
     if depending:
         shown = "; ".join(f"{job} {why}" for job, why in depending[:_SHOWN])
@@ -50,7 +50,7 @@ def removal(admin: Administration) -> Removal:
 
 
 def _installed(manifest: Manifest, admin: Administration) -> bool:
-    """Whether an object is there; one that may not be looked at is taken to be."""
+    """Whether an object exists; True if that may not be read."""
     try:
         return admin.find(manifest) is not None
     except AccessDenied:
@@ -64,7 +64,7 @@ def _reference(manifest: Manifest) -> Manifest:
 
 
 def dependents(jobs: Iterable[Manifest]) -> Iterator[tuple[str, str]]:
-    """The jobs that need what is installed, as NAMESPACE/NAME, and what they need it for."""
+    """The jobs that need the installed parts, as NAMESPACE/NAME, and what they need them for."""
     for job in jobs:
         if job_over(job):
             continue

@@ -1,8 +1,8 @@
 """Nodes for topology jobs alone: labelled and tainted, or given back to all jobs.
 
-On a node that only arena-topo fills, each worker may be given exactly the GPUs of its placement;
-elsewhere the kubelet may give them to other pods as well. A node therefore keeps its use while pods
-run there that the change would put at risk.
+On a node that only arena-topo fills, each worker may get exactly the GPUs of its placement;
+elsewhere the kubelet may give them to other pods as well. A node's use is therefore not changed
+while pods run there that the change would put at risk.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ VALUE = "true"
 """The value of label and taint."""
 
 _ATTEMPTS = 5
-"""Kubelets write the same object every few minutes, so once more is nearly always enough."""
+"""Kubelets write the same object every few minutes, so one retry is nearly always enough."""
 
 _SHOWN = 8
-"""Pods that a refusal names."""
+"""The most pods that a refusal names."""
 
 
 class Use(StrEnum):
-    """Who may use the GPUs of a node; ACK has the same words for its own label."""
+    """The jobs that may use the GPUs of a node; ACK's label has the same values."""
 
     TOPOLOGY = "topology"
     """Only jobs that arena-topo places."""
     DEFAULT = "default"
-    """Everybody."""
+    """All jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A node and what became of it: `labeled and tainted`, `given back` or `unchanged`."""
+    """A node and the outcome: `labeled and tainted`, `given back` or `unchanged`."""
 
     node: str
     outcome: str
@@ -52,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a node stands: its GPUs, who may use them, and what contradicts that."""
+    """The state of a node: its GPUs, its use, and what contradicts that."""
 
     node: str
     gpus: int
@@ -69,10 +69,11 @@ def dedicate(
     force: bool = False,
     dry_run: bool = False,
 ) -> tuple[Change, ...]:
-    """Set label and taint of these nodes, or take them away; all nodes are checked first.
+    """Set label and taint of these nodes, or remove them; all nodes are checked first.
 
-    `ack` sets ACK's label as well. NotFound if a node is not there; ArenaError names the pods that
-    stand against it, unless `force`. With `dry_run` everything is checked, nothing stored.
+    `ack` sets ACK's label as well. NotFound if a node does not exist; ArenaError names the pods
+    that prevent the change, unless `force`. With `dry_run` everything is checked and nothing is
+    stored.
     """
     nodes = list(dict.fromkeys(names))
     found = {name: admin.node(name) for name in nodes}
@@ -95,7 +96,7 @@ _REFUSALS = {
 
 
 def _against(node: str, use: Use, admin: Administration) -> Iterator[str]:
-    """The pods on a node that must not be there when its use changes."""
+    """The pods on a node that prevent a change of its use."""
     for pod in admin.pods_on(node):
         metadata = pod["metadata"]
         if pod_over(pod) or not _gpus(pod):
@@ -110,7 +111,7 @@ def _gpus(pod: Mapping[str, Any]) -> int:
     try:
         return gpu_count(pod.get("spec") or {})
     except (TypeError, ValueError):
-        # The amount it asks for cannot be read, so it may be GPUs.
+        # Its request cannot be read, so it may have GPUs.
         return 1
 
 
@@ -131,7 +132,7 @@ def _changed(
         try:
             admin.patch_node(name, steps, dry_run=dry_run)
         except ClusterError as error:
-            # The test on the revision failed: another writer, mostly the kubelet, was faster.
+            # The test of the revision failed: another writer, mostly the kubelet, was faster.
             if error.status not in {409, 422}:
                 raise
         else:
@@ -146,7 +147,7 @@ _OUTCOMES = {Use.TOPOLOGY: "labeled and tainted", Use.DEFAULT: "given back"}
 
 
 def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[str, Any]]:
-    """The JSON patch that gives a node this use; empty where it has it already.
+    """The JSON patch that gives a node this use; empty if the node has it already.
 
     It tests the revision that was read, so that no taint of others is lost.
     """
@@ -177,7 +178,7 @@ def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[
 
 
 def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
-    """How the nodes with GPUs stand, and those that are marked without having any."""
+    """The state of the nodes with GPUs, and of marked nodes without GPUs."""
     found = []
     for one in nodes:
         metadata = one["metadata"]

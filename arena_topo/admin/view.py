@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def report(found: Report, *, width: int | None = None) -> str:
-    """Each prerequisite in a row, and below it what to do where it is not as it should be.
+    """A row for each prerequisite, and below it the advice if it is not met.
 
-    Sentences are wrapped at `width` columns where they belong.
+    Sentences are wrapped at `width` columns in place.
     """
     rows = [(one.name, state(one.outcome.value), one_line(one.found)) for one in found.findings]
     heads = align(["CHECK\tRESULT\tFOUND", *(f"{name}\t{outcome}\t" for name, outcome, _ in rows)])
@@ -34,7 +34,7 @@ def report(found: Report, *, width: int | None = None) -> str:
 
 
 def report_value(found: Report) -> dict[str, Any]:
-    """The same for programs."""
+    """The report as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "CheckReport",
@@ -48,18 +48,18 @@ def report_value(found: Report) -> dict[str, Any]:
 
 
 def standings(found: Iterable[Standing]) -> str:
-    """Nodes with GPUs, who may use them, and what contradicts that."""
+    """Nodes with GPUs, their use, and what contradicts that."""
     rows = [(one.node, str(one.gpus), one.use.value, one.odd or "") for one in found]
     return _lines(align(table(("NODE", "GPUS", "USE", "REMARK"), rows)))
 
 
 def _lines(text: str) -> str:
-    """The same lines without spaces at their ends."""
+    """The same lines without trailing spaces."""
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def standings_value(found: Iterable[Standing]) -> dict[str, Any]:
-    """The same for programs."""
+    """The states of nodes as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "NodeList",
@@ -71,7 +71,7 @@ def standings_value(found: Iterable[Standing]) -> dict[str, Any]:
 
 
 def inspection(found: Inspection) -> str:
-    """What each worker of a job sees beside what was planned, and what else is not as planned."""
+    """The GPUs that each worker of a job sees beside the plan, and all other differences."""
     rows = [
         (
             one.pod,
@@ -87,7 +87,7 @@ def inspection(found: Inspection) -> str:
 
 
 def _seen(sight: Sight) -> str:
-    """The GPUs that a worker sees, each by enough of its UUID to tell it from the others."""
+    """The GPUs that a worker sees, each by a prefix of its UUID that is unique there."""
     return ", ".join(one.uuid[:_UUID] for one in sight.seen) or "no GPUs"
 
 
@@ -95,7 +95,7 @@ _UUID = len("GPU-01234567")
 
 
 def inspection_value(found: Inspection) -> dict[str, Any]:
-    """The same for programs."""
+    """The inspection as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "JobInspection",

@@ -1,15 +1,15 @@
-"""Completion: what a shell may put where the cursor is, said in a few milliseconds.
+"""Completion: the candidates for the word at the cursor, within a few milliseconds.
 
-A shell asks at every TAB, and a person waits. So nothing is imported here but what Python has
-loaded anyway, and an error is no answer. `words.txt` has the commands and flags (made of the
-command tree, see `cli.catalogue`); names of jobs, nodes and so on come from a cache (`names`).
-The caller brings `ask`, which fills that cache where it is empty or old.
+A shell asks at every TAB, and a person waits. So only modules that Python has loaded anyway are
+imported here, and an error prints nothing. `words.txt` has the commands and flags (generated from
+the command tree, see `cli.catalogue`); names of jobs, nodes and so on come from a cache (`names`).
+The caller passes `ask`, which fills that cache if it is empty or old.
 
-The question: `_ARENA_TOPO_COMPLETE` names the shell, the words of the line are the arguments, up to
+The request: `_ARENA_TOPO_COMPLETE` names the shell, the words of the line are the arguments, up to
 and including the one at the cursor. The answer: a line `words`, `files` or `folders` (the shell
-completes those), with ` nospace` where the word goes on and ` keep` where the order of words means
-something; then a line for each candidate, its value for the whole word and, after a TAB, what it
-is. The words of the line are read as the program reads them (`argv`).
+completes those), with ` nospace` if the word goes on and ` keep` if the order of words matters;
+then a line for each candidate, its value for the whole word and, after a TAB, its description. The
+words of the line are parsed as the program parses them (`argv`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from arena_topo.completion import names
 from arena_topo.errors import UsageError
 
 TYPE_CHECKING = False
-"""As in `typing`, which would take as long to load as all the rest."""
+"""As in `typing`, whose import would take as long as everything else."""
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
-"""Who can ask."""
+"""The supported shells."""
 
 ASKED = "_ARENA_TOPO_COMPLETE"
-"""The variable that names the shell that asks."""
+"""The variable that names the shell."""
 
 Candidate = tuple[str, str]
-"""A value for the word at the cursor, and what it is; both one line."""
+"""A value for the word at the cursor, and its description; both one line."""
 
 _HELP = "help"
 _SHORT = 2  # characters of a short flag
@@ -43,7 +43,7 @@ _COUNTS = ("2", "4", "8", "16")
 
 
 def run(ask: names.Ask) -> None:
-    """Answer the shell that asks, whatever is broken, and end the process with 0."""
+    """Answer the shell, silently after an error, and end the process with 0."""
     try:
         shell = os.environ.get(ASKED, "")
         data = _encoded(answer(shell, sys.argv[1:], os.environ, ask))
@@ -51,14 +51,14 @@ def run(ask: names.Ask) -> None:
             data = data[os.write(1, data) :]
     except Exception:  # noqa: BLE001, S110 - a prompt is no place for complaints
         pass
-    # There is nothing to tidy up, and doing so takes longer than the answer.
+    # Nothing needs a cleanup, and Python's own would take longer than the answer.
     os._exit(0)
 
 
 def answer(
     shell: str, words: list[str], environ: Mapping[str, str], ask: names.Ask | None = None
 ) -> str:
-    """What the program says to a shell; nothing to one that it does not know.
+    """The answer to a shell; empty for an unknown shell.
 
     Without `ask` names come from the cache alone.
     """
@@ -78,7 +78,7 @@ def _control(letter: str) -> bool:
 
 
 def _encoded(text: str) -> bytes:
-    """The bytes that the words of the line came from; a line that has none is left out."""
+    """The text in the encoding of the command line; a line that cannot be encoded is left out."""
     coded = sys.getfilesystemencoding()
     lines = []
     for line in text.splitlines(keepends=True):
@@ -95,7 +95,7 @@ def _catalogue() -> str:
 
 
 class _Found:
-    """Candidates in their order, and what the shell is to do with them."""
+    """Candidates in their order, and the directive to the shell."""
 
     def __init__(self) -> None:
         self.directive = "words"
@@ -105,19 +105,19 @@ class _Found:
         self.candidates.append((value, what))
 
     def text(self, word: str) -> str:
-        """What is printed: each value that begins with the word at the cursor, once."""
+        """The output: each value that begins with the word at the cursor, once."""
         lines: dict[str, str] = {}
         for value, what in self.candidates:
             if value.startswith(word) and not any(_control(letter) for letter in value):
                 shown = "".join(" " if _control(letter) else letter for letter in what)
                 lines.setdefault(value, f"{value}\t{shown}\n" if shown else f"{value}\n")
-        # Files are sorted as their shell does it.
+        # Shells sort files themselves.
         order = "" if self.directive in {"files", "folders"} else " keep"
         return f"{self.directive}{order}\n{''.join(lines.values())}"
 
 
 class _Flag(argv.Option):
-    """A flag, as a line of words.txt has it; `name` is its long spelling."""
+    """A flag from a line of words.txt; `name` is its long spelling."""
 
     __slots__ = ("choices", "help", "kinds", "names", "repeats")
 
@@ -128,7 +128,7 @@ class _Flag(argv.Option):
         self.kinds, self.choices, self.repeats = kinds.split(), choices.split(), "r" in kind
         super().__init__(
             next(name[2:] for name in self.names if name[:2] == "--"),
-            # The reader itself knows `--no-x` of `--x`.
+            # The parser adds `--no-x` of `--x` itself.
             [name for name in self.names if "--" + name[5:] not in self.names],
             old=[name[1:] for name in every if name[0] == "~"],
             switch=kind[0] == "s",
@@ -140,7 +140,7 @@ class _Flag(argv.Option):
 class Line:
     """A command line up to the cursor: the words before it are read one after the other.
 
-    `path` is the command, `lost` whether there is none of that name; `reader` has the rest.
+    `path` is the command, `lost` whether it is unknown; `reader` has the rest.
     """
 
     def __init__(self, environ: Mapping[str, str], ask: names.Ask | None = None) -> None:
@@ -153,12 +153,12 @@ class Line:
         self._enter()
 
     def _section(self, name: str) -> list[str]:
-        """The lines below a title of words.txt."""
+        """The lines of a section of words.txt."""
         _, _, rest = self._text.partition(f"\n[{name}]\n")
         return f"\n{rest}".partition("\n[")[0].strip("\n").splitlines()
 
     def _enter(self) -> None:
-        """Be at the command of the path."""
+        """Load the flags and arguments of the command in `path`."""
         self._commands: dict[str, tuple[str, list[str]]] = {}
         self._arguments: list[tuple[list[str], bool]] = []
         self._own: list[_Flag] = []
@@ -181,7 +181,7 @@ class Line:
         self.reader.dash = None
 
     def read(self, word: str) -> None:
-        """Take in a word that stands before the one at the cursor."""
+        """Read a word before the one at the cursor."""
         try:
             self.reader.read(word)
         except UsageError:
@@ -203,7 +203,7 @@ class Line:
     # ------------------------------------------------------------ the word at the cursor
 
     def complete(self, word: str, found: _Found) -> None:
-        """Find what the word can become."""
+        """Add the candidates for the word."""
         if self.lost:
             return
         if isinstance(self.reader.waiting, _Flag):
@@ -245,7 +245,7 @@ class Line:
             self._values(flag, prefix + equals, rest[len(equals) :], found)
 
     def _positional(self, word: str, found: _Found) -> None:
-        """Complete a word that is no flag; an empty one becomes a flag where nothing else fits."""
+        """Complete a word that is no flag; if nothing else fits an empty word, offer flags."""
         kinds = self._expected()
         runs = "command" in kinds
         if self._commands:
@@ -262,7 +262,7 @@ class Line:
             self._names_of_flags(self._own, "--", found)
 
     def _expected(self) -> list[str]:
-        """The kinds of the word that comes next, as many as the command takes."""
+        """The kinds of the next argument; empty if the command takes no more."""
         said = len(self.reader.words)
         for kinds, several in self._arguments[said:] or self._arguments[-1:]:
             if several or "command" in kinds or said < len(self._arguments):
@@ -280,7 +280,7 @@ class Line:
     # ------------------------------------------------------------ values
 
     def _values(self, flag: _Flag, prefix: str, value: str, found: _Found) -> None:
-        """Complete the value of a flag, which follows this prefix in its word."""
+        """Complete the value of a flag; `prefix` is the part of the word before it."""
         if flag.switch:
             found.add(prefix + "true", flag.help)
             found.add(prefix + "false")
@@ -292,7 +292,7 @@ class Line:
 
     def _choices(self, choices: list[str], prefix: str, value: str, found: _Found) -> None:
         for choice in choices:
-            # Where choices have capitals the parser does without; so may who types.
+            # The parser ignores the case of choices, so completion does too.
             loose = choice != choice.lower() and choice.lower().startswith(value.lower())
             if loose and not choice.startswith(value):
                 rest = choice[len(value) :]
@@ -304,7 +304,7 @@ class Line:
         self, kind: str, choices: list[str], prefix: str, value: str, found: _Found
     ) -> None:
         if kind in {"files", "folders"}:
-            # Shells complete them after `=` or as a whole word.
+            # Shells complete files after `=` or as a whole word.
             if prefix[-1:] in {"", "="}:
                 found.directive = kind
         elif kind == "choices":
@@ -315,7 +315,7 @@ class Line:
         elif kind == "machines":
             self._machines(prefix, value, found)
         else:
-            # After a claim comes where it is mounted.
+            # A claim is followed by its mount path.
             end = ":" if kind == "claims" else ""
             if end:
                 found.directive = "words nospace"
@@ -323,7 +323,7 @@ class Line:
                 found.add(f"{prefix}{name}{end}", what)
 
     def _machines(self, prefix: str, value: str, found: _Found) -> None:
-        """Complete PRESET[:COUNT],PRESET[:COUNT]; a count is offered once the preset is whole."""
+        """Complete PRESET[:COUNT],PRESET[:COUNT]; a count is offered after a complete preset."""
         found.directive = "words nospace"
         head, comma, last = value.rpartition(",")
         for name, what in self._list("presets"):
@@ -333,12 +333,12 @@ class Line:
                     found.add(f"{prefix}{head}{comma}{name}:{count}", f"{count} of them")
 
     def _list(self, name: str) -> list[Candidate]:
-        """What the program knows by itself."""
+        """Candidates that words.txt lists."""
         lines = [line.partition("\t") for line in self._section("=" + name)]
         return [(value, what) for value, _, what in lines]
 
     def _living(self, kind: str) -> list[Candidate]:
-        """Names of the cluster, of the kubeconfig or of settings."""
+        """Names from the cluster, the kubeconfig or the settings."""
         try:
             line = self.reader
             return names.of(kind, line.given, line.words, self._environ, self._ask)

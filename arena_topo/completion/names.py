@@ -5,14 +5,14 @@
     arena-topo names 2
     key        KEY                 flags and variables that decide which cluster is meant
     file       STAMP  PATH         a kubeconfig, or a file of settings, that decides as well
-    namespace  NAME                the one that counts where the line names none
+    namespace  NAME                the default namespace
     [jobs default]     SECONDS     when all of them were read; 0: never
     bert       RUNNING, 8 GPUs
 
-`list`, `get`, `submit`, `delete` and other commands write what they know (`cli.remembering`). What
-is absent or older than FRESH is asked for at TAB, for at most LIMIT seconds; after that the known
-names are offered, however old. A file is replaced as a whole, so that no reader
-sees half of it; of two writers at the same moment the later one wins.
+`list`, `get`, `submit`, `delete` and other commands write their results (`cli.remembering`). Names
+that are absent or older than FRESH are requested at TAB, for at most LIMIT seconds; after that the
+known names are offered, however old. A file is replaced atomically; of two concurrent writers the
+later one wins.
 
 A file that is damaged, of another version, not the user's own or open to others has no names.
 """
@@ -25,7 +25,7 @@ from binascii import crc32
 from stat import S_ISREG
 
 TYPE_CHECKING = False
-"""As in `typing`, which would take as long to load as all the rest."""
+"""As in `typing`, whose import would take as long as everything else."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,28 +36,28 @@ if TYPE_CHECKING:
     """The options of a line: their long spellings without dashes, and their values."""
 
     Ask = Callable[[str, Sequence[tuple[str, str]]], None]
-    """Has the names of a kind read and written down, for the line with these options."""
+    """Reads the names of a kind into the cache, for the line with these options."""
 
 HEAD = "arena-topo names 2"
 
 LIMIT = 1.0
-"""Seconds that TAB waits for names."""
+"""The timeout of TAB in seconds."""
 
 FRESH = {"jobs": 60, "instances": 60, "namespaces": 600, "nodes": 600, "claims": 600}
-"""Seconds after which names are asked for again."""
+"""Seconds until names are stale."""
 _RARELY = 3600
-"""The same for other kinds."""
+"""The same for all other kinds."""
 _AGAIN = 10
-"""The same where a cluster did not answer in time."""
+"""The same after a cluster did not answer in time."""
 
 OWN = frozenset({"contexts", "clusters", "users", "profiles"})
-"""Kinds of names that are in files of the user's, not in a cluster."""
+"""Kinds of names from the user's own files, not from a cluster."""
 
 OF_NAMESPACES = frozenset({"jobs", "instances", "claims"})
-"""Kinds of names that each namespace has its own of."""
+"""Kinds of names that differ between namespaces."""
 
 CONTAINERS = [("mpi", "")]
-"""The container of each pod, as `templates/mpijob/pod.yaml.j2` calls it."""
+"""The container of each pod, as named in `templates/mpijob/pod.yaml.j2`."""
 
 FLAGS = frozenset(
     {
@@ -73,27 +73,27 @@ _VARIABLES = frozenset(
 """The variables that decide as well, beside those of the options."""
 
 LARGEST = 1 << 20
-"""Bytes that a file may have: some ten thousand names."""
+"""The size limit of a file in bytes: some ten thousand names."""
 
 _SLOTS = 256
-"""Files at most. Of two contexts that share one the later has it, and the other is asked again."""
+"""The most files. Two contexts with the same file replace each other's names."""
 
 _LONGEST = 253
 """Characters of a name: as many as an object of Kubernetes may have (RFC 1123, a subdomain)."""
 _LONGEST_TEXT = 80
-"""Characters of what is said of a name."""
+"""Characters of a description."""
 
 MARKS = "-._@%+=:,/"
-"""What names of OWN may have beside letters and digits: no shell takes any of it for its own."""
+"""Marks that names of OWN may have beside letters and digits: no shell treats them specially."""
 
 
 def of(
     kind: str, given: Given, words: Sequence[str], environ: Mapping[str, str], ask: Ask | None
 ) -> Names:
-    """The names of a kind (one of `flag.KINDS`) that a line may mean, and what is said of each.
+    """The names of a kind (one of `flag.KINDS`) that fit a line, and their descriptions.
 
-    `given` are the options before the cursor, `words` what is no option. `ask` is called where the
-    cache has no fresh names; without it they are offered however old.
+    `given` are the options before the cursor, `words` the other words. `ask` is called if the cache
+    has no fresh names; without it old names are offered.
     """
     if kind == "containers":
         return CONTAINERS
@@ -104,12 +104,12 @@ def of(
         ask(kind, said)
         cache = Cache(cache.key, environ)
         if not cache.fresh(kind, namespace):
-            # The next TAB is not to wait for a server that does not answer.
+            # The next TAB must not wait for a server that does not answer.
             cache.put(kind, namespace, {}, whole=False, tried=True)
             cache.write()
     known = cache.names(kind, namespace)
     if kind == "instances":
-        # Those of the job on the line: of the first word that is one.
+        # Those of the first job on the line.
         jobs = {one.partition("/")[0] for one in known}
         job = next((word for word in words if word in jobs), "") + "/"
         known = {name[len(job) :]: text for name, text in known.items() if name.startswith(job)}
@@ -122,9 +122,9 @@ def of(
 
 
 def key(given: Given, environ: Mapping[str, str]) -> str:
-    """What stands for a context: all of a line and its environment that decides which one it is.
+    """The key of a context: the parts of a line and its environment that decide the context.
 
-    Equal only for lines that mean the same cluster, as long as no file changes.
+    Two lines with the same key mean the same cluster, as long as no file changes.
     """
     said: dict[str, str] = {}
     for flag, text in given:
@@ -137,7 +137,7 @@ def key(given: Given, environ: Mapping[str, str]) -> str:
         for name, text in environ.items()
         if text and (name in _VARIABLES or _decides(name))
     ]
-    # A relative path is another file elsewhere.
+    # A relative path depends on the current folder.
     paths = [text for name, text in variables if name.endswith("CONFIG")]
     paths.append(said.get("kubeconfig", "/"))
     here = "" if all(path[0] in "/~" for path in paths) else os.getcwd()  # noqa: PTH109
@@ -145,9 +145,9 @@ def key(given: Given, environ: Mapping[str, str]) -> str:
 
 
 def _decides(variable: str) -> bool:
-    """Whether a variable stands for an option that decides, or names files of settings.
+    """Whether a variable replaces a deciding option, or names files of settings.
 
-    No other is written down: it may have a password in it.
+    Other variables are not stored: they may contain a password.
     """
     if variable[:6] != "ARENA_":
         return False
@@ -156,9 +156,9 @@ def _decides(variable: str) -> bool:
 
 
 class Cache:
-    """What is known of one context: names by kind and namespace.
+    """The known names of one context, by kind and namespace.
 
-    `namespace` is the one of a line that names none; empty where that is not known.
+    `namespace` is the default namespace; empty if unknown.
     """
 
     def __init__(self, key: str, environ: Mapping[str, str]) -> None:
@@ -183,21 +183,21 @@ class Cache:
             self._sections[title] = rest
 
     def based_on(self, stamps: Mapping[str, str]) -> bool:
-        """Whether files that decide are still as these stamps say; other files decide no more."""
+        """Set the deciding files; False if one no longer has the given stamp."""
         if any(stamp(path) != mark for path, mark in stamps.items()):
             return False
         self._stamps = {path: mark for path, mark in stamps.items() if path.isprintable()}
         return True
 
     def names(self, kind: str, namespace: str = "") -> dict[str, str]:
-        """The names of a kind, and what is said of each."""
+        """The names of a kind, and their descriptions."""
         lines = self._sections.get(self._title(kind, namespace), "").split("\n")[1:]
         return {name: text for name, tab, text in (line.partition("\t") for line in lines) if tab}
 
     def fresh(self, kind: str, namespace: str = "") -> bool:
-        """Whether all names of a kind are known, as they were a moment ago."""
+        """Whether all names of a kind are known and not stale."""
         at = self._at(self._title(kind, namespace))
-        # Of a time to come is what was written before the clock was set back.
+        # A time in the future was written before the clock was set back.
         age = time.time() - at
         return at > 0 and 0 <= age < FRESH.get(kind, _RARELY)
 
@@ -210,9 +210,10 @@ class Cache:
         whole: bool,
         tried: bool = False,
     ) -> None:
-        """Take down names and what is said of each, None of those that are gone.
+        """Store names and their descriptions, None for deleted names.
 
-        A `whole` list has all that there are. What was `tried` in vain counts as known for a while.
+        A `whole` list replaces all names. Names that were `tried` in vain count as fresh for a
+        short time.
         """
         title = self._title(kind, namespace)
         known = {} if whole else self.names(kind, namespace)
@@ -227,13 +228,13 @@ class Cache:
             at = int(time.time())
         elif tried:
             at = int(time.time()) - FRESH.get(kind, _RARELY) + _AGAIN
-        # What was written last stands first, and is what stays where there is too much.
+        # The newest section comes first, so that it survives a truncation.
         self._sections.pop(title, None)
         rest = self._sections
         self._sections = {title: "\n".join([str(at), *lines]), **rest}
 
     def write(self) -> None:
-        """Replace the file; OSError where that cannot be done, which leaves the old one."""
+        """Replace the file; OSError on failure, which leaves the old file."""
         lines = [HEAD, f"key\t{self.key}", f"namespace\t{self.namespace}"]
         lines += [f"file\t{mark}\t{path}" for path, mark in self._stamps.items()]
         lines += [f"[{title}]\t{text}" for title, text in self._sections.items()]
@@ -241,7 +242,7 @@ class Cache:
         _replace(self._folder, self._file, data[:LARGEST])
 
     def namespaces(self, kind: str) -> list[str]:
-        """The namespaces whose names of a kind are known."""
+        """The namespaces with known names of a kind."""
         return [one.partition(" ")[2] for one in self._sections if one.startswith(f"{kind} ")]
 
     def _title(self, kind: str, namespace: str) -> str:
@@ -253,9 +254,9 @@ class Cache:
 
 
 def plain(name: str, marks: str = "-._") -> bool:
-    """Whether a name has but letters, digits and these marks, and begins with none of them.
+    """Whether a name has only letters, digits and these marks, and begins with no mark.
 
-    It is no longer than _LONGEST: people cannot read more, and shells get slow.
+    It has at most _LONGEST characters: people cannot read more, and shells get slow.
     """
     rest = name if len(name) <= _LONGEST else ""
     for mark in marks:
@@ -264,12 +265,12 @@ def plain(name: str, marks: str = "-._") -> bool:
 
 
 def gpus(count: int) -> str:
-    """So many GPUs, in words."""
+    """The number of GPUs, in words."""
     return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def _line(text: str) -> str:
-    """A text on one short line, with nothing in it that a terminal would obey."""
+    """A text as one short line, without control characters for terminals."""
     short = text[:_LONGEST_TEXT]
     return short if short.isprintable() else "".join(c if c.isprintable() else " " for c in short)
 
@@ -278,9 +279,9 @@ def _line(text: str) -> str:
 
 
 def stamp(path: str) -> str:
-    """What changes whenever a file does: time (ns), size, number; empty where there is none.
+    """A stamp that changes with a file: time (ns), size, number; empty without the file.
 
-    A device, as /dev/null, is itself and never changes.
+    The stamp of a device such as /dev/null never changes.
     """
     try:
         status = os.stat(os.path.expanduser(path))  # noqa: PTH111, PTH116 - pathlib is not loaded
@@ -292,7 +293,7 @@ def stamp(path: str) -> str:
 
 
 def folder(environ: Mapping[str, str]) -> str:
-    """Where the files are; empty for a user without a home folder.
+    """The folder of the files; empty for a user without a home folder.
 
     The XDG specification says to ignore relative paths.
     """
@@ -303,7 +304,7 @@ def folder(environ: Mapping[str, str]) -> str:
 
 
 def _entered(path: str) -> int:
-    """The open folder of the files; OSError if it is not the user's own, and closed to others."""
+    """The opened folder of the files; OSError unless it is the user's own, and closed to others."""
     opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     status = os.fstat(opened)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
@@ -313,11 +314,11 @@ def _entered(path: str) -> int:
 
 
 def _read(path: str, name: str) -> str:
-    """The text of a file, up to the last whole line; empty where there is none that may be read."""
+    """The text of a file, up to the last complete line; empty if it may not be read."""
     try:
         opened = _entered(path)
         try:
-            # Without waiting, should it be a pipe.
+            # Non-blocking, in case it is a pipe.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with open(os.open(name, flags, dir_fd=opened), "rb") as file:  # noqa: PTH123 - as above
                 status = os.fstat(file.fileno())
@@ -331,7 +332,7 @@ def _read(path: str, name: str) -> str:
 
 
 def _replace(path: str, name: str, data: bytes) -> None:
-    """Write a file as a whole."""
+    """Replace a file atomically."""
     from arena_topo.files import replace_file  # noqa: PLC0415 - not to read names
 
     if not path:
@@ -345,12 +346,13 @@ def _replace(path: str, name: str, data: bytes) -> None:
 
 
 def _make(path: str) -> None:
-    """Make the folder and those above it; OSError for root in a folder that is not root's."""
+    """Make the folder and its parents; OSError for root in a folder that is not root's."""
     above = path
     while not os.path.isdir(above):  # noqa: PTH112 - as above
         above = os.path.dirname(above)  # noqa: PTH120 - as above
     if above != path:
         if os.geteuid() == 0 and os.stat(above).st_uid:  # noqa: PTH116 - as above
-            # It would be root's in somebody's home, who could not write there ever after.
+            # Otherwise root would own a folder in a user's home, and the user could not write
+            # there.
             raise OSError(above)
         os.makedirs(path, 0o700, exist_ok=True)  # noqa: PTH103 - as above

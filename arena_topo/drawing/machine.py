@@ -1,8 +1,8 @@
-"""A machine drawn in text: a box for each GPU over the links that join them.
+"""A machine drawn in text: a box for each GPU over the links between them.
 
 Links that form a tree (PCIe switches and sockets, bridged pairs, an NVSwitch) are brackets below
-the boxes; others are a triangle with a cell for every pair. Lines keep to `width` columns (only a
-triangle of more than ten GPUs may be wider).
+the boxes; others are a triangle with a cell for every pair. Lines have at most `width` columns
+(only a triangle of more than ten GPUs may be wider).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MEANING = {
     LinkKind.NODE: "one NUMA node",
     LinkKind.SYS: "across sockets",
 }
-"""What the words of nvidia-smi stand for (its own legend, shortened)."""
+"""The meaning of nvidia-smi's words (its own legend, shortened)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pen:
-    """The characters of a drawing; each kind of box is its corners, its edges and its sides."""
+    """The characters of a drawing; each kind of box has its corners, edges and sides."""
 
     chosen: tuple[str, ...] = tuple("┏━┓┃┗┛")
     free: tuple[str, ...] = tuple("┌─┐│└┘")
@@ -64,11 +64,11 @@ ASCII = Pen(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A machine and what its GPUs are now.
+    """A machine and the state of its GPUs.
 
-    `free` are the GPUs not known to be in use, None where the state is not known;
-    `unattributed` of them are in use all the same. `broken` ones are not healthy. `away` is the
-    word for free ones on a machine that takes no jobs.
+    `free` are the GPUs not known to be in use, None if the state is unknown; `unattributed` of them
+    are in use nonetheless. `broken` GPUs are unhealthy. `away` is the word for free GPUs on a
+    machine that takes no jobs.
     """
 
     machine: Machine
@@ -95,7 +95,7 @@ class State:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """A word for each GPU, empty where nothing is known of it."""
+        """The state of each GPU in a word, empty if unknown."""
         return tuple(map(self._word, range(len(self.machine.gpus))))
 
     def _word(self, gpu: int) -> str:
@@ -111,7 +111,7 @@ class State:
 
     @property
     def what(self) -> str:
-        """What is in the machine, how many GPUs are what, and whether its links are known."""
+        """The models in the machine, the GPUs in each state, and a note on unknown links."""
         models = Counter(gpu.model or "GPU" for gpu in self.machine.gpus)
         text = " + ".join(f"{number} x {model}" for model, number in models.items()) or "no GPUs"
         counted = Counter(filter(None, self.words))
@@ -128,7 +128,7 @@ class State:
 
     @property
     def doubt(self) -> str:
-        """A sentence on GPUs of which it is not known whether they are free; empty without any."""
+        """A sentence on GPUs that may be free or not; empty without any."""
         if not self.unattributed or self.away:
             return ""
         are = "is" if self.unattributed == 1 else "are"
@@ -139,11 +139,11 @@ class State:
 def draw(state: State, *, pairs: bool = True, unicode: bool = True, width: int = 100) -> str:
     """Draw the GPUs of a machine and the links between them, the chosen set marked.
 
-    Without `pairs` links that form no tree are left to the matrix that stands beside. Without
+    Without `pairs`, links that form no tree are not drawn: the matrix beside shows them. Without
     `unicode` only ASCII is drawn.
     """
     machine, pen = state.machine, UNICODE if unicode else ASCII
-    # Not folded: names in it are of others, and could pass for lines of ours.
+    # Not folded: names in it are untrusted, and could imitate lines of ours.
     lines = [f"{machine.name}: {state.what}"]
     if machine.gpus:
         groups = tree(machine)
@@ -162,7 +162,7 @@ def draw(state: State, *, pairs: bool = True, unicode: bool = True, width: int =
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """GPUs that one link joins, None for a NUMA node; `switch` where that is an NVSwitch."""
+    """GPUs with one link in common, None for a NUMA node; `switch` if it is an NVSwitch."""
 
     gpus: tuple[int, ...]
     link: Link | None = None
@@ -171,7 +171,7 @@ class Group:
 
     @property
     def word(self) -> str:
-        """What joins the GPUs, shortly."""
+        """The link between the GPUs, in a word."""
         if self.switch:
             return f"NVSwitch: {self.link} between any two"
         return f"NUMA {self.numa}" if self.link is None else str(self.link)
@@ -185,13 +185,13 @@ class Group:
 
 
 Level = tuple[Group, ...]
-"""Groups that do not overlap; of two levels the nearer comes first."""
+"""Disjoint groups; of two levels the nearer comes first."""
 
 
 def tree(machine: Machine) -> list[Level] | None:
-    """The groups that links join, nearest first; None where the links form no tree.
+    """The groups by links, nearest first; None if the links form no tree.
 
-    They form one if "joined at least so well" is an equivalence at every level.
+    They form a tree if "joined at least so well" is an equivalence at every level.
     """
     every = range(len(machine.gpus))
     pairs = {machine.link(one, other) for one, other in combinations(every, 2)}
@@ -222,7 +222,7 @@ def _numa(machine: Machine) -> list[Level]:
 
 
 def sockets(machine: Machine) -> Mapping[int, tuple[int, ...]]:
-    """The GPUs of each NUMA node, where all are known and there are several."""
+    """The GPUs of each NUMA node; empty unless all are known and there are several."""
     numa = [gpu.numa for gpu in machine.gpus]
     known = sorted({one for one in numa if one is not None})
     if None in numa or len(known) == 1:
@@ -231,14 +231,14 @@ def sockets(machine: Machine) -> Mapping[int, tuple[int, ...]]:
 
 
 def meaning(link: Link) -> str:
-    """What a link is, for who does not know the words of nvidia-smi: `2 NVLinks`."""
+    """The plain meaning of one of nvidia-smi's words: `2 NVLinks`."""
     if link.kind is LinkKind.NVLINK:
         return f"{link.lanes} NVLink{'s' if link.lanes != 1 else ''}"
     return _MEANING[link.kind]
 
 
 def _boxes(state: State, levels: Sequence[Level], pen: Pen, width: int) -> list[str]:
-    """Rows of boxes of one size, with a bracket under every group that one row holds."""
+    """Rows of boxes of one size, with a bracket under every group within one row."""
     words = state.words
     names = [f"GPU {gpu}" for gpu in range(len(words))]
     several = any(words)
@@ -319,7 +319,7 @@ def _triangle(state: State, pen: Pen, width: int) -> list[str]:
 def _legend(
     machine: Machine, width: int, slowest: Link | None = None, sign: str = "", more: str = ""
 ) -> list[str]:
-    """What the words of the links mean; the slowest may be only a sign."""
+    """The meaning of the words of the links; with `sign` the slowest link is shown by a sign."""
     links = sorted({link for row in machine.links for link in row if link}, reverse=True)
     meanings = [
         f"{sign} = {link}, {meaning(link)}" if link == slowest else f"{link} = {meaning(link)}"
@@ -329,7 +329,7 @@ def _legend(
 
 
 def nics(machine: Machine) -> list[str]:
-    """Which GPUs are nearest to each network card: `mlx5_0 PIX 0,1`; none that are assumed."""
+    """The GPUs nearest to each NIC: `mlx5_0 PIX 0,1`; without assumed NICs."""
     words = []
     for nic in () if machine.nics_assumed else machine.nics:
         best = max(nic.attachment, default=None)
@@ -341,7 +341,7 @@ def nics(machine: Machine) -> list[str]:
 
 
 def assumed_nics(machine: Machine) -> str:
-    """A line on NICs that neither the machine nor a person told; nothing where there are none."""
+    """A line on assumed NICs, which neither the machine nor a person named; empty without any."""
     if not machine.nics_assumed:
         return ""
     speed = machine.nics[0].speed if machine.nics else None
@@ -350,6 +350,6 @@ def assumed_nics(machine: Machine) -> str:
 
 
 def _wrapped(head: str, words: Sequence[str], width: int) -> list[str]:
-    """Words after a head, broken only between two of them."""
+    """Words after a head, wrapped only between words."""
     line = " " * _INDENT + head + "; ".join(word.replace(" ", "\xa0") for word in words)
     return fold(line, width, indent=" " * (_INDENT + 2)).replace("\xa0", " ").splitlines()

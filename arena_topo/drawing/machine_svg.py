@@ -1,7 +1,7 @@
-"""A machine drawn as SVG: its GPUs, and the links that join them.
+"""A machine drawn as SVG: its GPUs, and the links between them.
 
-Links that form a tree, or a switch, are boxes around the GPUs that they join. NVLinks from GPU to
-GPU are lines between GPUs on a circle.
+Links that form a tree, or a switch, are boxes around their GPUs. NVLinks from GPU to GPU are lines
+between GPUs on a circle.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from arena_topo.solver import sets_of
 from arena_topo.topology import Knowledge, Link, LinkKind, Machine, members
 
 LEAST = 470.0
-"""Pixels of a line of text where a machine is narrower."""
+"""The least width in pixels of a line of text, on a machine that is narrower."""
 
 _WIDE, _HIGH = 62.0, 44.0
-"""A GPU's box."""
+"""Width and height of a GPU's box in pixels."""
 
 _LANE, _THICKEST = 2.5, 10.0
-"""Pixels of width that a line between two GPUs has for each NVLink, and at most."""
+"""Pixels of width of a line between two GPUs for each NVLink, and their maximum."""
 
 _ROW = 360.0
 """Pixels of a row of boxes: four GPUs, or two pairs."""
@@ -47,14 +47,14 @@ _USED = "used"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """The ranks that a job puts on the chosen GPUs; `poor` where better GPUs are known."""
+    """The ranks that a job puts on the chosen GPUs; `poor` if better GPUs are known."""
 
     of: Mapping[int, int] = field(default_factory=dict)
     poor: bool = False
 
 
 def draw(state: State, *, notes: Sequence[str] = ()) -> str:
-    """Draw a machine as SVG; `notes` are sentences that stand below."""
+    """Draw a machine as SVG; `notes` are sentences below it."""
     name, what = state.machine.name, state.what
     drawn = figure(state)
     room = max(drawn.size[0], LEAST)
@@ -72,14 +72,14 @@ def draw(state: State, *, notes: Sequence[str] = ()) -> str:
 
 
 def figure(state: State, ranks: Ranks | None = None) -> Sheet:
-    """The GPUs of a machine and what joins them; the links of the chosen ones are marked."""
+    """The GPUs of a machine and their links; the links of the chosen GPUs are marked."""
     machine = state.machine
     of = ranks or Ranks()
     if _meshed(machine):
         return _mesh(state, of)
     every = tuple(range(len(machine.gpus)))
     levels = tree(machine)
-    # Links that form neither a tree nor a mesh of NVLinks are only counted: the matrix has them.
+    # Links that form neither a tree nor a mesh of NVLinks are only counted: the matrix shows them.
     groups = [Group(gpus=every, link=min(_links(machine)))] if levels is None else sum(levels, ())
     numa = [Group(gpus=gpus, numa=at) for at, gpus in sockets(machine).items()]
     if all(_nest(set(one.gpus), set(two.gpus)) for one in numa for two in groups):
@@ -98,7 +98,7 @@ def _nest(one: set[int], other: set[int]) -> bool:
 
 
 def key(machine: Machine, room: float) -> Sheet:
-    """What the lines of a mesh mean."""
+    """The legend of the lines of a mesh."""
     sheet = Sheet()
     if not _meshed(machine):
         return sheet
@@ -153,7 +153,7 @@ def _nested(
     ranks: Ranks,
     lit: tuple[int, ...],
 ) -> Sheet:
-    """Some GPUs, and boxes around those that something joins."""
+    """Some GPUs, and boxes around those with a common link."""
     parts: list[Sheet] = []
     left = list(gpus)
     while left:
@@ -177,7 +177,7 @@ def _nested(
 
 
 def _label(groups: Sequence[Group], machine: Machine) -> str:
-    """What joins the GPUs of a box: `NUMA 0: one NUMA node (NODE), 19.9 GB/s`."""
+    """The common link of the GPUs of a box: `NUMA 0: one NUMA node (NODE), 19.9 GB/s`."""
     said = []
     for group in groups:
         if group.link is None:
@@ -199,7 +199,7 @@ def _label(groups: Sequence[Group], machine: Machine) -> str:
 
 
 def _meshed(machine: Machine) -> bool:
-    """Whether more than two GPUs are joined by NVLinks of their own."""
+    """Whether more than two GPUs are linked by NVLinks of their own."""
     lanes = packing.lanes(machine.links)
     parts = packing.components(range(len(lanes)), lambda one, other: lanes[one][other] > 0)
     return not machine.nvswitch and any(len(part) > 2 for part in parts)  # noqa: PLR2004
@@ -212,7 +212,7 @@ def _mesh(state: State, ranks: Ranks) -> Sheet:
     look = "slow" if ranks.poor else "lit"
     chosen = set(members(state.chosen))
     others = "faint" if chosen else "link"
-    # Marked lines lie above the others.
+    # Marked lines are drawn above the others.
     for pair in sorted(combinations(spots, 2), key=lambda pair: set(pair) <= chosen):
         if (link := machine.link(*pair)).kind is LinkKind.NVLINK:
             shown = look if set(pair) <= chosen else others
@@ -238,7 +238,7 @@ def _off_nvlink(state: State) -> list[tuple[int, int]]:
 def _circle(machine: Machine) -> dict[int, Point]:
     """GPUs on a circle, those of a NUMA node side by side, the first at the upper left."""
     order = sorted(range(len(machine.gpus)), key=lambda gpu: (machine.gpus[gpu].numa or 0, gpu))
-    # A line to the next but one passes beside the box of the GPU between them.
+    # A line to the next but one must pass beside the box of the GPU between them.
     radius = max(110.0, len(order) * 120 / (2 * math.pi))
     turn = 2 * math.pi / len(order)
     return {

@@ -1,7 +1,7 @@
 """The network of a cluster as a tree of domains, in text and as SVG.
 
-Nodes that are alike share a row with a sign for every GPU. A network of more than MOST rows is
-drawn less deep, and what is left out is counted; so are the nodes without GPUs.
+Nodes in the same state share a row with a sign for every GPU. A network of more than MOST rows is
+drawn less deep, and the omitted parts are counted; so are the nodes without GPUs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from arena_topo.topology import BEYOND, Cluster, Node, count, natural
 from arena_topo.words import counted
 
 MOST = 60
-"""Rows of a drawing: one screen of a tall terminal."""
+"""The most rows of a drawing: one screen of a tall terminal."""
 
 _USUAL = 100
-"""Columns of lists of nodes where the output is no terminal."""
+"""Columns of lists of nodes if the output is no terminal."""
 
 _SHORTEST = 24
-"""Columns that are left for names even where a tree is deeper than the screen is wide."""
+"""The least columns for names, even if a tree is deeper than the screen is wide."""
 
 _MEANING = {
     FREE: "free",
@@ -36,12 +36,12 @@ _LOOKS = {FREE: "node", USED: "used", DOUBT: "node doubt", BROKEN: "broken"}
 
 _SQUARE, _STEP, _WRAPPED = 13.0, 16.0, 16
 _WIDEST = 820.0
-"""Pixels up to which domains stand side by side."""
+"""The most pixels of domains side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """Nodes that are alike; `signs` is one of `_MEANING` for each GPU."""
+    """Nodes in the same state; `signs` is one of `_MEANING` for each GPU."""
 
     signs: tuple[str, ...]
     known: str
@@ -51,7 +51,7 @@ class _Row:
 
     @property
     def free(self) -> str:
-        """How many GPUs are free: `4 free`, `2 of 4 free each`."""
+        """The number of free GPUs: `4 free`, `2 of 4 free each`."""
         return f"{self.known} free{' each' if len(self.nodes) > 1 else ''}"
 
 
@@ -66,23 +66,23 @@ class _Domain:
 
     @property
     def free(self) -> tuple[int, int]:
-        """How many of its GPUs are free, and how many there are."""
+        """The number of its free GPUs, and of all."""
         return sum(map(free_gpus, self.nodes)), sum(len(one.machine.gpus) for one in self.nodes)
 
     @property
     def counted(self) -> str:
-        """The same in words, after the number of its nodes."""
+        """The numbers of its nodes and its free GPUs, in words."""
         return f"{counted(len(self.nodes), 'node')}, {self.gauge}"
 
     @property
     def gauge(self) -> str:
-        """How many GPUs are free, in words."""
+        """The number of free GPUs, in words."""
         free, gpus = self.free
         return f"{free} of {counted(gpus, 'GPU')} free"
 
 
 def text(cluster: Cluster, *, unicode: bool = True, width: int | None = None) -> str:
-    """Draw the network as a tree, whose lines go on below at `width` columns of a terminal.
+    """Draw the network as a tree; lines are wrapped at `width` columns of a terminal.
 
     Without a width no line is wrapped, and lists of nodes take lines of 100 columns.
     """
@@ -105,8 +105,8 @@ def text(cluster: Cluster, *, unicode: bool = True, width: int | None = None) ->
                 gauge = "".join(characters[sign] for sign in part.signs)
                 said = f"{gauge}  {part.free}  {part.what}  "
                 said += names(part.nodes, room - len(said) - len(part.tail)) + part.tail
-            # What goes on below stays inside the tree. Elsewhere than on a terminal nothing does:
-            # names are of others, and could pass for lines of ours.
+            # Wrapped lines stay inside the tree. Without a terminal no line is wrapped: names are
+            # untrusted, and could imitate lines of ours.
             first, *rest = fold(said, room if width else None).splitlines()
             yield from (f"{head}{first}", *(f"{further}{line}" for line in rest))
             if isinstance(part, _Domain):
@@ -142,7 +142,7 @@ def svg(cluster: Cluster) -> str:
 
 
 def _tree(cluster: Cluster) -> tuple[_Domain, list[str]]:
-    """The network as deep as it may be drawn, and what is not drawn."""
+    """The network to the depth that is drawn, and a note on what is not drawn."""
     nodes = tuple(
         sorted(
             (one for one in cluster.nodes if one.machine.gpus), key=lambda one: natural(one.name)
@@ -194,7 +194,7 @@ def _parts(
 
 
 def _row(node: Node) -> _Row:
-    """What a drawing says of a node, its name left out."""
+    """The drawing of a node, without its name."""
     signs = tuple(word if word in _MEANING else BROKEN for word in State.of(node).words)
     slow = f"{node.network:g} GB/s to others" if math.isfinite(node.network) else None
     said = [one for one in (node.unavailable or node.shared, slow) if one]
@@ -212,14 +212,14 @@ def _lines(part: _Domain | _Row) -> int:
 
 
 def _drawn(part: _Domain | _Row) -> set[str]:
-    """The signs that are drawn."""
+    """The signs in a drawing."""
     if isinstance(part, _Row):
         return set(part.signs)
     return set().union(*map(_drawn, part.parts))
 
 
 def _signs(tree: _Domain) -> list[str]:
-    """The signs that are drawn, in the order of their meanings."""
+    """The signs in a drawing, in the order of their meanings."""
     found = _drawn(tree)
     return [sign for sign in _MEANING if sign in found]
 
@@ -232,12 +232,12 @@ def _speed(cluster: Cluster, level: str) -> str:
 
 
 def free_gpus(node: Node) -> int:
-    """How many GPUs of a node a job could take now: none where no job can start."""
+    """The number of GPUs that a job could get on a node now: none if no job can start there."""
     return node.free_count if node.unavailable is None and node.shared is None else 0
 
 
 def names(every: Sequence[str], width: int) -> str:
-    """As many names as fit in `width` columns, at least one, and how many more there are."""
+    """As many names as fit in `width` columns, at least one, and the number of the rest."""
     shown, used = 1, len(every[0])
     most = width - len(f" and {len(every)} more")
     while shown < len(every) and used + 2 + len(every[shown]) <= most:

@@ -1,4 +1,4 @@
-"""A sheet of SVG: boxes, lines and text that fits, in one look for light and dark screens."""
+"""A sheet of SVG: boxes, lines and text that fits, in one style for light and dark screens."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _LEAST = 0.4
 
 
 def width(words: str, size: float = TEXT) -> float:
-    """About how many pixels a line takes, in the wider of the usual sans-serif fonts."""
+    """The approximate width of a line in pixels, in the wider of the usual sans-serif fonts."""
     return size * sum(map(_advance, words))
 
 
@@ -77,11 +77,11 @@ def _advance(character: str) -> float:
 
 
 def fitted(words: str, room: float, size: float = TEXT) -> str:
-    """The words on one line; of too many the beginning and the end, with an ellipsis between."""
+    """The words on one line; if they are too long the beginning and the end, with an ellipsis."""
     line = one_line(words)
     if width(line, size) <= room:
         return line
-    # However long the line is, no more than so many of its narrowest characters have room.
+    # An upper limit: the number of the narrowest characters that have room.
     keep = min(len(line) - 1, int(room / (size * _LEAST)) + 1)
     while keep > 2 and width(_cut(line, keep), size) > room:  # noqa: PLR2004 one at each end
         keep -= 1
@@ -94,7 +94,7 @@ def _cut(line: str, keep: int) -> str:
 
 
 def wrapped(words: str, room: float, size: float = TEXT) -> list[str]:
-    """The words in lines of at most so many pixels; a word that is longer is cut in its middle."""
+    """The words in lines of at most so many pixels; a longer word is truncated in its middle."""
     lines: list[str] = []
     line = ""
     for word in one_line(words).split():
@@ -107,9 +107,9 @@ def wrapped(words: str, room: float, size: float = TEXT) -> list[str]:
 
 
 class Sheet:
-    """A drawing that grows; y grows downward, and what is drawn later lies above.
+    """A drawing that grows; y grows downward, and later parts are drawn above earlier ones.
 
-    Names of others may be any text.
+    Names may be any untrusted text.
     """
 
     def __init__(self) -> None:
@@ -125,11 +125,11 @@ class Sheet:
         return self._right - self._left, self._bottom - self._top
 
     def reserve(self, high: float) -> None:
-        """Be at least so high."""
+        """Grow to at least this height."""
         self._bottom = max(self._bottom, self._top + high)
 
     def inset(self, other: Sheet, at: Point) -> None:
-        """Put all of another sheet here, by its upper left corner."""
+        """Insert another sheet, by its upper left corner."""
         if not other._shapes:
             return
         self._reach(*at)
@@ -147,7 +147,7 @@ class Sheet:
         )
 
     def line(self, points: Sequence[Point], look: str, *, thick: float = 2) -> None:
-        """A line over these points."""
+        """A line through these points."""
         for point in points:
             self._reach(*point)
         path = "L".join(map(_pair, points))
@@ -156,7 +156,7 @@ class Sheet:
     def text(
         self, at: Point, words: str, look: str = "", *, room: float = math.inf, size: float = TEXT
     ) -> None:
-        """A line of text on the baseline at `at`, cut in the middle where it has no room."""
+        """A line of text on the baseline at `at`, truncated in the middle if it has no room."""
         line = fitted(words, room, size)
         wide = width(line, size)
         looks = look.split()
@@ -169,7 +169,7 @@ class Sheet:
         )
 
     def finish(self, title: str, description: str) -> str:
-        """The whole document; title and description are for those who do not see it."""
+        """The whole document; title and description are for people who cannot see it."""
         wide, high = (one + 2 * _MARGIN for one in self.size)
         left, top = self._left - _MARGIN, self._top - _MARGIN
         size = f'width="{_number(wide)}" height="{_number(high)}"'
@@ -199,7 +199,7 @@ def lines(said: Sequence[tuple[str, str]], room: float) -> Sheet:
         classes = look.split()
         sizes = {"small": SMALL, "head": HEAD, "big": BIG}
         size = next((sizes[name] for name in classes if name in sizes), TEXT)
-        # Bold text is a little wider.
+        # Bold text is slightly wider.
         bold = 1.1 if size > TEXT or "strong" in classes else 1.0
         for line in wrapped(words, room / bold, size):
             sheet.text((0, y + size), line, look, size=size)
@@ -208,7 +208,7 @@ def lines(said: Sequence[tuple[str, str]], room: float) -> Sheet:
 
 
 def stack(parts: Sequence[Sheet], *, gap: float = _PAD, across: bool = False) -> Sheet:
-    """Sheets below each other, or side by side."""
+    """Sheets one below the other, or side by side."""
     sheet = Sheet()
     at = 0.0
     for part in parts:
@@ -219,7 +219,7 @@ def stack(parts: Sequence[Sheet], *, gap: float = _PAD, across: bool = False) ->
 
 
 def framed(content: Sheet, words: str, look: str = "frame", *, least: float = 0.0) -> Sheet:
-    """A sheet in a box at least so wide, with words below its content."""
+    """A sheet in a box of at least this width, with words below its content."""
     wide, high = content.size
     inner = max(wide, least - 2 * _PAD)
     sheet = Sheet()

@@ -14,7 +14,7 @@ EMULATED = "EMULATED: these GPUs do not exist; processes run on this machine in 
 
 
 def emulated() -> str:
-    """The same as a line of a screen, its first word marked."""
+    """The note on emulated machines as a line of a screen, its first word marked."""
     word, rest = EMULATED.split(" ", 1)
     return f"{Styled(word, Style.WARNING)} {rest}"
 
@@ -36,7 +36,7 @@ def _links(machine: Machine) -> str:
 def matrix(machine: Machine, *, cards: bool = True) -> str:
     """The links of a machine in the words of nvidia-smi: a row for each GPU, then its NICs.
 
-    Without `cards` the NICs are left out, and so are those that are only assumed.
+    Without `cards` the NICs are left out; assumed NICs are always left out.
     """
     nics = machine.nics if cards and not machine.nics_assumed else ()
     header = ["", *(f"GPU{gpu.index}" for gpu in machine.gpus)]

@@ -1,9 +1,9 @@
-"""Backend: what an engine must do; JobStatus: what it says of a job; open one by name.
+"""The protocol of an engine (`Backend`) and its values: JobStatus, Instance, Event, Options.
 
     kubernetes  an API server with an MPI operator
     local       the embedded engine: jobs as processes on this machine
 
-Engines are imported when they are opened, so that a command pays only for its own.
+`opening.open_backend` imports an engine when it opens it, so a command pays only for that one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 REQUESTS = "arena_topo.requests"
-"""The logger that is told of each request to an API server: method, path, status, milliseconds."""
+"""The logger of requests to an API server: method, path, status, milliseconds."""
 
 
 class Phase(StrEnum):
-    """Where a job stands, in arena's words."""
+    """The phase of a job, in arena's words."""
 
     PENDING = "PENDING"
     """Waiting for GPUs, for pods, or for an image."""
@@ -42,9 +42,9 @@ class Phase(StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     QUEUING = "QUEUING"
-    """Suspended by a queue that decides when it starts."""
+    """Suspended by a queue, which decides when the job starts."""
     SUSPENDED = "SUSPENDED"
-    """Held by `suspend`."""
+    """Suspended by `suspend`."""
     UNKNOWN = "UNKNOWN"
 
     @property
@@ -57,11 +57,11 @@ class Phase(StrEnum):
 class Instance:
     """One pod of a job. Times are Unix seconds; None means not yet.
 
-    `status` is what kubectl prints in its STATUS column. `worker` is the worker's index, None for
-    the launcher. `pending` says that the pod has no node yet or has not started there. `devices`
-    are the GPUs (indexes) that its annotation names, None where it names none. `failure` says how
-    it ended badly, in words that go behind its name; None where it did not. Of launchers that were
-    tried one after the other each is a `launcher`, and the one that counts the `chief`.
+    `status` is kubectl's STATUS column. `worker` is the index of the worker, None for the launcher.
+    `pending`: the pod has no node yet, or has not started there. `devices` are the indexes of the
+    GPUs in the pod's annotation, None without one. `failure` says how the pod ended badly, as a
+    phrase to follow its name; None if it did not. Each retry of a launcher is a `launcher`; the one
+    that counts is the `chief`.
     """
 
     name: str
@@ -84,17 +84,16 @@ class Instance:
 
 
 DEADLINE = "DeadlineExceeded"
-"""The reason of a job that was ended since it ran for longer than it may."""
+"""The reason of a job that was ended because it exceeded its time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """What is known of one job. Times are Unix seconds; None means not yet.
+    """The status of one job. Times are Unix seconds; None means not yet.
 
-    `forecast` is the recorded placement with its promised bandwidth; `reason` says why the job
-    waits or failed, in a sentence. `exit_code` is the launcher's, where it is known. `command` is
-    what the launcher was told to run, where that is known. `stopped` are the pods that a suspended
-    job had, as far as their logs are still there.
+    `forecast` is the recorded placement with its promised bandwidth. `reason` is a sentence: why
+    the job waits or failed. `exit_code` and `command` are those of the launcher, if known.
+    `stopped` are the pods that a suspended job had, as far as their logs still exist.
     """
 
     uid: str
@@ -119,7 +118,7 @@ class JobStatus:
 
     @property
     def chief(self) -> Instance | None:
-        """The launcher, if there is one."""
+        """The launcher that counts; None without one."""
         return next((one for one in self.instances if one.chief), None)
 
     def __repr__(self) -> str:
@@ -133,8 +132,8 @@ class JobStatus:
 
 
 def slots_of(forecast: Forecast, status: JobStatus) -> int:
-    """Ranks of each worker: one for each of its GPUs."""
-    # Workers that claim their GPUs request none of their containers.
+    """The number of ranks of each worker: one for each of its GPUs."""
+    # With DRA claims the containers of a worker request no GPUs.
     known = {len(gpus) for _index, _node, gpus in forecast.workers if gpus}
     if len(known) == 1:
         return known.pop()
@@ -154,63 +153,64 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """What was published, and whether that was `created`, `configured` or `unchanged`."""
+    """The published manifest, and the outcome: `created`, `configured` or `unchanged`."""
 
     manifest: Manifest
     outcome: str
 
 
 def unheard(_text: str) -> None:
-    """Take a message, and drop it."""
+    """Ignore a message: the default of callbacks."""
 
 
 class Pausing(Protocol):
-    """What an engine that has no `queue` does with its jobs itself.
+    """How an engine without a `queue` suspends and resumes jobs.
 
-    NotFound if there is no such job, NotPossible to suspend or resume a job that is over.
+    NotFound if the job does not exist, NotPossible to suspend or resume a job that is over.
     """
 
     def asked(self, name: str, namespace: str) -> tuple[Request, Cluster]:
-        """What a job asks of the solver, and the machines that it was submitted for."""
+        """The request of a job to the solver, and the machines for which the job was submitted."""
 
     def suspend(self, name: str, namespace: str) -> bool:
         """End a job's pods until it is resumed; False if it was suspended already."""
 
     def resume(self, name: str, namespace: str) -> bool:
-        """Let a job that is held wait for its turn again, or start; False if it was not held."""
+        """Queue or start a suspended job; False if it was not suspended."""
 
 
 class Backend(Protocol):
-    """What every engine can do. Jobs are named by name and namespace; all reads are fresh."""
+    """The protocol of every engine. A job is a name and a namespace; all reads are fresh."""
 
     name: str
     place: str
-    """Which engine it is, for what is kept of its jobs: the API server's address, or `local`."""
+    """The identity of the engine in stored data about its jobs: the API server's address, or
+    `local`."""
     look_every: float
-    """Seconds between two looks at a job that are no burden to the engine."""
+    """The poll interval in seconds that does not burden the engine."""
     starts_waiting: bool
-    """Whether the engine itself starts a job that has to wait, once it can."""
+    """Whether the engine itself starts a waiting job as soon as possible."""
 
     @property
     def binding(self) -> Binding | None:
-        """How the engine itself makes placements hold; None leaves it to the manifests."""
+        """The binding by which the engine itself enforces placements; None: the manifests do it."""
 
     @property
     def queue(self) -> Queue | None:
-        """Where gangs wait for GPUs and placements are recorded; None if the engine sees to it."""
+        """The queue of gangs and recorded placements; None if the engine queues jobs by itself."""
 
     @property
     def pausing(self) -> Pausing | None:
-        """How jobs are suspended where there is no queue; None where there is."""
+        """The way to suspend jobs without a queue; None with a queue."""
 
     def close(self) -> None:
-        """Let go of its connections; who asks again gets new ones."""
+        """Close the connections; later requests open new ones."""
 
     def default_namespace(self) -> str:
         """The namespace of jobs when the user names none."""
 
     def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
-        """The name of the user that jobs are submitted for; `tell` hears where that is a guess."""
+        """The user in whose name jobs are submitted; `tell` gets a note if the name is a guess."""
 
     def api_version(self) -> ApiVersion:
         """The MPIJob version to write; ClusterError if the engine serves none."""
@@ -222,51 +222,51 @@ class Backend(Protocol):
         """All nodes with the pods on their GPUs, and the cluster of the same moment."""
 
     def mechanisms(self, namespace: str) -> Mechanisms:
-        """What the engine offers for making placements hold in a namespace, found by trying it."""
+        """The mechanisms that bind placements in a namespace, found by trying them."""
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
-        """What of a job the engine will not heed, for its submitter to know."""
+        """The settings of a job that the engine ignores, as notes for the submitter."""
 
     def machines(self) -> tuple[Node, ...]:
-        """All nodes, whatever runs on them, read once; none where they may not be listed."""
+        """All nodes, busy or free, read once; empty if the caller may not list them."""
 
     def apply(self, plan: Plan) -> tuple[str, ...]:
-        """Make the plan's objects real, all or none; the names of what was created.
+        """Create the plan's objects, all or none; the names of the created objects.
 
         AlreadyExists if the job's name is taken.
         """
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
-        """Check the plan's objects as `apply` would, without creating any; warnings about them."""
+        """Check the plan's objects as `apply` would, without creating any; their warnings."""
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """What is there under the names of a plan's objects, in their order; None: nothing.
+        """The stored objects under the names of a plan's objects, in their order; None if absent.
 
-        Nor does it tell of what an earlier job of this name has left.
+        Leftovers of an earlier job of this name count as absent.
         """
 
     def job(self, name: str, namespace: str) -> JobStatus:
-        """One job; NotFound if there is none."""
+        """One job; NotFound if it does not exist."""
 
     def jobs(self, namespace: str | None, selector: str = "") -> tuple[JobStatus, ...]:
         """All jobs of a namespace, or of all namespaces (None), newest first.
 
-        `selector` keeps those with certain labels; it is one that `LabelSelector` can read.
+        `selector` selects jobs by their labels, in the syntax of `LabelSelector`.
         """
 
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
-        """Delete a job and all that belongs to it; NotFound if there is none.
+        """Delete a job and all that belongs to it; NotFound if it does not exist.
 
-        With a `uid` only that very job: another that has its name by now is NotFound too.
+        With a `uid` only the job with this uid; a later job of the same name is NotFound too.
         """
 
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> Following:
-        """The logs of the job's pods that are wanted, of those to come too, in one.
+        """The merged logs of the job's pods that `wanted` accepts, future pods included.
 
-        `tail` and `since` cut off only what was written before this call. Without
-        `options.follow` each log is read to where it ends now.
+        `tail` and `since` limit only the lines written before this call. Without `options.follow`
+        each log is read to its present end.
         """
 
     def attach(
@@ -281,9 +281,9 @@ class Backend(Protocol):
     ) -> int:
         """Run a command in a pod, on the standard streams of this process; its exit code.
 
-        With `terminal` stdin and stdout are one, which the command gets for its own. Before it
-        starts, `tell` hears which container that is. NotFound if there is no such pod or container,
-        NotPossible if it does not run, ClusterError if the connection to it breaks.
+        With `terminal`, stdin and stdout are one terminal, which the command controls. Before the
+        command starts, `tell` gets the name of the container. NotFound if the pod or the container
+        does not exist, NotPossible if it does not run, ClusterError if the connection breaks.
         """
 
     def metrics(
@@ -293,37 +293,38 @@ class Backend(Protocol):
         pods: Collection[str] = (),
         tell: Callable[[str], None] = unheard,
     ) -> tuple[GpuSample, ...]:
-        """What GPUs do now, by node and index: all, or those of a namespace or of some pods.
+        """The load of the GPUs, by node and index: all, or those of a namespace or of some pods.
 
-        Never an error, and bounded in time: none where nothing measures, or that cannot be asked,
-        and then `tell` hears why.
+        Never raises, and returns in bounded time. Empty if nothing measures the GPUs or the source
+        does not answer; `tell` then gets the reason.
         """
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
-        """What happened to the job and its pods, oldest first."""
+        """The events of the job and its pods, oldest first."""
 
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
         """The bound volume claims of a namespace, or of all (None), by namespace and name."""
 
     def administrators(self, namespace: str) -> frozenset[str]:
-        """Who is an administrator to the arena of this namespace; none where that is not known."""
+        """The administrators in a namespace's arena configuration; empty if that is unknown."""
 
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
-        """Write down the links of the node that the machine is named after, for all to read.
+        """Publish the links of a node, whose name is the machine's, for all readers.
 
-        NotFound if there is no such node. With `dry_run` everything is checked, nothing stored.
+        NotFound if the node does not exist. With `dry_run` everything is checked and nothing is
+        stored.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to reach an engine: everything a person may say about it on the command line.
+    """How to reach an engine: all settings of the command line.
 
-    `request_timeout` (seconds, 0: none) is for each request, `deadline` (seconds, None: none) for
-    all of them together. `cluster` and `user` are entries of the kubeconfig that stand in for those
-    of the context; `impersonate` and `impersonate_groups` are whom to act as. `prometheus_address`
-    is the URL of the Prometheus that knows of GPUs. `fabric` says what joins its nodes, whatever
-    their labels say.
+    `request_timeout` (seconds, 0: none) limits each request, `deadline` (seconds, None: none) all
+    requests together. `cluster` and `user` are kubeconfig entries that replace those of the
+    context; `impersonate` and `impersonate_groups` are the user and the groups to act as.
+    `prometheus_address` is the URL of a Prometheus with metrics of GPUs. `fabric` is the network
+    between the nodes; it overrides their labels.
     """
 
     backend: str = "auto"

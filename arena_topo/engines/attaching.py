@@ -19,7 +19,7 @@ def attach(
     terminal: bool = False,
     tell: Callable[[str], None] = unheard,
 ) -> int:
-    """Run a command in a pod of a job, the launcher's unless another is named; its exit code.
+    """Run a command in a pod of a job, by default the launcher's; its exit code.
 
     An empty command is a shell. NotFound if the pod does not exist, NotPossible if it does not run,
     and the errors of `Backend.attach`.
@@ -29,9 +29,9 @@ def attach(
 
 
 def unknown(named: str, job: JobStatus) -> NotFound:
-    """The error, in arena's words, for an instance that a job lacks, with the most similar name.
+    """The error, in arena's words, for a missing instance of a job, with the most similar name.
 
-    An instance may be named without the name of its job.
+    `named` may leave out the name of the job.
     """
     names = [one.name for one in job.instances]
     near = [one for one in names if one.endswith(f"-{named}")]

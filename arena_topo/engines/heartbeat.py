@@ -1,6 +1,6 @@
-"""The sign of life of a loop that runs in a pod: a file that it touches in every round.
+"""The heartbeat of a loop in a pod: the loop touches a file in every round.
 
-The probes that `install` prints look at its age; nothing listens on a port.
+The probes that `install` prints check the age of the file; nothing listens on a port.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from arena_topo.manifests.install import HEARTBEAT
 
 
 def beat(environment: Mapping[str, str] = os.environ) -> None:
-    """Touch the file that the environment names, if it names one; a full disk is no reason to stop.
+    """Touch the file that the environment names, if any; errors such as a full disk are ignored.
 
     The kubelet restarts a container whose file is two minutes old (`manifests.install.ALIVE`).
     """

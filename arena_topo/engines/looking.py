@@ -1,4 +1,4 @@
-"""Polling, with patience for a server that does not answer."""
+"""Polling that survives a server that does not answer for a while."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def looks(
     end: float | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[Found]:
-    """Poll: yield the result of each look, `every` so many seconds, without an end.
+    """Poll: yield the result of each look, every `every` seconds, without an end.
 
     A server that does not answer for a while does not end the polling: `blind` is called with the
-    reason, and with None once it answers again. ClusterError or TimedOut after `PATIENCE` seconds,
-    or if the deadline of the command leaves no time for another request. No pause ends after `end`,
-    a time of the clock; `pause` waits so many seconds.
+    reason, and with None as soon as the server answers again. ClusterError or TimedOut after
+    `PATIENCE` seconds, or if the deadline of the command leaves no time for another request. No
+    pause lasts beyond `end`, a time of `clock`; `pause` sleeps for some seconds.
     """
     seen, sees = clock(), True
     while True:

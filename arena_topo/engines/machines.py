@@ -27,14 +27,14 @@ from arena_topo.topology import (
 from arena_topo.topology.nvidia import Reading
 
 MOST_BYTES = 4_000_000
-"""Bytes of a file of a machine, at most; its readers accept less still."""
+"""The size limit of a file of a machine in bytes; its readers have lower limits."""
 
 
 _HINT = "make one on the machine: nvidia-smi topo -m > FILE"
 
 
 def read(source: str) -> Reading:
-    """The machine that a file describes, `-` being standard input; notes on what is not used.
+    """The machine that a file describes (`-`: standard input), and notes on ignored parts.
 
     Formats: the output of `nvidia-smi topo -m`, NCCL's XML, JSON of `topology show`, and a
     published ConfigMap as JSON. UsageError with the name of the file, and the line, if it cannot be
@@ -99,7 +99,7 @@ def _text(source: str) -> tuple[str, str, str]:
 
 
 def discover() -> Machine:
-    """This machine with its GPUs and NICs; ArenaError with what to install if it has none."""
+    """This machine with its GPUs and NICs; ArenaError without GPUs, with what to install."""
     from arena_topo.engines.local import scheduler  # noqa: PLC0415 - loads the solver
 
     found = scheduler.look()
@@ -116,11 +116,11 @@ def discover() -> Machine:
 def publishing(
     node: str, *, source: str = "", preset: str = "", environment: Mapping[str, str] = os.environ
 ) -> Reading:
-    """The machine to publish for a node, under its name, and notes on what is not used.
+    """The machine to publish for a node, under the node's name, and notes on ignored parts.
 
     The source is a file, a preset, or this machine. Without `node` the name is that of NODE_NAME,
-    or of the host for this machine. UsageError without a name, and for a machine whose links are
-    not known.
+    or of the host for this machine. UsageError without a name, and for a machine with unknown
+    links.
     """
     name = node or environment.get("NODE_NAME", "")
     if not name and (source or preset):
@@ -142,7 +142,7 @@ def publishing(
 
 
 def known(backend: Backend, node: str) -> Reading:
-    """The machine of a node as the cluster has it; UsageError if its links are not known."""
+    """The machine of a node as the cluster knows it; UsageError if its links are unknown."""
     for one in backend.cluster().nodes:
         if one.name == node:
             machine = replace(one.machine, name=node)
@@ -154,7 +154,7 @@ def known(backend: Backend, node: str) -> Reading:
 
 
 def with_measured(found: Reading, source: str) -> Reading:
-    """The same machine, with the bandwidths of a file, `-` being standard input.
+    """The same machine with the bandwidths in a file (`-`: standard input).
 
     The file is a JSON object of GPUs and GB/s, `{"0,1,2,3": 82.1}`, or has this object as its
     `busBandwidth`. UsageError if it does not fit this machine, or names another node.

@@ -1,4 +1,4 @@
-"""What GPUs do now: a sample of each, and arena's cells and JSON keys of those of a pod.
+"""The load of GPUs: a sample of each, and arena's cells and JSON keys for those of a pod.
 
 Cells and keys are those of arena v0.15.5, pkg/training/get.go.
 """
@@ -20,8 +20,8 @@ MIB = 1 << 20
 class GpuSample:
     """One GPU at one moment: its duty cycle in percent, its memory in bytes; None: not measured.
 
-    `pod` and `namespace` are those of the pod that has it, empty where nobody has. `index` is the
-    GPU's on its node.
+    `pod` and `namespace` name the pod that uses the GPU; they are empty for an idle GPU. `index` is
+    the index of the GPU on its node.
     """
 
     node: str
@@ -42,9 +42,9 @@ def of_pod(samples: Iterable[GpuSample], pod: str) -> list[GpuSample]:
 def cells(
     status: JobStatus, pod: Instance, samples: Iterable[GpuSample]
 ) -> list[tuple[str, str, str]]:
-    """Index, duty cycle and memory of each GPU of a pod; one row at least.
+    """Index, duty cycle and memory of each GPU of a pod; at least one row.
 
-    Without samples the indexes are those that the pod was given, where that is certain.
+    Without samples the indexes are those of the pod's devices, if they are certain.
     """
     mine = of_pod(samples, pod.name)
     if not mine:
@@ -53,7 +53,7 @@ def cells(
 
 
 def value(samples: Iterable[GpuSample], pod: str) -> dict[str, dict[str, Any]]:
-    """Arena's `gpuMetrics` of a pod: percent and bytes by index, 0 where nothing was measured."""
+    """Arena's `gpuMetrics` of a pod: percent and bytes by index, 0 without a measurement."""
     return {
         str(one.index): {
             "gpuDutyCycle": layout.number(one.duty_cycle) or 0,
@@ -74,7 +74,7 @@ def _given(status: JobStatus, pod: Instance) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as arena shows it; N/A where nobody knows it."""
+    """A share as arena shows it; N/A if unknown."""
     return layout.NOTHING if share is None else f"{share:.1f}%"
 
 

@@ -1,8 +1,8 @@
 """Kubernetes objects -> Occupancy: each node as `top node` shows it, with the pods on its GPUs.
 
-Pure, and read in one pass together with the `Cluster` that the solver sees (`observed`), so that
-both tell of the same moment. The classes of nodes are arena's (pkg/topnode); where arena has to
-guess (roles, terminating pods, GPUs without an annotation) the objects are believed instead.
+Pure. One pass reads the nodes and the `Cluster` of the solver (`observed`), so both show the same
+moment. The classes of nodes are arena's (pkg/topnode); arena guesses roles, terminating pods and
+GPUs without an annotation, this module takes them from the objects.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ SHARE_MEMORY = "aliyun.com/gpu-mem"
 """GiB of GPU memory, on nodes whose GPUs ACK shares (pkg/apis/types/const.go)."""
 
 SHARE_CORE = "aliyun.com/gpu-core.percentage"
-"""Hundredths of a GPU, there."""
+"""Hundredths of a GPU, on the same nodes."""
 
 SHARE_COUNT = "aliyun.com/gpu-count"
-"""How many GPUs share that memory."""
+"""The number of GPUs that share this memory."""
 
 _ROLE = "node-role.kubernetes.io/"
 _ROLE_LABEL = "kubernetes.io/role"
 
 _SLICED = ("nvidia.com/gpu", "nvidia.com/mig-")
-"""Resources of a node whose GPUs are cut up (MIG) or handed out several times."""
+"""Resources of nodes whose GPUs are partitioned (MIG) or time-sliced."""
 
 _NONE = GPUSet(0)
 
 
 class Mode(Enum):
-    """How a node gives out its GPUs: arena's name, word and letter for it."""
+    """How a node allocates its GPUs: arena's name, word and letter."""
 
     NORMAL = ("Normal", "none", "n")
     EXCLUSIVE = ("GPUExclusive", "exclusive", "e")
@@ -68,7 +68,7 @@ class Mode(Enum):
 
     @classmethod
     def parse(cls, text: str) -> Mode:
-        """Read a mode as arena does; ValueError carries its text."""
+        """Read a mode as arena does; ValueError with arena's text."""
         for one in cls:
             if text in {one.label, one.letter} or text.lower() == one.alias:
                 return one
@@ -78,7 +78,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a pod asks for and has of shared GPUs: GiB of memory and hundredths of cores, by GPU."""
+    """A pod's request and allocation of shared GPUs: GiB of memory, hundredths of cores, by GPU."""
 
     memory: int = 0
     core: int = 0
@@ -88,11 +88,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePod:
-    """A pod that holds GPUs of a node.
+    """A pod that has GPUs of a node.
 
-    `gpus` is how many it holds whole; `devices` are their indexes, None where nobody knows them.
-    Then `planned` are those that it was meant to get. `visible` are those that it may see. `asks`
-    is what it asks for of each GPU resource.
+    `gpus` is the number of its whole GPUs; `devices` are their indexes, None if unknown. In that
+    case `planned` are the indexes of the plan. `visible` are the GPUs that the pod may see. `asks`
+    is its request for each GPU resource.
     """
 
     name: str
@@ -108,12 +108,12 @@ class NodePod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """One node and what holds its GPUs.
+    """One node and the pods on its GPUs.
 
-    `status` is arena's word: Ready, NotReady or Unknown, with `,SchedulingDisabled` where it is
-    cordoned. `role` is empty where it has none. `pods` are None where they may not be seen.
-    `planned` are GPUs that are recorded for workers whose pods are not there yet. `capacity` and
-    `allocatable` are the GPU resources that the node tells.
+    `status` is arena's word: Ready, NotReady or Unknown, with `,SchedulingDisabled` if the node is
+    cordoned. `role` is empty without a role. `pods` is None if the caller may not list them.
+    `planned` are GPUs recorded for workers without pods yet. `capacity` and `allocatable` are the
+    node's GPU resources.
     """
 
     name: str
@@ -128,7 +128,7 @@ class NodeStatus:
 
     @property
     def mode(self) -> Mode:
-        """How it gives out its GPUs: topology wherever the links between them are known."""
+        """How the node allocates its GPUs: topology if the links between them are known."""
         if self.allocatable.get(SHARE_MEMORY, 0) > 0:
             return Mode.SHARE
         if self.node.shared is not None and (self.node.machine.gpus or self.slices):
@@ -140,7 +140,7 @@ class NodeStatus:
 
     @property
     def slices(self) -> dict[str, tuple[float, float]]:
-        """Of each resource that cut up or shared GPUs offer: how many, and how many are taken."""
+        """The resources of partitioned or time-sliced GPUs: the number of each, and that in use."""
         return {
             resource: (most, sum(pod.asks.get(resource, 0) for pod in self.pods or ()))
             for resource, most in sorted(self.capacity.items())
@@ -149,12 +149,12 @@ class NodeStatus:
 
     @property
     def total(self) -> float:
-        """How many GPUs it has, working or not."""
+        """The number of GPUs, healthy or not."""
         return len(self.node.machine.gpus) or self.capacity.get(SHARE_COUNT, 0.0)
 
     @property
     def allocated(self) -> float:
-        """How many of its GPUs pods hold; parts of shared GPUs to the tenth, as arena counts."""
+        """The number of GPUs in use by pods; shared GPUs count to the tenth, as in arena."""
         if self.mode is Mode.SHARE:
             return self._shared()
         if self.pods is None:
@@ -163,7 +163,7 @@ class NodeStatus:
 
     @property
     def unhealthy(self) -> float:
-        """How many of its GPUs cannot be used."""
+        """The number of unhealthy GPUs."""
         if self.mode is Mode.SHARE:
             return self._lost()
         offered = self.allocatable.get(self.node.resource)
@@ -172,7 +172,7 @@ class NodeStatus:
 
     @property
     def using(self) -> GPUSet:
-        """GPUs that are known to be in use."""
+        """The GPUs known to be in use."""
         known = 0
         for pod in self.pods or ():
             known |= gpu_set(pod.devices or ())
@@ -180,10 +180,10 @@ class NodeStatus:
         return GPUSet((known | taken) & self.node.machine.everything)
 
     def state(self, gpu: int) -> str:
-        """Arena's word for a GPU, `using` or `idle`, or one of ours.
+        """Arena's word for a GPU, `using` or `idle`, or a word of ours.
 
-        `planned` is recorded for a worker whose pod is not there; `unknown` is a GPU of a node of
-        which some are in use without anybody saying which.
+        `planned`: recorded for a worker without a pod yet. `unknown`: some GPUs of the node are in
+        use, and their indexes are not known.
         """
         if self.using >> gpu & 1:
             return "using"
@@ -192,17 +192,17 @@ class NodeStatus:
         return "unknown" if self.node.unattributed and self.node.free >> gpu & 1 else "idle"
 
     def healthy(self, gpu: int) -> bool:
-        """Whether a GPU works, as far as anybody says."""
+        """Whether a GPU is healthy, as far as known."""
         return bool(self._healthy >> gpu & 1)
 
     @property
     def _healthy(self) -> GPUSet:
         told = self.node.allocatable
-        # Where none may be used that is told by their number, not by the GPUs.
+        # If no GPU is allocatable, the count already says so; all GPUs count as healthy here.
         return self.node.machine.everything if told is None or not told else told
 
     def memory_of(self) -> float:
-        """GiB of one shared GPU; 0 where it is not known."""
+        """GiB of memory of one shared GPU; 0 if unknown."""
         total = self.total
         return self.capacity.get(SHARE_MEMORY, 0.0) / total if total else 0.0
 
@@ -212,7 +212,7 @@ class NodeStatus:
             shares = [pod.share for pod in self.pods or () if pod.share is not None]
             parts = sum(sum(one.memory_of.values()) for one in shares) / each
         else:
-            # Slices are of different sizes, and those of one GPU are not told apart.
+            # Slices differ in size, and nothing says which of them are on one GPU.
             most = sum(offered for offered, _ in self.slices.values())
             taken = sum(used for _, used in self.slices.values())
             parts = self.total * taken / most if most else 0.0
@@ -248,7 +248,7 @@ def read_occupancy(
     """Read nodes with their pods, and the cluster, from the objects that `observed` reads.
 
     The parameters are those of `observed.cluster`; `notes` come before its own. Pods have the
-    status that their records have. What makes no sense becomes a note of the cluster.
+    status of their records. Invalid objects become notes of the cluster.
     """
     nodes: dict[str, NodeRecord] = {}
     pods: dict[str, list[PodRecord]] = defaultdict(list)
@@ -257,7 +257,7 @@ def read_occupancy(
         for one in objects:
             known = read(one, status_of=pod_status) if isinstance(one, Mapping) else one
             if isinstance(known, NodeRecord):
-                # Of two of one name the first counts.
+                # The first of two objects with one name counts.
                 nodes.setdefault(known.name, known)
             elif isinstance(known, PodRecord) and known.node and (known.asks or known.claims):
                 pods[known.node].append(known)
@@ -293,7 +293,7 @@ def _status(
 
 
 def viewed(cluster: Cluster, *, pods: bool = False) -> Occupancy:
-    """The nodes of a cluster without their pods; `pods` says that no pod runs there."""
+    """The nodes of a cluster without their pods; `pods` says that no pods run there."""
     return Occupancy(
         cluster=cluster,
         nodes=tuple(
@@ -318,7 +318,7 @@ _STATUS = {
 
 
 def role_of(labels: Mapping[str, str]) -> str:
-    """The roles of a node, by name, from its labels; empty where it has none."""
+    """The sorted roles of a node, from its labels; empty without a role."""
     roles = {key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)}
     return ",".join(sorted(filter(None, roles | {labels.get(_ROLE_LABEL, "")})))
 
@@ -328,7 +328,7 @@ def _gpu_resources(offers: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def _planned(node: Node, use: NodeUsage) -> GPUSet:
-    """The GPUs that only a record of a job holds."""
+    """The GPUs that only the record of a job reserves."""
     records = pods = 0
     for who, gpus in use.known:
         if who.kind == "MPIJob":
@@ -365,13 +365,13 @@ def _pods(
 
 
 def _listed(text: object) -> tuple[int, ...]:
-    """Indexes of GPUs as an annotation lists them; none where it makes no sense."""
+    """The indexes of GPUs in an annotation; words that are no number are skipped."""
     words = str(text).split(",") if text else []
     return tuple(gpu for word in words if (gpu := whole(word.strip())) is not None)
 
 
 def _share(asks: Mapping[str, float], given: Mapping[str, str]) -> Share | None:
-    """What of shared GPUs a pod has, by ACK's annotations; None where it shares none."""
+    """A pod's part of shared GPUs, from ACK's annotations; None if the pod shares none."""
     memory, core = int(asks.get(SHARE_MEMORY, 0)), int(asks.get(SHARE_CORE, 0))
     if not memory and not core:
         return None
@@ -383,7 +383,7 @@ def _share(asks: Mapping[str, float], given: Mapping[str, str]) -> Share | None:
 
 
 def _summed(text: str | None) -> dict[str, int]:
-    """`{container: {gpu: amount}}` summed over the containers; nothing where it makes no sense."""
+    """`{container: {gpu: amount}}` summed over the containers; empty if the text is invalid."""
     found: dict[str, int] = defaultdict(int)
     with suppress(ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
         for by_gpu in json.loads(text or "{}").values():

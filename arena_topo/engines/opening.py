@@ -1,4 +1,4 @@
-"""What a request is about: the engine, or the cluster of a dump."""
+"""The source of a request: an engine, or the cluster in a dump."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def engine(
     emulating: str = "--emulate",
     tell: Callable[[str], None] = unheard,
 ) -> Backend:
-    """Open the engine that the options ask for; a note to `tell` where `auto` chose the local one.
+    """Open the engine of the options; `tell` gets a note if `auto` chose the local engine.
 
-    `emulating` is what asked for emulated machines. UsageError as of `open_backend`.
+    `emulating` names the setting that asked for emulated machines. UsageError as in `open_backend`.
     """
     backend = open_backend(options, image=image)
     if options.backend == "auto" and backend.name == "local":
@@ -36,7 +36,7 @@ def engine(
 
 
 def administration(backend: Backend) -> Administration:
-    """The cluster that jobs go to; UsageError where that is this machine."""
+    """The administration of the cluster; UsageError on the local engine."""
     from arena_topo.engines.kubernetes import admin  # noqa: PLC0415 - only for administrators
     from arena_topo.engines.kubernetes.engine import KubernetesBackend  # noqa: PLC0415 - heavy
 
@@ -51,7 +51,7 @@ def administration(backend: Backend) -> Administration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What a job that is not created is planned on: a `cluster` of dumps, or an engine, or none."""
+    """The world for which a job is planned: a `cluster` from dumps, or an engine, or neither."""
 
     cluster: Cluster | None
     backend: Backend | None
@@ -66,15 +66,15 @@ def world(
     emulating: str = "--emulate",
     tell: Callable[[str], None] = unheard,
 ) -> World:
-    """The cluster of the dumps in these files, if any is given; else the engine, if there is one.
+    """The cluster in the dumps, if any are given, else the engine, if there is one.
 
-    `emulating` as of `engine`. A dump is placed on as it is, and no engine is asked.
+    `emulating` as in `engine`. With dumps no engine is asked.
     """
     cluster = read_state(state, options.fabric) if state else None
     backend = None
-    # Objects can be made without a cluster; only placing needs one.
+    # Manifests need no cluster; only placement does.
     if cluster is None and not nowhere(options, job.image):
-        # Nothing runs, so that any image will do on machines that do not exist.
+        # Nothing runs, so any image is fine on emulated machines.
         image = None if options.emulate else job.image
         backend = engine(options, image=image, emulating=emulating, tell=tell)
     namespace = options.namespace or (backend.default_namespace() if backend else "default")
@@ -82,7 +82,7 @@ def world(
 
 
 def network(file: str, state: Sequence[str] = ()) -> FabricFile | None:
-    """The network as a file describes it; None without one. `state` are the dumps read too."""
+    """The network in a file; None without one. `state` are the dumps of the same command."""
     if not file:
         return None
     if file == "-" and "-" in state:
@@ -95,7 +95,7 @@ LOCAL_IMAGE = "local"
 
 
 def open_backend(options: Options, *, image: str | None = None) -> Backend:
-    """Open the engine asked for; `auto` is Kubernetes where it is configured, else local.
+    """Open the engine of the options; `auto` is Kubernetes if it is configured, else local.
 
     A job whose image is not `local` never runs locally by accident: UsageError with both ways out.
     """
@@ -146,11 +146,11 @@ def nowhere(options: Options, image: str) -> bool:
 
 
 def engine_of(options: Options) -> str:
-    """Which engine is asked for, `kubernetes` or `local`; UsageError as of `kubeconfig`."""
+    """The engine of the options, `kubernetes` or `local`; UsageError as in `kubeconfig`."""
     if options.backend != "auto":
         return options.backend
     if options.emulate:
-        # Emulated machines are of the local engine.
+        # Emulated machines belong to the local engine.
         return "local"
     from arena_topo.engines.kubernetes import kubeconfig  # noqa: PLC0415  only for `auto`
 
@@ -160,10 +160,10 @@ def engine_of(options: Options) -> str:
 
 
 def read_state(paths: Sequence[str], fabric: FabricFile | None = None) -> Cluster:
-    """The cluster that dumps of `kubectl get ... -o json` describe; `-` is standard input.
+    """The cluster in dumps of `kubectl get ... -o json`; `-` is standard input.
 
-    `fabric` says what joins the nodes, where it is given, whatever their labels say. UsageError if
-    there is no node in them.
+    `fabric` is the network between the nodes; it overrides their labels. UsageError if the dumps
+    have no node.
     """
     from arena_topo.clusters import dump, observed  # noqa: PLC0415  YAML, only for dumps
 
@@ -181,7 +181,7 @@ def read_state(paths: Sequence[str], fabric: FabricFile | None = None) -> Cluste
 def read_fabric(path: str) -> FabricFile:
     """The network that a file describes; `-` is standard input.
 
-    UsageError names the file and the place in it that makes no sense.
+    UsageError names the file and the invalid part.
     """
     from arena_topo.clusters import dump  # noqa: PLC0415  YAML, only for files
     from arena_topo.topology import fabric  # noqa: PLC0415  only for files
@@ -195,7 +195,7 @@ FORBIDDEN = 403
 
 @contextmanager
 def privileged(what: str) -> Iterator[None]:
-    """Name what the caller has no right to do, where the API server names only the request."""
+    """Name the action that the caller may not do; the API server names only the request."""
     try:
         yield
     except AccessDenied as error:

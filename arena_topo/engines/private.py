@@ -1,4 +1,4 @@
-"""Folders that only their user may enter: what is in them is trusted, and may be secret."""
+"""Folders that only their user may enter: their contents are trusted, and may be secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
-    """Where the state lives; ArenaError where the user has no home."""
+    """The folder of the state; ArenaError if the user has no home folder."""
     named = environment.get("XDG_STATE_HOME", "")
     base = Path()
     # The XDG specification says to ignore relative paths.
@@ -34,15 +34,15 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
 
 def require_private(folder: Path) -> None:
-    """Make sure that a folder, if it is there, belongs to this user and is closed to all others.
+    """Make sure that an existing folder belongs to this user and is closed to all others.
 
-    The mode of an own folder is repaired. ArenaError for the folder of another user, also behind a
-    link, for a link that another user has made, and where the mode cannot be repaired.
+    The mode of the user's own folder is repaired. ArenaError for the folder of another user, also
+    behind a link, for another user's link, and if the mode cannot be repaired.
     """
     try:
         found = [os.lstat(folder), os.stat(folder)]  # noqa: PTH116  a Path costs more than the call
     except OSError:
-        # Whoever uses the folder next says what is the matter with it.
+        # The next use of the folder reports what is wrong with it.
         return
     owner = next((one.st_uid for one in found if one.st_uid != os.geteuid()), None)
     if owner is not None:

@@ -1,4 +1,4 @@
-"""Which tags the command of a job asks for: what says, before a line, which rank wrote it."""
+"""The rank tags that a job's command asks for: the prefix of a line that names its rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Tagging(StrEnum):
-    """Whose tags stand before the lines of a log."""
+    """The program whose rank tags are on the lines of a log."""
 
     OPEN_MPI = "open-mpi"
     HYDRA = "hydra"
@@ -18,17 +18,17 @@ _LAUNCHES = re.compile(r"(?:.*/)?(?:(srun)|(?:mpirun|mpiexec|orterun|prterun)(?:
 _BETWEEN = re.compile(r"[\s;&|()\"'`]+")
 _OUTPUTS = re.compile(r"(?:^|[,:])(?:tag(?:-detailed|-fullname)?|rank)(?:$|[,:=])")
 _PAIRS = frozenset({"genv", "env", "mca", "gmca", "prtemca", "pmixmca"})
-"""Options with two words after them; after all others one may stand."""
+"""Options with two words after them; every other option may have one."""
 
 
 def tagging(command: str) -> Tagging | None:
-    """Which tags a job's command asks `mpirun` or `srun` for, where that can be seen in it.
+    """The rank tags that a job's command asks of `mpirun` or `srun`; None if it shows none.
 
     Open MPI: mpirun(1), `--tag-output`, and prterun(1), `--output`. MPICH and Intel MPI:
     hydra/src/mpiexec/uiu.h and get_parameters.c, `-prepend-rank`, `-l`. Slurm: srun(1), `--label`.
     """
     slurm, rest = None, 0
-    # Options of the program come after its name, which is the first word that is no option's.
+    # The program's name is the first word that belongs to no option; its own options follow.
     for word in _BETWEEN.split(command):
         if (found := _LAUNCHES.fullmatch(word)) is not None:
             slurm, rest, before = found[1] is not None, 0, ""

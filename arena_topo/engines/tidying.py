@@ -1,4 +1,4 @@
-"""Time to tidy up: what is half made is taken back even when the time of a command is over."""
+"""Time for a rollback: half-made objects are deleted even after the deadline of a command."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SLACK = 0.5
-"""Seconds after tidying up in which a command can still say how it ended."""
+"""Seconds after the rollback in which a command can still print its result."""
 
 
 @contextmanager
 def undisturbed(seconds: float) -> Iterator[None]:
-    """Put off the alarm of this process (SIGALRM) that would ring within so many seconds.
+    """Delay an alarm of this process (SIGALRM) that is due within so many seconds.
 
-    It rings when they are over: nothing holds a command for longer. After the block it rings when
-    it would have rung without it, or soon if that has passed.
+    It rings when they are over, so a command is delayed by no more than that. After the block the
+    alarm rings at its original time, or soon if that has passed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

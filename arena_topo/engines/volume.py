@@ -1,4 +1,4 @@
-"""Volume: a claim that jobs can mount, whichever engine has it."""
+"""Volume: a claim that jobs can mount, on any engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A volume claim that jobs can mount. `created` is in Unix seconds, None if not known.
+    """A volume claim that jobs can mount. `created` is in Unix seconds, None if unknown.
 
     `description` and `owner` are its annotations of these names; `capacity` is a quantity.
     """

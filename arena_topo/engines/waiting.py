@@ -49,7 +49,7 @@ class Standing(StrEnum):
 
 
 class Start(StrEnum):
-    """Who starts a job that waits without GPUs."""
+    """What starts a job that waits without GPUs."""
 
     QUEUE = "its queue decides when it starts"
     ITSELF = "it starts by itself once it can"
@@ -61,7 +61,7 @@ class Start(StrEnum):
 
 
 def start_of(status: JobStatus, backend: Backend) -> Start | None:
-    """Who starts a job that waits without GPUs; None for a job that starts, runs or is over."""
+    """What starts a job that waits without GPUs; None for a job that starts, runs or is over."""
     if status.phase is Phase.SUSPENDED:
         return Start.RESUME
     forecast = status.forecast if status.phase in {Phase.PENDING, Phase.QUEUING} else None
@@ -78,7 +78,7 @@ def start_of(status: JobStatus, backend: Backend) -> Start | None:
 
 
 def starting(start: Start, name: str, namespace: str) -> str:
-    """A phrase that says who starts a job, with the command if a person does."""
+    """A phrase on what starts a job, with the command if a person does."""
     if start is Start.ANEW:
         delete = command("delete", name, namespace=namespace)
         return (
@@ -99,7 +99,7 @@ def command(verb: str, *names: str, namespace: str) -> str:
 class Ending:
     """How waiting for a job ended; `status` is None for a job that no longer exists.
 
-    A job that had neither reached nor lost the goal is OPEN, with its status at the last look.
+    A job that has neither reached nor lost the goal is OPEN, with its status at the last look.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Ending:
 
 
 def failure(one: Ending, goal: Goal) -> ArenaError | None:
-    """The error with which waiting for a job ends; None if there is none.
+    """The error with which waiting for a job ends; None without an error.
 
     JobFailed has the exit code of the launcher if the goal was the end of the job.
     """
@@ -179,12 +179,12 @@ def _nothing(*_said: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Callbacks for the jobs that are waited for.
+    """Callbacks about the jobs of a wait.
 
-    `tell`: phase or reason of a job have changed. `seen`: a look at a job. `ended`: waiting for a
-    job has ended. `waits`: a job waits without GPUs, and who starts it; None once it no longer
-    does. `blind`: why the server does not answer; None once it answers again. `each` is called at
-    every look; its errors are ignored.
+    `tell`: the phase or reason of a job has changed. `seen`: a look at a job. `ended`: waiting for
+    a job has ended. `waits`: a job waits without GPUs, and what starts it; None as soon as it no
+    longer waits. `blind`: why the server does not answer; None as soon as it answers again. `each`
+    is called at every look; its errors are ignored.
     """
 
     tell: Callable[[JobStatus], None] = _nothing
@@ -208,8 +208,8 @@ def wait(
 ) -> JobStatus:
     """Wait until a job is over.
 
-    NotFound if the job is not there, or is deleted meanwhile. TimedOut after `timeout` seconds; the
-    job goes on. A server that does not answer for a while does not end the waiting.
+    NotFound if the job does not exist, or is deleted meanwhile. TimedOut after `timeout` seconds;
+    the job goes on. A server that does not answer for a while does not end the waiting.
     """
     names, goal = [name], Goal.FINISHED
     (end,) = wait_all(backend, names, namespace, goal=goal, timeout=timeout, hears=hears)
@@ -230,10 +230,10 @@ def wait_all(
 ) -> tuple[Ending, ...]:
     """Wait until all jobs have reached a goal, or a job has lost it; how waiting ended for each.
 
-    Other jobs are OPEN if a job loses the goal, or if `stop` is set; one look is made at least.
-    A name given twice counts once. JobNotFound if a job does not exist at the first look, unless
-    the goal is its deletion. TimedOut after `timeout` seconds names the jobs that are left, their
-    phases, and what to do. A server that does not answer for a while does not end the waiting.
+    Other jobs are OPEN if a job loses the goal, or if `stop` is set; at least one look is made. A
+    name given twice counts once. JobNotFound if a job does not exist at the first look, unless the
+    goal is its deletion. TimedOut after `timeout` seconds names the remaining jobs, their phases,
+    and what to do. A server that does not answer for a while does not end the waiting.
     """
     watch = _Watch(
         names=tuple(dict.fromkeys(names)),
@@ -305,7 +305,7 @@ class _Watch:
         return self.ends.get(name, still)
 
     def look(self) -> None:
-        """Look at every job that is left."""
+        """Look at every remaining job."""
         left = self.left
         listed: Mapping[str, JobStatus] | None = None
         if len(left) > _FEW and self.lists:
@@ -340,7 +340,7 @@ class _Watch:
             self.hears.ended(self.ends[name])
 
     def _learn(self, found: JobStatus) -> None:
-        """Find out who starts a job, for the callback and the error of a timeout."""
+        """Find out what starts a job, for the callback and the error of a timeout."""
         start = None
         with suppress(ArenaError):
             start = start_of(found, self.backend) if self.goal is not Goal.DELETED else None
@@ -351,7 +351,7 @@ class _Watch:
             self.hears.waits(found, None)
 
     def late(self, timeout: float) -> TimedOut:
-        """The error of a timeout: the jobs that are left, their phases, and what to do."""
+        """The error of a timeout: the remaining jobs, their phases, and what to do."""
         left, spent, hint = self.left, f"{round(timeout, 1):g}", self._next()
         if len(self.names) == 1:
             last = self.known.get(left[0])
@@ -371,7 +371,7 @@ class _Watch:
         )
 
     def _next(self) -> str:
-        """A hint: what happens to the jobs that are left, and what to do about them."""
+        """A hint: what happens to the remaining jobs, and what to do about them."""
         name, *others = self.left
         if others:
             return f"see {command('list', namespace=self.namespace)}"
@@ -387,5 +387,5 @@ _UNSEEN = "out of sight"
 
 
 def _held_by(status: JobStatus) -> tuple[Phase, str | None]:
-    """The fields that decide who starts a job."""
+    """The fields that decide what starts a job."""
     return status.phase, None if status.forecast is None else status.forecast.state

@@ -1,8 +1,8 @@
 """A real all-reduce that checks its sums: `mpirun -np 4 python -m arena_topo.examples.allreduce`.
 
-Every rank says where it runs and which GPUs it may see; rank 0 prints one line per round. The
-bandwidth is the bus bandwidth of nccl-tests, bytes / time * 2 (n - 1) / n, which is what links
-carry whatever the number of ranks. The data is in host memory: MPI moves it, not NCCL.
+Every rank prints its host and its visible GPUs; rank 0 prints one line per round. The bandwidth is
+the bus bandwidth of nccl-tests, bytes / time * 2 (n - 1) / n, the load of the links for any number
+of ranks. The data is in host memory: MPI moves it, not NCCL.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
         if wrong:
             sys.stderr.write(f"rank {rank}: wrong sum {total[0]}, expected {expected}\n")
             sys.stderr.flush()
-        # All end together: mpirun may lose what a rank has said that ends the others.
+        # All ranks end together: mpirun may lose the output of a rank that ends the others.
         if world.allreduce(wrong, op=MPI.LOR):
             sys.exit(1)
         if rank == 0:

@@ -1,7 +1,7 @@
-"""What bandwidth NCCL reaches on GPUs of a machine and between machines.
+"""The bandwidth that NCCL reaches on GPUs of a machine and between machines.
 
 command      the command
-forecasting  a machine and what is asked -> a forecast; a log beside it
+forecasting  a machine and a request -> a forecast; its comparison with a log
 view         a forecast as text and as JSON
 picture      a forecast as SVG
 """
@@ -17,7 +17,7 @@ from arena_topo.job import PodShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What to forecast, as a person wrote it: GPUs of a node, and how many nodes alike."""
+    """The request of a forecast on the command line: GPUs of a node, and how many equal nodes."""
 
     gpus: int | None = option(
         None, "GPUs of each node, the best ones (default all).", excludes=("--set",)

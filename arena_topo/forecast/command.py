@@ -1,4 +1,4 @@
-"""`forecast`: what NCCL reaches on GPUs of a machine and between machines."""
+"""`forecast`: the bandwidth that NCCL reaches on GPUs of a machine and between machines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def forecast(
 
 
 def _machine(target: str, everywhere: Globals) -> Machine:
-    """The machine of that name: a preset, an instance type, a file, a node."""
+    """The machine with this name: a preset, an instance type, a file, a node."""
     from arena_topo.cli.opening import cluster_of, node_or_preset  # noqa: PLC0415 - only here
     from arena_topo.engines import machines  # noqa: PLC0415 - only for files
     from arena_topo.topology import Node, presets  # noqa: PLC0415 - reads the matrices
@@ -70,7 +70,7 @@ def _machine(target: str, everywhere: Globals) -> Machine:
     known = presets.instance_type(target)
     if known is not None:
         return known
-    # Path would raise for a name that no file can have.
+    # Path would raise for an impossible file name.
     if target == STDIN or os.path.isfile(target):  # noqa: PTH113 - see above
         found = machines.read(target)
         tell(found.notes)

@@ -1,4 +1,4 @@
-"""What NCCL reaches on GPUs of a machine, alone or on several alike, and how a log compares."""
+"""The bandwidth of NCCL on GPUs of a machine, alone or on several equal ones; its logs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from arena_topo.topology.models import MODELS, model_of
 from arena_topo.topology.nics import NICs, parse_nics
 
 MOST_NODES = 10_000
-"""Nodes of a forecast."""
+"""The most nodes of a forecast."""
 
 MOST_SETS = 2_000
-"""Sets of GPUs that are gone through to find the best one of a size."""
+"""The most sets of GPUs that are examined to find the best one of a size."""
 
 MOST_BYTES = 50_000_000
-"""The largest log that is read."""
+"""The size limit of a log in bytes."""
 
 SIZES = tuple(sorted({1 << power for power in range(20, 34)} | {25 << 20}))
 """Bytes whose shares are shown: 1 MiB to 8 GiB, and PyTorch's bucket of 25 MiB."""
@@ -67,7 +67,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A size of a log: bytes, measured GB/s, and what was forecast for that size."""
+    """A size in a log: bytes, measured GB/s, and the forecast for that size."""
 
     size: int
     measured: float
@@ -77,7 +77,7 @@ class Point:
 
     @property
     def verdict(self) -> str:
-        """Where the range has what was measured: below, inside or above."""
+        """The measured value relative to the range: below, inside or above."""
         if self.measured < self.low:
             return "below"
         return "above" if self.measured > self.high else "inside"
@@ -85,14 +85,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """A log beside a forecast, by size, the largest last; `causes` may explain what that says."""
+    """A log beside a forecast, by size, the largest last; `causes` may explain the difference."""
 
     points: tuple[Point, ...]
     causes: tuple[Advice, ...]
 
 
 def forecast(machine: Machine, asked: Asked) -> Forecast:
-    """What these GPUs of `asked.nodes` such machines reach; UsageError for what makes no sense."""
+    """The forecast for these GPUs of `asked.nodes` such machines; UsageError if invalid."""
     size, notes = len(machine.gpus), []
     many = size if asked.gpus is None else asked.gpus
     if not 1 <= asked.nodes <= MOST_NODES:
@@ -134,7 +134,7 @@ def forecast(machine: Machine, asked: Asked) -> Forecast:
 
 
 def _with_model(machine: Machine, name: str) -> Machine:
-    """The machine with the GPU model that was named, where it does not tell another."""
+    """The machine with the given GPU model; UsageError if it has another."""
     if not name:
         return machine
     model, known = model_of(name), {gpu.model for gpu in machine.gpus if gpu.model}
@@ -149,7 +149,7 @@ def _with_model(machine: Machine, name: str) -> Machine:
 
 
 def _with_nics(machine: Machine, asked: Asked) -> Machine:
-    """The machine with the NICs that were named, else its own, else those of its model."""
+    """The machine with the given NICs, else its own, else those of its model."""
     if asked.nics:
         try:
             return parse_nics(asked.nics).of(machine)
@@ -160,7 +160,7 @@ def _with_nics(machine: Machine, asked: Asked) -> Machine:
             ) from error
     known = MODELS.get(machine.model or "")
     if asked.nodes == 1:
-        # Pods of a single node are not known to have RDMA.
+        # It is unknown whether the pods of a single node have RDMA.
         unknown = machine.nics_assumed and not any(nic.speed for nic in machine.nics)
         return replace(machine, nics=(), nics_assumed="") if unknown else machine
     if machine.nics or known is None or known.nic is None:
@@ -169,7 +169,7 @@ def _with_nics(machine: Machine, asked: Asked) -> Machine:
 
 
 def _chosen(machine: Machine, text: str) -> GPUSet:
-    """The GPUs that --set names, each once."""
+    """The GPUs of --set, without repetition."""
     indexes = [whole(word.strip()) for word in text.split(",")]
     found = {index for index in indexes if index is not None and index < len(machine.gpus)}
     if len(found) < len(indexes):
@@ -182,7 +182,7 @@ def _chosen(machine: Machine, text: str) -> GPUSet:
 
 
 def _best(machine: Machine, many: int) -> GPUSet | None:
-    """The set of so many GPUs with the largest point, of equal ones the first; None: too many."""
+    """The set of so many GPUs with the largest point, the first of equal ones; None: too many."""
     size = len(machine.gpus)
     alike = len({link for row in machine.links for link in row if link is not None}) <= 1
     if many in {1, size} or alike:
@@ -201,7 +201,7 @@ def _best(machine: Machine, many: int) -> GPUSet | None:
 
 
 def against(found: Forecast, source: str) -> Against:
-    """A log of nccl-tests beside a forecast; UsageError if it has none that fits."""
+    """A log of nccl-tests beside a forecast; UsageError if no table fits."""
     shown = "standard input" if source == STDIN else source
     if found.estimate is None:
         raise UsageError("--against needs two GPUs or more", why="one GPU alone has no bandwidth")
@@ -237,14 +237,14 @@ def _text(source: str, shown: str) -> str:
 
 
 def _table(text: str, found: Forecast, shown: str) -> Table:
-    """The last table of an all-reduce in a log, if it is of as many GPUs as the forecast."""
+    """The last table of an all-reduce in a log; UsageError unless it has the forecast's GPUs."""
     tables = tables_in(text)
     if not tables:
         raise UsageError(f"{shown}: this is no output of nccl-tests", hint=_MAKE)
     table = next((one for one in reversed(tables) if one.operation == "all_reduce"), tables[-1])
     if table.other is not None:
         raise UsageError(f"{shown}: {table.other}", hint=_MAKE)
-    # Builds without MPI list one device in JSON, whatever their number.
+    # Builds without MPI list one device in JSON, whatever the number of devices.
     ranks, nodes = len(table.ranks), len({one.host for one in table.ranks})
     if ranks > 1 and ranks != found.ranks:
         raise UsageError(
@@ -263,11 +263,11 @@ _USUAL = {
     Limit.MEMORY: (Cause.SHM_FULL,),
     Limit.NETWORK: (Cause.NO_INTERFACE,),
 }
-"""What usually makes a job slower than forecast, by what limits it."""
+"""The usual causes of a job slower than forecast, by the limit of its bandwidth."""
 
 
 def _causes(text: str, found: Estimate) -> tuple[Advice, ...]:
-    """What NCCL itself complains of in the log, else what usually is the cause."""
+    """NCCL's own complaints in the log, else the usual causes."""
     reader = Reader()
     reader.feed_all(text.splitlines())
     advice = [advice_on(one.text) for one in reader.report().complaints]

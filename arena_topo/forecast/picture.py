@@ -1,4 +1,4 @@
-"""A forecast as a picture: bandwidth over message size with its range, and what was measured."""
+"""A forecast as a picture: bandwidth over message size with its range, and the measured values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from arena_topo.manifests import estimates
 from arena_topo.topology import members
 
 _WIDE, _HIGH = 620.0, 260.0
-"""Pixels of the plot."""
+"""Width and height of the plot in pixels."""
 
 _STEPS = 4
-"""Lines across the plot."""
+"""The number of horizontal lines in the plot."""
 
 _ROOM = 46.0
-"""Pixels for the numbers left of it."""
+"""Pixels for the numbers to the left of the plot."""
 
 
 def forecast(found: Forecast, beside: Against | None) -> str:

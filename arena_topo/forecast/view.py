@@ -11,7 +11,7 @@ from arena_topo.manifests import estimates
 from arena_topo.topology import members
 
 _BAR = 24
-"""Columns of the plot at the whole plateau."""
+"""Columns of the bar for the full plateau."""
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
@@ -52,7 +52,7 @@ def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
 
 
 def text(found: Forecast, beside: Against | None, *, unicode: bool) -> str:
-    """A forecast for people: the number, what decides it, and a plot over message sizes."""
+    """A forecast for people: the number, its limit, and a plot over message sizes."""
     gpus, nodes = ",".join(map(str, members(found.gpus))), found.asked.nodes
     where = f" of each of {nodes} nodes, {found.ranks} in all" if nodes > 1 else ""
     lines = [f"{found.machine.name}: GPUs {gpus}{where}", ""]

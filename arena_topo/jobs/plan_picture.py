@@ -1,6 +1,6 @@
-"""What `plan` proposes, as a picture: the machines, the GPUs chosen and the links between them.
+"""The picture of `plan`: the machines, the chosen GPUs and the links between them.
 
-Beside it stand the first GPUs by index, where a scheduler that only counts would take others.
+Beside it are the first GPUs by index, if a scheduler that only counts would take others.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from arena_topo.solver import NODE_TIER, Placement
 from arena_topo.topology import Cluster, GPUSet, NodeName, members
 
 _WIDEST = 1120.0
-"""Pixels up to which two choices stand side by side: what a page or a slide shows at full size."""
+"""The most pixels of two placements side by side: the full size of a page or a slide."""
 
 _APART = 36.0
 _NAMES = 46
-"""Characters of names in one line below a machine."""
+"""The most characters of names in one line below a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """One choice: who makes it, what it is worth, and what it takes of each node."""
+    """One placement: its author, its value, and its part of each node."""
 
     who: str
     found: Placement
@@ -54,7 +54,7 @@ class _Side:
 
     @property
     def gpus(self) -> dict[NodeName, tuple[int, int]]:
-        """What it takes, whatever the ranks."""
+        """The GPUs of each node, without ranks."""
         return {name: (own.gpus, own.kubelet) for name, own in self.nodes.items()}
 
     @property
@@ -66,14 +66,14 @@ class _Side:
         return estimates.text(found) + (" assumed" if found.assumed else "")
 
     def why(self, cluster: Cluster) -> str:
-        """What limits it, and how good it is known to be."""
+        """The limit of its bandwidth, and its proof."""
         found = self.found.bandwidth
         limit = "no links needed" if found is None else limited(self.found, found, cluster)
         return f"{self.who}: limited by {limit}{self.proof}"
 
 
 def drawn(proposal: Proposal) -> str:
-    """Draw a proposal; what refused it, or UsageError, where there is no placement to draw."""
+    """Draw a proposal; raises its refusal, or UsageError, if there is no placement to draw."""
     plan, cluster, valued = proposal.plan, proposal.cluster, worth(proposal)
     if proposal.refused is not None and plan is None:
         raise proposal.refused
@@ -117,7 +117,7 @@ def drawn(proposal: Proposal) -> str:
 
 
 def _listed(side: _Side) -> str:
-    """The first few nodes of a choice and their GPUs."""
+    """The first few nodes of a placement and their GPUs."""
     said = []
     for name, own in side.nodes.items():
         gpus = sorted(own.ranks, key=own.ranks.__getitem__)
@@ -129,7 +129,7 @@ def _listed(side: _Side) -> str:
 
 
 def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side | None:
-    """What the first free GPUs by index give; None if not all fit."""
+    """The placement on the first free GPUs by index; None if not all workers fit."""
     found = proposal.comparison.first_fit if proposal.comparison is not None else None
     if found is None or proposal.request is None:
         return None
@@ -151,7 +151,7 @@ def _first_fit(proposal: Proposal, ours: Placement, cluster: Cluster) -> _Side |
 
 
 def _compared(proposal: Proposal, *, same: bool) -> Iterator[str]:
-    """How the placement compares with others."""
+    """Sentences that compare the placement with others."""
     comparison = proposal.comparison
     if comparison is None:
         return
@@ -167,7 +167,7 @@ def _compared(proposal: Proposal, *, same: bool) -> Iterator[str]:
 
 
 def _notes(proposal: Proposal, forecast: Forecast, valued: Worth) -> Iterator[str]:
-    """How firmly the placement holds, and what it would be worth otherwise."""
+    """The guarantee of the placement, and its value in other conditions."""
     ours, inside = valued.placement.bandwidth, valued.placement.inside
     if valued.ours is not None and valued.ours != ours:
         yield f"The kubelet picks the GPUs: {estimates.text(valued.ours)} at worst."
@@ -184,7 +184,7 @@ def _notes(proposal: Proposal, forecast: Forecast, valued: Worth) -> Iterator[st
 
 
 def _panels(sides: Sequence[_Side], cluster: Cluster) -> list[Sheet]:
-    """A choice each: how fast it is, why, and its machines in a box that joins them."""
+    """A panel for each placement: its bandwidth, the limit, and its machines in a box."""
     worlds = [_nodes(side, cluster) for side in sides]
     heads = [
         lines(
@@ -193,7 +193,7 @@ def _panels(sides: Sequence[_Side], cluster: Cluster) -> list[Sheet]:
         )
         for side, world in zip(sides, worlds, strict=True)
     ]
-    # Machines start at one height.
+    # Machines begin at the same height.
     deepest = max(head.size[1] for head in heads)
     for head in heads:
         head.reserve(deepest)
@@ -218,7 +218,7 @@ def _nodes(side: _Side, cluster: Cluster) -> Sheet:
 
 
 def _machine(side: _Side, state: State, own: Taken, nodes: Sequence[str]) -> Sheet:
-    """A machine, and the names of those that look the same."""
+    """A machine, and the names of the nodes with the same drawing."""
     free = replace(state, chosen=GPUSet(0), free=None)
     drawn = figure(state, Ranks(of=own.ranks, poor=side.poor))
     below = []

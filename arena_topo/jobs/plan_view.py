@@ -1,4 +1,4 @@
-"""What `plan` shows: a placement, its machines drawn, and what it is measured against."""
+"""The text and JSON of `plan`: a placement, drawings of its machines, and its baselines."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ from arena_topo.topology import (
 )
 
 MOST_DRAWINGS = 4
-"""Machines drawn; a gang rarely uses more kinds of sets, and more fill the screen."""
+"""The most machines drawn; a gang rarely uses more kinds of sets, and more would fill the
+screen."""
 
 _MOST_SHARES = 3
-"""Nodes up to which the workers of each are listed."""
+"""The most nodes for which the workers of each are listed."""
 
 SHARES = ((25 << 20, "25MiB"),)
-"""Bytes of messages of which JSON has the share of the bandwidth: PyTorch's bucket of gradients."""
+"""Message sizes in bytes for which JSON has the share of the bandwidth: PyTorch's gradient
+bucket."""
 
 _SMALLEST_RING = 2
-"""GPUs of which every order is the same ring."""
+"""The smallest ring in which the order of GPUs does not matter."""
 
 
 def text(proposal: Proposal, *, unicode: bool = True, width: int = 100) -> str:
-    """A proposed placement for a person; empty where there is none.
+    """A proposed placement for a person; empty without one.
 
-    Drawings and lists of names keep to `width` columns.
+    Drawings and lists of names have at most `width` columns.
     """
     plan, cluster, valued = proposal.plan, proposal.cluster, worth(proposal)
     if plan is None or plan.forecast is None or valued is None or cluster is None:
@@ -69,13 +71,13 @@ def _headline(proposal: Proposal, runs: MPIJob, forecast: Forecast) -> str:
 
 
 def in_pods(asked: MPIJob, runs: MPIJob) -> str:
-    """In how many pods the workers run, where each has several: ` in 1 pod of 4`."""
+    """The number of pods, if each has several workers: ` in 1 pod of 4`."""
     each = asked.workers // runs.workers
     return f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
 
 
 def gang(job: MPIJob) -> str:
-    """What a job asks for: `4 workers x 1 GPU`."""
+    """The request of a job: `4 workers x 1 GPU`."""
     return f"{_many(job.workers, 'worker')} x {_many(job.gpus, 'GPU')}"
 
 
@@ -84,10 +86,10 @@ def _many(number: int, word: str) -> str:
 
 
 def _workers(job: MPIJob, forecast: Forecast, *, rings: bool) -> str:
-    """The table of workers; `rings` where the GPUs are in the order that the solver gave them."""
+    """The table of workers; with `rings` the GPUs are in the order of the solver's ring."""
     lines = workers(forecast, job.name, slots=max(1, job.gpus))
     listed = sum(len(gpus) for _index, _node, gpus in forecast.workers)
-    # Where workers of a node have several GPUs each, NCCL lays the ring through them.
+    # If several workers of a node have several GPUs each, NCCL lays its ring through all of them.
     several = [node for _index, node, gpus in forecast.workers if len(gpus) > 1]
     along = len(several) == len(set(several))
     if rings and along and listed > _SMALLEST_RING:
@@ -100,7 +102,7 @@ def _workers(job: MPIJob, forecast: Forecast, *, rings: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What a job takes of one node: GPUs with their ranks, and how many the kubelet picks."""
+    """A job's part of one node: GPUs with their ranks, and the number that the kubelet picks."""
 
     ranks: Mapping[int, int] = field(default_factory=dict)
     kubelet: int = 0
@@ -112,7 +114,7 @@ class Taken:
 
 
 def taken(forecast: Forecast, gpus: int) -> dict[NodeName, Taken]:
-    """What the workers of a plan take of each node; `gpus` per worker."""
+    """The part of each node that the workers of a plan take; `gpus` per worker."""
     nodes: dict[NodeName, Taken] = {}
     for index, node, own in sorted(forecast.workers):
         before = nodes.get(NodeName(node), Taken())
@@ -123,11 +125,11 @@ def taken(forecast: Forecast, gpus: int) -> dict[NodeName, Taken]:
 
 
 Kind = tuple[State, Taken, list[NodeName]]
-"""A machine, what is taken of it, and the nodes that look the same."""
+"""A machine, a job's part of it, and the nodes with the same drawing."""
 
 
 def kinds(nodes: Mapping[NodeName, Taken], cluster: Cluster) -> list[Kind]:
-    """The machines of a choice; those that would be drawn the same come once."""
+    """The machines of a placement; equal drawings appear once."""
     known = {node.name: node for node in cluster.nodes}
     found: dict[object, Kind] = {}
     for name, own in nodes.items():
@@ -141,7 +143,7 @@ def kinds(nodes: Mapping[NodeName, Taken], cluster: Cluster) -> list[Kind]:
 def _machines(
     nodes: Mapping[NodeName, Taken], cluster: Cluster, *, unicode: bool, width: int
 ) -> Iterable[str]:
-    """A drawing for each kind of machine and chosen set, the first so many."""
+    """A drawing for each kind of machine and chosen set, up to the limit."""
     found = kinds(nodes, cluster)
     for state, own, same in found[:MOST_DRAWINGS]:
         drawn = machine.draw(state, unicode=unicode, width=width)
@@ -160,7 +162,7 @@ def _machines(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """A placement with what its pods get as they are bound; `ours` is what they can count on."""
+    """A placement valued for its pods as bound; `ours` is the bandwidth they can count on."""
 
     placement: Placement
     ours: Estimate | None
@@ -168,18 +170,18 @@ class Worth:
 
 
 def worth(proposal: Proposal) -> Worth | None:
-    """What the placement of a proposal gives its pods; None where nothing is placed."""
+    """The value of a proposal's placement for its pods; None without a placement."""
     plan = proposal.plan
     if plan is None or plan.placement is None or plan.binding is None:
         return None
     found = valued_as(plan.placement, proposal.cluster, plan.binding)
-    # What is proven is proven of the pods that were searched for.
+    # The proof holds only for the pods of the search.
     proof = proved(found) if found is plan.placement else ""
     return Worth(placement=found, ours=counted_on(found, plan.binding), proof=proof)
 
 
 def _bandwidths(proposal: Proposal, found: Worth, cluster: Cluster) -> str:
-    """What the pods get and what limits it, and what other choices would give them."""
+    """The bandwidth of the pods, its limit, and the bandwidth of other placements."""
     placement, ours = found.placement, found.ours
     if ours is None or placement.bandwidth is None:
         return "Bus bandwidth: none, as one GPU has no peer\n"
@@ -200,7 +202,7 @@ def _bandwidths(proposal: Proposal, found: Worth, cluster: Cluster) -> str:
         ("spread over nodes" if with_it else "without: spread", comparison.spread),
     ]
     lines += ["", *_compared(rows, placement.bandwidth.point, cluster)]
-    # The next best, which are listed below, have the same mark.
+    # The next best placements, which are listed below, use the same mark.
     shown = [*(one for _name, one in rows if one is not None), *proposal.rows]
     rates = [ours, *(one.bandwidth for one in shown if one.bandwidth is not None)]
     assumed = dict.fromkeys(note for rate in rates for note in rate.assumed)
@@ -212,7 +214,7 @@ def _bandwidths(proposal: Proposal, found: Worth, cluster: Cluster) -> str:
 def _facts(
     placement: Placement, ours: Estimate, cluster: Cluster, proof: str
 ) -> Iterator[tuple[str, str]]:
-    """What is known of a bandwidth, under the labels that `forecast` gives it."""
+    """The facts about a bandwidth, with the labels that `forecast` uses."""
     planned, inside = placement.bandwidth, placement.inside
     assert planned is not None
     settled = ours == planned
@@ -227,12 +229,12 @@ def _facts(
 
 
 def _doubt(found: Estimate) -> str:
-    """The mark of a bandwidth that rests on facts which nobody gave."""
+    """The mark of a bandwidth that is based on assumptions."""
     return "*" if found.assumed else ""
 
 
 def limited(one: Placement, found: Estimate, cluster: Cluster) -> str:
-    """What limits the bandwidth of a choice, with the NICs that the pods use where these do."""
+    """The limit of a placement's bandwidth, with the NICs of the pods if they are the limit."""
     nodes = len(one.nodes)
     words = estimates.limit(str(found.regime), str(found.limited_by), tier=one.tier, nodes=nodes)
     if found.limited_by is not Limit.NICS:
@@ -242,7 +244,7 @@ def limited(one: Placement, found: Estimate, cluster: Cluster) -> str:
 
 
 def _cards(placement: Placement, cluster: Cluster) -> str:
-    """The NICs that the GPUs use where they are slowest: `4 of 50 GB/s a node`; empty if unsaid."""
+    """The NICs of the GPUs on the slowest node: `4 of 50 GB/s a node`; empty if unknown."""
     machines = {node.name: node.machine for node in cluster.nodes}
     chosen: dict[NodeName, set[int]] = {}
     for one in placement.assignments:
@@ -260,7 +262,7 @@ def _cards(placement: Placement, cluster: Cluster) -> str:
 def _compared(
     rows: Sequence[tuple[str, Placement | None]], ours: float, cluster: Cluster
 ) -> list[str]:
-    """What choices give the same pods, and where they put them."""
+    """A table of placements of the same pods: bandwidth, range, ratio and place."""
     cells = [("", *_SPEED, "", "")]
     for name, one in rows:
         rate = None if one is None else one.bandwidth
@@ -288,7 +290,7 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _place(one: Placement, cluster: Cluster) -> str:
-    """Where a choice puts the workers: `2 + 2, unknown network`."""
+    """The place of the workers: `2 + 2, unknown network`."""
     loads = list(one.loads.values())
     where = meets(one.tier, cluster)
     if len(loads) == 1:
@@ -298,7 +300,7 @@ def _place(one: Placement, cluster: Cluster) -> str:
 
 
 def meets(tier: str, cluster: Cluster) -> str:
-    """How near to each other the nodes of a placement are: `one node`, `one rack`."""
+    """The nearest common level of the nodes of a placement: `one node`, `one rack`."""
     if tier == NODE_TIER:
         return "one node"
     if tier != BEYOND:
@@ -309,7 +311,7 @@ def meets(tier: str, cluster: Cluster) -> str:
 
 
 def _rows(proposal: Proposal, cluster: Cluster) -> str:
-    """The best placement and the next best, a row each."""
+    """The best placement and the next best ones, a row for each."""
     if not proposal.rows:
         return ""
     cells = [("", *_SPEED, "NODES")]
@@ -325,13 +327,13 @@ def _rows(proposal: Proposal, cluster: Cluster) -> str:
 
 
 def _counted(proposal: Proposal, row: Placement) -> Estimate | None:
-    """What the pods can count on in one of several placements, bound as the best is."""
+    """The bandwidth that the pods can count on in one of several placements, with one binding."""
     binding = proposal.plan.binding if proposal.plan is not None else None
     return row.bandwidth if binding is None else counted_on(row, binding)
 
 
 def _seats(placement: Placement) -> Iterator[str]:
-    """The GPUs of each node: `dgx-0/0,1,5,4`; with an N where the kubelet picks as many."""
+    """The GPUs of each node: `dgx-0/0,1,5,4`; N/A if the kubelet picks them."""
     gpus: dict[NodeName, list[int]] = {}
     for one in placement.assignments:
         gpus.setdefault(one.node, []).extend(one.gpus)
@@ -340,19 +342,19 @@ def _seats(placement: Placement) -> Iterator[str]:
 
 
 def proved(placement: Placement) -> str:
-    """How good a placement is known to be."""
+    """The proof of a placement, in words."""
     proof = placement.proof
     if proof.optimal:
         return "proven best"
     most = estimates.amount(proof.bound)
     if placement.bandwidth is not None and estimates.amount(placement.bandwidth.point) == most:
-        # A placement that a person named may be on more nodes than this takes.
+        # A placement that a person named may need more nodes than necessary.
         return "no more is possible"
     return f"at most {most} GB/s is possible"
 
 
 def _holding(proposal: Proposal, plan: Plan, forecast: Forecast) -> str:
-    """How firmly the plan holds, and what would do better."""
+    """The guarantee of the plan, and what would improve it."""
     lines = []
     if forecast.guarantee is not None:
         lines.append(guarantee(forecast))
@@ -371,10 +373,10 @@ def _holding(proposal: Proposal, plan: Plan, forecast: Forecast) -> str:
 
 
 def value(proposal: Proposal) -> dict[str, Any]:
-    """What `plan -o json` shows; every key is always there, null where nothing is known of it.
+    """The JSON of `plan`; every key is always present, null if unknown.
 
-    `verdict` is Placeable, NotNow or Never; null for a job without GPUs. `map` is the answer
-    as `--on` takes it. Bandwidths are GB/s, null for a job of one GPU.
+    `verdict` is Placeable, NotNow or Never; null for a job without GPUs. `map` is the placement in
+    the form of `--on`. Bandwidths are GB/s, null for a job of one GPU.
     """
     plan, refused, valued = proposal.plan, proposal.refused, worth(proposal)
     forecast = plan.forecast if plan is not None else None
@@ -419,7 +421,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
 
 
 def _row_value(proposal: Proposal, placement: Placement) -> dict[str, Any]:
-    """One of several placements; `map` is as `--on` takes it."""
+    """One of several placements; `map` is in the form of `--on`."""
     rate = _counted(proposal, placement)
     return {
         "nodes": list(placement.nodes),
@@ -452,7 +454,7 @@ def _finite(value: float | None) -> int | float | None:
 
 
 def counted(counted: Counted, job: MPIJob) -> str:
-    """How often a gang fits by numbers alone, for a person."""
+    """How many gangs fit by numbers alone, for a person."""
     counts = counted.counts
     return (
         f"{job.name}: by the number of free GPUs, {counts.gangs} such"
@@ -464,7 +466,7 @@ def counted(counted: Counted, job: MPIJob) -> str:
 
 
 def counted_value(counted: Counted, job: MPIJob, *, namespace: str) -> dict[str, Any]:
-    """How often a gang fits by numbers alone, for programs."""
+    """How many gangs fit by numbers alone, for JSON."""
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "Count",

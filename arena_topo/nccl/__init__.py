@@ -1,8 +1,8 @@
-"""What NCCL says it did: its INFO and WARN lines in, a `Report` out; nothing in it is guessed.
+"""The facts in NCCL's INFO and WARN lines, as a `Report`; nothing in it is guessed.
 
-`nccl.reading.Reader` reads the lines, `nccl.measured` the tables of nccl-tests. What no line says
-is None or empty here. A transport is not a speed, and `P2P` is not NVLink: NCCL names the way that
-data takes between two GPUs, and only its graph search (`Search`) names the links it counted on.
+`nccl.reading.Reader` reads the lines, `nccl.measured` the tables of nccl-tests. A fact without a
+line is None or empty here. A transport is not a speed, and `P2P` is not NVLink: NCCL names the
+transport between two GPUs, and only its graph search (`Search`) names the links that it assumed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """One `via` line: over which transport a channel of a rank goes to a rank.
+    """One `via` line: the transport of a channel from one rank to another.
 
-    `kind` is the way without its numbers: "P2P/CUMEM", "P2P/IPC", "P2P/direct pointer",
+    `kind` is the transport without its numbers: "P2P/CUMEM", "P2P/IPC", "P2P/direct pointer",
     "P2P/indirect", "P2P/MNNVL", "SHM", "NET/IB", "NET/Socket", "NET/AWS Libfabric". `side` is the
     end of a network connection that logs it, "send" or "receive" (only senders log P2P and SHM),
-    `gdr` whether GPU Direct RDMA is used there; None where the line does not say. `index` is 0 for
+    `gdr` whether GPU Direct RDMA is used there; None if the line does not say. `index` is 0 for
     rings and trees, 1 for send/receive; old versions do not log it.
     """
 
@@ -35,22 +35,23 @@ class Connection:
 
     @property
     def writer(self) -> int:
-        """The rank that says it."""
+        """The rank that wrote the line."""
         return self.target if self.side == "receive" else self.source
 
     @property
     def other(self) -> int:
-        """The rank at its other end."""
+        """The rank at the other end."""
         return self.source if self.side == "receive" else self.target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """A rank of a communicator, as one process said it; `speaker` is whose log it was in.
+    """A rank of a communicator according to one process; `speaker` is the pod of its log.
 
-    `bus_id` is NCCL's number in hexadecimal (8a000), `pci` the same as others write it. `device`
-    is the CUDA index in the process, `nvml` that of nvidia-smi. `host` is "" where the lines have
-    no host. `complete`: "Init COMPLETE" was read. `line` tells which rank it is; "" where none did.
+    `bus_id` is NCCL's number in hexadecimal (8a000), `pci` the same in the usual form. `device` is
+    the CUDA index in the process, `nvml` that of nvidia-smi. `host` is "" if the lines have no
+    host. `complete`: "Init COMPLETE" was read. `line` is the line that identifies the rank; ""
+    without one.
     """
 
     rank: int
@@ -75,9 +76,9 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The rings that NCCL's graph search settled on (`Pattern` lines, NCCL_DEBUG_SUBSYS=GRAPH).
+    """The rings of NCCL's graph search (`Pattern` lines, NCCL_DEBUG_SUBSYS=GRAPH).
 
-    `inside` and `between` are the worst links it counted on within a machine and to the network
+    `inside` and `between` are the worst links that it assumed within a machine and to the network
     (NVL, PIX, PHB, SYS ...).
     """
 
@@ -89,13 +90,13 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communicator:
-    """A communicator: the ranks that speak of it, and how they are joined.
+    """A communicator: the ranks that mention it, and the connections between them.
 
-    `name` is NCCL's own hash of it (commId), None where no line prints one. `certain` is False
-    where only the order of lines puts its ranks together. `size` is nranks. `rings` are the rings
-    by channel as rank 0 lists them: None at the end where more ranks follow, or may follow (NCCL
-    cuts long ones); `ring_lines` the lines that list them. `connections` are also those of smaller
-    communicators that join the same processes, where no line tells them apart.
+    `name` is NCCL's own hash of it (commId), None if no line prints one. `certain` is False if only
+    the order of the lines groups its ranks. `size` is nranks. `rings` are the rings by channel as
+    rank 0 lists them, with None at the end if more ranks follow, or may follow (NCCL truncates long
+    rings); `ring_lines` are the lines that list them. `connections` include those of smaller
+    communicators of the same processes, if no line tells them apart.
     """
 
     name: str | None
@@ -110,20 +111,20 @@ class Communicator:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Ranks of which no line was read that tells who they are."""
+        """Ranks that no line identifies."""
         heard = {rank.rank for rank in self.ranks}
         return tuple(rank for rank in range(self.size or 0) if rank not in heard)
 
     @property
     def incomplete(self) -> tuple[int, ...]:
-        """Ranks that began and of which no "Init COMPLETE" was read."""
+        """Ranks with a first line but without "Init COMPLETE"."""
         return tuple(one.rank for one in self.ranks if not one.complete)
 
     def matrix(self) -> dict[tuple[int, int], tuple[str, ...]]:
-        """Every kind of transport by (source, target), most used first; pairs never said: absent.
+        """The kinds of transport by (source, target), most used first; other pairs are absent.
 
-        NCCL joins the neighbours of its rings and trees only: a pair that is absent was not needed,
-        or its line was not read.
+        NCCL connects only the neighbours of its rings and trees: an absent pair needed no
+        connection, or its line was not read.
         """
         channels = {(one.source, one.target, one.kind, one.channel, one.index): one
                     for one in self.connections}  # fmt: skip
@@ -138,11 +139,11 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What NCCL chose and found on a host, as its processes said (they may differ: all count).
+    """NCCL's choices and findings on a host, by its processes (they may differ: all count).
 
-    Each maps names to the first line that says them: `bootstrap` the interfaces of the rendezvous,
-    `networks` what is in use (IB, Socket, AWS Libfabric), `sockets` the interfaces of TCP, `cards`
-    the ports of InfiniBand and RoCE (mlx5_0:1), `no_ib` that there is no such card.
+    Each field maps names to the first line with that name: `bootstrap` the interfaces of the
+    rendezvous, `networks` the networks in use (IB, Socket, AWS Libfabric), `sockets` the interfaces
+    of TCP, `cards` the ports of InfiniBand and RoCE (mlx5_0:1), `no_ib` that there is no such card.
     """
 
     name: str
@@ -155,7 +156,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A variable that NCCL took from the environment, the hosts that said so, and the line."""
+    """A variable that NCCL took from the environment, the hosts that printed it, and the line."""
 
     name: str
     value: str
@@ -164,7 +165,7 @@ class Setting:
 
 
 class Cause(StrEnum):
-    """The classes of complaints whose cause is known (`nccl.causes` says what to try)."""
+    """The classes of complaints with a known cause (`nccl.causes` has the advice)."""
 
     SHM_FULL = "shm-full"
     SHM_GONE = "shm-gone"
@@ -190,9 +191,9 @@ class Cause(StrEnum):
 class Complaint:
     """A WARN line, or an INFO line that reports trouble; equal lines of many ranks are one.
 
-    `where` is NCCL's source line, `cause` None where it is not known, `hosts` who said it, and
-    `count` how often. `warning` is False for INFO lines. `ranks` are those of its writers where
-    that is certain, in the largest communicator that each is of.
+    `where` is NCCL's source line, `cause` None if unknown, `hosts` the hosts of the writers, and
+    `count` the number of lines. `warning` is False for INFO lines. `ranks` are those of the writers
+    if that is certain, in the largest communicator of each.
     """
 
     text: str
@@ -206,12 +207,11 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was read.
+    """The result of reading.
 
-    `lines` lines were NCCL's, `torn` of them cut or mixed up with others and not used. `versions`
-    are NCCL's ("2.18.3+cuda12.2").
-    `unplaced` counts connections of which no line tells the communicator, `dropped` what was over
-    the bound on memory.
+    Of NCCL's `lines`, `torn` were truncated or mixed up with others, and not used. `versions` are
+    NCCL's ("2.18.3+cuda12.2"). `unplaced` counts connections of an unknown communicator, `dropped`
+    the facts beyond the limit of memory.
     """
 
     versions: tuple[str, ...] = ()
@@ -226,12 +226,12 @@ class Report:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing of NCCL was read at all: most likely NCCL_DEBUG=INFO was not set."""
+        """Whether no line of NCCL was read: most likely NCCL_DEBUG=INFO was not set."""
         return not self.lines and not self.versions
 
     @property
     def largest(self) -> Communicator | None:
-        """The communicator of most ranks; None where no line tells of a rank."""
+        """The communicator with the most ranks; None if no line names a rank."""
         return max(
             self.communicators, key=lambda one: (one.size or 0, len(one.connections)), default=None
         )

@@ -1,4 +1,4 @@
-"""What complaints of NCCL mean, and what to try: only those whose cause is known.
+"""The meaning of NCCL's complaints, and the advice: only for known causes.
 
 The texts are NCCL's own, 2.7 to 2.30 (src/misc/shmutils.cc and include/shm.h, src/misc/socket.cc,
 src/transport/net_ib.cc, src/transport.cc, src/init.cc, src/graph/paths.cc).
@@ -14,7 +14,7 @@ from arena_topo.nccl import Cause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The texts (`pattern`) that NCCL complains in, why it does so, and what to try."""
+    """A complaint by the `pattern` of its text, its reason, and what to try."""
 
     cause: Cause
     pattern: re.Pattern[str]
@@ -151,7 +151,7 @@ ADVICE: tuple[Advice, ...] = (
         hint="the text after the failure names it; an old driver and a GPU in error are common",
     ),
 )
-"""The first whose pattern is found in a text holds."""
+"""The first entry whose pattern is found in a text applies."""
 
 _OFF = re.compile(
     r"P2P is disabled between|Could not enable P2P between|peer query failed"
@@ -160,19 +160,19 @@ _OFF = re.compile(
     r"|Failed to open libibverbs|cuMem host allocations do not appear to be working"
     r"|Failed to bind NVLink SHARP|Could not find a path for pattern"
 )
-"""INFO lines that say that something is not as it could be. Sockets never have GPU Direct RDMA."""
+"""INFO lines about a missing feature. Sockets never have GPU Direct RDMA."""
 
 
 def advice_on(text: str) -> Advice | None:
-    """Why NCCL complains so, and what to try; None where that is not known."""
+    """The reason of a complaint, and what to try; None if unknown."""
     return next((one for one in ADVICE if one.pattern.search(text)), None)
 
 
 def advice_for(cause: Cause) -> Advice:
-    """Why NCCL complains of this class of trouble, and what to try."""
+    """The reason of this class of complaints, and what to try."""
     return next(one for one in ADVICE if one.cause is cause)
 
 
 def reports_trouble(text: str) -> bool:
-    """Whether an INFO line says that something is not as it could be."""
+    """Whether an INFO line reports trouble."""
     return bool(_OFF.search(text))

@@ -1,4 +1,4 @@
-"""What `logs --nccl` shows: what NCCL says in the logs of a job, or in files, beside the plan."""
+"""`logs --nccl`: NCCL's own lines in the logs of a job, or in files, beside the plan."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from arena_topo.nccl.measured import Table, TableReader
 from arena_topo.nccl.reading import Reader
 
 _PIECE = 65_536
-"""Bytes of a line of a file that are read at once; NCCL's lines are far shorter."""
+"""Bytes of a line in a file that are read at once; NCCL's lines are far shorter."""
 
 _SETTLED = 1.0
-"""Seconds without a new line of NCCL after which it is taken to have connected. Since 2.22 ranks
-connect when they first need it, after "Init COMPLETE" (src/init.cc, runtimeConn)."""
+"""Seconds without a new line of NCCL after which its connections count as complete. Since 2.22
+ranks connect at the first use, after "Init COMPLETE" (src/init.cc, runtimeConn)."""
 
 _PATIENCE = 10.0
-"""Seconds without a new line after which all is shown although one of several communicators has
-begun and is not complete: a hang is shown, not waited for."""
+"""Seconds without a new line after which the result is shown although one of several communicators
+has begun and is incomplete: a hang is shown, not waited for."""
 
 
 def of_files(names: Sequence[str], *, as_json: bool) -> None:
-    """Show what NCCL says in files, `-` being standard input; there is no plan beside them."""
+    """Show the lines of NCCL in files, `-` being standard input, without a plan."""
     reader = Reader()
     for name in names:
         speaker = Path(name).stem if len(names) > 1 else ""
@@ -61,19 +61,19 @@ def of_files(names: Sequence[str], *, as_json: bool) -> None:
 
 
 class Waits(Protocol):
-    """Shows what is waited for."""
+    """The display of what the command waits for."""
 
     def see(self, waiting: Waiting | None, /) -> None:
-        """That is waited for now; None: for nothing."""
+        """The present reason to wait; None: no wait."""
 
     def now(self, what: str, /) -> None:
-        """That is waited for now, of which only a terminal tells."""
+        """The present reason to wait, for terminals only."""
 
     def show(self) -> None:
-        """Let a terminal show it, while nothing else is written."""
+        """Draw the reason on a terminal, while no other output is written."""
 
     def hide(self) -> None:
-        """Take it off the terminal: something else is to be written."""
+        """Erase the reason from the terminal before other output."""
 
 
 def of_job(
@@ -87,10 +87,10 @@ def of_job(
     as_json: bool,
     table: bool = False,
 ) -> JobStatus | None:
-    """Show what NCCL says in the logs of a job, which `known` gets; the job, if that is over.
+    """Show NCCL's lines in the logs of a job; the job if it is over, else None.
 
-    Followed, it is shown as soon as all ranks are connected. With `table` it is what tests of NCCL
-    measured, and waited for until the job ends.
+    `known` gets the job's last status. A followed log is shown as soon as all ranks are connected.
+    With `table` the results of nccl-tests are shown instead, at the end of the job.
     """
 
     def seen(status: JobStatus) -> None:
@@ -98,7 +98,7 @@ def of_job(
 
     def tell(note: Note) -> None:
         waits.hide()
-        # Pods that come and go are of no interest here; what goes wrong is.
+        # Only problems are shown, not the pods that come and go.
         if note.warns or note.turn is None:
             (warn if note.warns else remark)(note.text)
 
@@ -108,7 +108,7 @@ def of_job(
     reader, tests = Reader(), TableReader()
     batches: Any = iter(lines)
     progress = _Progress(reader) if asked.options.follow and not table else None
-    # Streams that are left before their end are closed here, not by the garbage collector.
+    # Streams left before their end are closed here, not by the garbage collector.
     with closing(batches):
         for batch in batches:
             if not batch:
@@ -126,7 +126,7 @@ def of_job(
     status = lines.status or (known[0] if known else None)
     report = reader.report()
     if not table:
-        # How to have NCCL say what it does, and how to wait for that where it may still come.
+        # The hint: how to enable NCCL's lines, and, while the job lives, how to wait for them.
         wait = f"; {PROGRAM} logs -f {name} -n {namespace} --nccl waits for it"
         hint = "submit with --nccl-debug"
         living = status is not None and not status.phase.over
@@ -141,21 +141,21 @@ def of_job(
 
 
 def _plan_of(backend: Backend, status: JobStatus | None) -> tuple[Planned | None, str]:
-    """What the placement of a job promised, and why it is not known."""
+    """The recorded placement of a job, and the reason if there is none."""
     if status is None:
         return None, "the job is not there any more"
     unplanned = "it was not placed by topology (submit with --gputopology)"
     if status.forecast is None:
         return None, unplanned
     cluster = None
-    # Without the links of the machines there is less to compare.
+    # Without the links of the machines the comparison is smaller.
     with suppress(ArenaError):
         cluster = backend.cluster()
     return promised(status, slots_of(status.forecast, status), cluster), unplanned
 
 
 class _Progress:
-    """Whether NCCL has connected, looked at whenever no line of it came for a while."""
+    """Whether NCCL has connected; polled in pauses without new lines."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -163,10 +163,10 @@ class _Progress:
         self._lines = 0
         self._wait = _SETTLED
         self.left = ""
-        """In a few words what is missing; empty before NCCL speaks."""
+        """What is missing, in a few words; empty before the first line of NCCL."""
 
     def connected(self) -> bool:
-        """Whether all ranks have, and nothing has come for a while."""
+        """Whether all ranks are connected, and no line has come for a while."""
         now = time.monotonic()
         if self._reader.lines != self._lines:
             self._lines, self._changed, self._wait = self._reader.lines, now, _SETTLED
@@ -177,7 +177,7 @@ class _Progress:
         absent = () if main is None else (*main.missing, *main.incomplete)
         self.left = f"waits: NCCL connects {named(absent) if absent else 'the ranks'}"
         joined = report.unplaced or any(one.connections for one in report.communicators)
-        # A communicator of one rank makes no connection.
+        # A communicator of a single rank has no connections.
         if main is None or absent or not (joined or main.size == 1):
             self._wait = float("inf")
             return False

@@ -1,4 +1,4 @@
-"""What NCCL did with the GPUs of a job, beside the placement that the job records.
+"""NCCL's use of a job's GPUs, beside the placement that the job records.
 
 Pure. A rank is matched to its worker by the name of its host, which is that of the worker's pod. If
 no host has the name of a pod, the number of the rank counts: workers have their ranks in order.
@@ -19,20 +19,20 @@ from arena_topo.nccl.measured import Table, Unfit, measured
 from arena_topo.topology import Cluster, LinkKind, Machine, natural
 
 MEASURE = "all_reduce_perf -b 1G -e 4G -f 2 -g 1"
-"""The line of nccl-tests (its README) that measures what links carry, a rank for each GPU."""
+"""The command of nccl-tests (its README) that measures the links, with a rank for each GPU."""
 
 Pair = tuple[int, int]
 """Two ranks, in the direction of the data."""
 
 
 class Place(StrEnum):
-    """Where two ranks are to each other, in the words of a sentence."""
+    """The relative place of two ranks, in the words of a sentence."""
 
     POD = "in one pod"
     NODE = "between pods of one node"
     NODES = "between nodes"
     HOST = "with one host name"
-    """Of which no plan says more, as of the next."""
+    """The plan does not place these ranks, as for HOSTS."""
     HOSTS = "with two host names"
     UNKNOWN = ""
 
@@ -41,7 +41,7 @@ class Place(StrEnum):
 class WorkerSlot:
     """A worker of the plan: its pod, its node, and its GPUs in the order of the ring.
 
-    `gpus` is empty where the kubelet picks them.
+    `gpus` is empty if the kubelet picks them.
     """
 
     worker: int
@@ -54,7 +54,7 @@ class WorkerSlot:
 class Planned:
     """The placement of a job: workers in order, `slots` ranks on each.
 
-    `machines` are by node, where they are known.
+    `machines` are the known machines, by node.
     """
 
     forecast: Forecast
@@ -64,24 +64,24 @@ class Planned:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there should be."""
+        """The planned number of ranks."""
         return len(self.workers) * self.slots
 
     @property
     def nodes(self) -> int:
-        """How many nodes they should be on."""
+        """The planned number of nodes."""
         return len({slot.node for slot in self.workers})
 
     @property
     def exact(self) -> bool:
-        """Whether the workers have the very GPUs that were planned."""
+        """Whether the guarantee gives the workers exactly the planned GPUs."""
         return self.forecast.guarantee == Guarantee.GPUS
 
 
 def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> Planned | None:
-    """The placement that is recorded on a job; None for a job without one.
+    """The recorded placement of a job; None without one.
 
-    `slots` are the ranks of a worker. `cluster` tells how the GPUs of its nodes are linked.
+    `slots` are the ranks of a worker. `cluster` has the links between the GPUs of its nodes.
     """
     forecast = status.forecast
     if forecast is None or forecast.state != "placed" or not forecast.workers:
@@ -106,8 +106,8 @@ def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> P
 class Observed:
     """The largest communicator of a report, beside a plan.
 
-    `workers` is the planned worker of each rank that could be told, `by_number` that only the
-    number of the rank told it. `transports` are the ways from rank to rank, most used first.
+    `workers` is the planned worker of each identified rank; `by_number`: only the numbers of the
+    ranks identify them. `transports` are the transports from rank to rank, most used first.
     """
 
     def __init__(self, report: Report, planned: Planned | None) -> None:
@@ -119,18 +119,21 @@ class Observed:
         self.ranks = {one.rank: one for one in self.main.ranks}
         self.workers, self.by_number = self._workers()
         self.ranks_of_worker: dict[int, list[int]] = {}
-        """In order."""
+        """The ranks in ascending order."""
         for rank, slot in sorted(self.workers.items(), key=lambda one: one[0]):
             self.ranks_of_worker.setdefault(slot.worker, []).append(rank)
         self.transports = self.main.matrix()
 
     @property
     def joined(self) -> Counter[tuple[Place, str]]:
-        """How many pairs of ranks are joined, by place and by the most used kind of transport."""
+        """The number of connected pairs of ranks, by place and most used kind of transport."""
         return Counter((self.place(pair), kinds[0]) for pair, kinds in self.transports.items())
 
     def _workers(self) -> tuple[dict[int, WorkerSlot], bool]:
-        """By the name of the host, which is the pod's, or its node's on the node's network."""
+        """The workers by rank, and whether only the ranks' numbers identify them.
+
+        A host's name is that of its pod, or that of the node with the node's network.
+        """
         planned = self.planned
         if planned is None:
             return {}, False
@@ -148,12 +151,12 @@ class Observed:
         if self.main.size != planned.ranks:
             return found, False
         numbered = {rank: planned.workers[rank // planned.slots] for rank in range(planned.ranks)}
-        # Ranks of which no line was read are where the others would have them.
+        # Ranks without any line are placed by number, if that agrees with all other ranks.
         agree = all(numbered[rank] == slot for rank, slot in found.items())
         return (numbered, not found) if agree else (found, False)
 
     def place(self, pair: Pair) -> Place:
-        """Where two ranks are to each other by the plan, else by the hosts that they name."""
+        """The relative place of two ranks by the plan, else by their host names."""
         here, there = (self.workers.get(rank) for rank in pair)
         if here is not None and there is not None:
             if here.worker == there.worker:
@@ -165,7 +168,7 @@ class Observed:
         return Place.HOST if first == second else Place.HOSTS
 
     def pairs(self, place: Place) -> dict[str, list[Pair]]:
-        """Pairs of ranks that are so to each other, by each transport that joins them."""
+        """The pairs of ranks at this relative place, by each transport that connects them."""
         found: dict[str, list[Pair]] = {}
         for pair, kinds in self.transports.items():
             if self.place(pair) is place:
@@ -174,7 +177,7 @@ class Observed:
         return found
 
     def nvlink(self, pair: Pair) -> bool:
-        """Whether the plan has two ranks of one node on GPUs joined by NVLink, as far as known."""
+        """Whether the plan puts two ranks of one node on GPUs joined by NVLink, as far as known."""
         here, there = (self.workers.get(rank) for rank in pair)
         if self.planned is None or here is None or there is None or here.node != there.node:
             return False
@@ -188,22 +191,22 @@ class Observed:
         return known and machine.link(first, second).kind is LinkKind.NVLINK
 
     def _gpu(self, rank: int, plan: Planned) -> int | None:
-        """The GPU that was planned for a rank: workers hand out theirs in order, rank by rank."""
+        """The planned GPU of a rank: workers assign theirs in order, rank by rank."""
         slot = self.workers[rank]
         ranks = self.ranks_of_worker[slot.worker]
         at = ranks.index(rank) if len(ranks) == plan.slots else rank % plan.slots
         return slot.gpus[at] if plan.exact and at < len(slot.gpus) else None
 
     def value(self, name: str) -> str:
-        """To what NCCL says that the environment sets a variable; empty where it says nothing."""
+        """The value that a variable has in the environment, by NCCL's lines; empty if unknown."""
         return self.settings[name].value if name in self.settings else ""
 
     def set_by(self, *names: str) -> tuple[str, ...]:
-        """The lines that say to what the environment sets these variables."""
+        """The lines that show the values of these variables in the environment."""
         return tuple(self.settings[name].line for name in names if name in self.settings)
 
     def via(self, pair: Pair, kind: str) -> str:
-        """A line by which a pair of ranks is joined so."""
+        """A line that connects a pair of ranks by this transport."""
         return next(
             one.line
             for one in self.main.connections
@@ -211,12 +214,12 @@ class Observed:
         )
 
     def host(self, rank: int) -> str:
-        """The host that a rank names, else the pod that it should be in; empty if not known."""
+        """The host of a rank by its lines, else the pod of the plan; empty if unknown."""
         named = self.ranks[rank].host if rank in self.ranks else ""
         return named or (self.workers[rank].pod if rank in self.workers else "")
 
     def hosts_of(self, pairs: Iterable[Pair]) -> list[str]:
-        """The known hosts of some pairs, each once."""
+        """The known hosts of some pairs, without repetition."""
         return sorted({self.host(rank) for pair in pairs for rank in pair} - {""}, key=natural)
 
 
@@ -233,10 +236,10 @@ class Reached:
 
 
 def reached(tables: Iterable[Table], seen: Observed, planned: Planned) -> Reached:
-    """What the tests of a job with a plan reached; of two tests of a set the lower value.
+    """The bandwidths that a job's tests reached; of two tests of a set the lower value.
 
-    The lines of a test name PCI addresses and CUDA's own numbers, so it is the plan that says which
-    GPUs of the node a worker has.
+    The lines of a test name PCI addresses and CUDA's own numbers, so the plan decides which GPUs of
+    the node a worker has.
 
     ArenaError says why there is no such table, and how to measure one.
     """
@@ -276,10 +279,10 @@ def reached(tables: Iterable[Table], seen: Observed, planned: Planned) -> Reache
 
 
 def _place(table: Table, seen: Observed, planned: Planned) -> tuple[str, tuple[int, ...]]:
-    """The node and the GPUs of a test; Unfit where they are not known."""
+    """The node and the GPUs of a test; Unfit if they are not known."""
     pods = {slot.pod: slot for slot in planned.workers}
     slots = [pods.get(one.host) for one in table.ranks]
-    # Where no host is a pod, the numbers of the ranks tell their workers.
+    # If no host is a pod, the numbers of the ranks identify their workers.
     if None in slots and sorted(one.rank for one in table.ranks) == list(range(planned.ranks)):
         slots = [planned.workers[one.rank // planned.slots] for one in table.ranks]
     workers = {slot.worker: slot for slot in slots if slot is not None}

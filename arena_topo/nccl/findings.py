@@ -1,7 +1,7 @@
-"""Findings: what NCCL did otherwise than planned, the cause if a line shows it, what to try.
+"""Findings: NCCL's differences from the plan, the cause if a line shows it, and what to try.
 
-Each finding quotes its line. Where the lines show what NCCL did but not why, `cause` is None. The
-effects of settings and of host names are from NCCL's source (src/transport.cc, src/transport/,
+Each finding quotes its line. If the lines show a difference but not its reason, `cause` is None.
+The effects of settings and of host names are from NCCL's source (src/transport.cc, src/transport/,
 src/graph/paths.cc, getHostHash in src/misc/utils.cc).
 """
 
@@ -23,26 +23,26 @@ from arena_topo.words import shortened
 
 
 class Kind(StrEnum):
-    """What is not as it might be."""
+    """The aspect in which something could be better."""
 
     TRANSPORT = "Transport"
-    """GPUs of one node do not reach each other directly, or over worse links than were planned."""
+    """GPUs of one node do not reach each other directly, or only over worse links than planned."""
     NETWORK = "Network"
-    """TCP where more was planned, or data that goes through the host's memory on its way."""
+    """TCP instead of a faster network of the plan, or data that is staged in the host's memory."""
     PLACEMENT = "Placement"
-    """Ranks are elsewhere than was planned."""
+    """Ranks are elsewhere than planned."""
     ORDER = "Order"
-    """Rings go to and fro between nodes."""
+    """Rings cross between nodes more often than necessary."""
     RANKS = "Ranks"
-    """Other ranks than were planned, silent ones, and those that did not get done."""
+    """Another number of ranks than planned, silent ranks, and incomplete ones."""
     WARNING = "Warning"
-    """What NCCL itself complains of."""
+    """A complaint of NCCL itself."""
     SETTINGS = "Settings"
-    """An interface that leads to no other node, or NCCL of several versions."""
+    """An interface that leads to no other node, or several versions of NCCL."""
 
 
 class Why(NamedTuple):
-    """The cause of a finding (None where no line shows it), what to try, and the lines it is of."""
+    """The cause of a finding (None if no line shows it), what to try, and the lines about it."""
 
     cause: str | None = None
     hint: str | None = None
@@ -51,10 +51,10 @@ class Why(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as planned, or costs bandwidth.
+    """One difference from the plan, or a loss of bandwidth.
 
-    `planned` is None where the plan says nothing of it; `foretold`: the plan itself has counted
-    with it. `hosts` and `ranks` of a warning are who wrote it, as far as that is certain.
+    `planned` is None if the plan does not mention it; `foretold`: the plan itself expects it.
+    `hosts` and `ranks` of a warning are its writers, as far as that is certain.
     """
 
     kind: Kind
@@ -69,14 +69,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was observed, and what of it is not as planned, most costly first."""
+    """The observed communicator, and its findings, most costly first."""
 
     observed: Observed
     findings: tuple[Finding, ...]
 
     @property
     def agrees(self) -> bool:
-        """Whether there is a plan, and all that was read is as it says."""
+        """Whether there is a plan, and nothing that was read differs from it."""
         return (
             self.observed.planned is not None
             and bool(self.observed.transports)
@@ -85,21 +85,21 @@ class Comparison:
 
 
 MOST = 1 << 20
-"""Characters of numbers of ranks in a sentence: all of them."""
+"""Characters of a list of ranks in a sentence: no limit."""
 
 _LOCAL_INTERFACES = ("lo", "docker", "virbr", "veth", "br-", "cni", "flannel", "cbr")
-"""How interfaces begin that lead to no other machine, or only through a bridge on this one."""
+"""Prefixes of interfaces that lead to no other machine, or only through a bridge on this one."""
 
 _NVLINKS = {"NVL", "NVB", "C2C", "LOC"}
-"""Words of NCCL's paths that go over NVLink alone (src/graph/topo.h, PATH_NVL and its like)."""
+"""Words of NCCL's paths over NVLink alone (src/graph/topo.h, PATH_NVL and its like)."""
 
 _FUSED = "--pod-shape fused makes one pod of the workers of a node"
 
 
 def compare(report: Report, planned: Planned | None) -> Comparison:
-    """Hold what was read against what was planned; without a plan only NCCL's own word counts.
+    """Compare a report with the plan; without a plan only NCCL's own complaints count.
 
-    No line is complained of twice.
+    No line appears in two findings.
     """
     seen = Observed(report, planned)
     found = [
@@ -111,7 +111,7 @@ def compare(report: Report, planned: Planned | None) -> Comparison:
     ]
     absent = [*_ranks(seen), *_versions(report)] if report.largest else []
     used = {line for one in (*found, *absent) for line in one.why.lines}
-    # What NCCL warns of is why ranks are silent or not done, as often as not.
+    # NCCL's warnings often explain why ranks are silent or incomplete, so they come first.
     return Comparison(observed=seen, findings=(*found, *_complaints(report, used), *absent))
 
 
@@ -119,7 +119,7 @@ def compare(report: Report, planned: Planned | None) -> Comparison:
 
 
 def _transports(seen: Observed) -> Iterator[Finding]:
-    """What joins the ranks of a pod, of a node and of nodes, where it is not what should."""
+    """Transports within a pod, within a node and between nodes that are worse than planned."""
     for place, of in ((Place.POD, _in_pod), (Place.NODE, _between_pods), (Place.NODES, _nodes)):
         for kind, pairs in seen.pairs(place).items():
             if seen.planned is not None:
@@ -128,7 +128,7 @@ def _transports(seen: Observed) -> Iterator[Finding]:
 
 def _in_pod(seen: Observed, _plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
     linked = [pair for pair in pairs if seen.nvlink(pair)]
-    # Over PCIe NCCL goes through shared memory of itself where the way is long.
+    # Over PCIe NCCL chooses shared memory by itself for distant GPUs.
     odd = pairs if kind.startswith("NET") else linked
     if odd and not kind.startswith("P2P"):
         planned = "NVLink" if linked else "one pod"
@@ -172,7 +172,7 @@ def _nodes(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Itera
     forecast = plan.forecast
     nvlink = forecast.tier == "nvlink"
     kind_of, got, hint = Kind.NETWORK, kind, ""
-    # Every P2P is called MNNVL where NVLink joins machines (src/transport/p2p.cc).
+    # If NVLink joins machines, every P2P is called MNNVL (src/transport/p2p.cc).
     if kind == "SHM" or (kind.startswith("P2P") and kind != "P2P/MNNVL" and not nvlink):
         kind_of, planned = Kind.PLACEMENT, "two nodes"
         got = f"{kind}, which only joins GPUs of one machine"
@@ -192,14 +192,14 @@ def _nodes(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Itera
 
 
 def _counts_on_more(plan: Planned) -> bool:
-    """Whether the plan counts on more than TCP; a record without a regime, by its bandwidth."""
+    """Whether the plan expects more than TCP; an old record without a regime, by its bandwidth."""
     if plan.forecast.regime is not None:
         return plan.forecast.regime != Regime.TCP
     return (plan.forecast.bus_bandwidth or 0.0) > UNKNOWN_NETWORK
 
 
 def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
-    """Why GPUs of one pod are not joined directly."""
+    """Why GPUs of one pod are not connected directly."""
     off = ["NCCL_P2P_DISABLE"] if kind == "SHM" else ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"]
     asked = _on(seen, *off)
     asked += ["NCCL_P2P_LEVEL"] if seen.value("NCCL_P2P_LEVEL") in {"LOC", "0"} else []
@@ -220,7 +220,7 @@ def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
 
 
 def _on(seen: Observed, *names: str) -> list[str]:
-    """Those of these variables that the environment sets to something but 0."""
+    """The variables that the environment sets to something other than 0."""
     return [name for name in names if seen.value(name) not in {"", "0"}]
 
 
@@ -231,7 +231,7 @@ def _asked_for(seen: Observed, names: Sequence[str]) -> Why:
 
 
 def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> Why:
-    """Why nodes are joined by TCP."""
+    """Why nodes are connected by TCP."""
     asked = _on(seen, "NCCL_IB_DISABLE")
     asked += ["NCCL_NET"] if seen.value("NCCL_NET") == "Socket" else []
     if asked:
@@ -250,7 +250,7 @@ def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> Why:
 
 
 def _links(seen: Observed) -> Iterator[Finding]:
-    """NCCL's own search, where all neighbours in pods should be joined by NVLink."""
+    """A bad path in NCCL's own search, although all neighbours in pods should have NVLink."""
     rings = [
         seen.nvlink(pair)
         for ranks in seen.ranks_of_worker.values()
@@ -275,9 +275,9 @@ def _links(seen: Observed) -> Iterator[Finding]:
 
 
 def _gpu_direct(seen: Observed) -> Iterator[Finding]:
-    """Pairs joined over RDMA of which no end is in a GPU's memory.
+    """RDMA connections without GPU Direct at either end.
 
-    NCCL decides for each end: it sends from host memory of itself where a GPU before Ampere has no
+    NCCL decides for each end: it stages in host memory by itself if a GPU before Ampere has no
     NVLink (src/graph/paths.cc, ncclTopoCheckGdr).
     """
     network = [one for one in seen.main.connections if one.gdr is not None]
@@ -330,7 +330,7 @@ def _interfaces(seen: Observed) -> Iterator[Finding]:
 
 
 def _order(seen: Observed) -> Iterator[Finding]:
-    """Rings that go between nodes more often than once to each."""
+    """Rings that cross between nodes more often than once for each node."""
     plan = seen.planned
     if plan is None or plan.nodes == 1:
         return
@@ -384,7 +384,7 @@ def _ranks(seen: Observed) -> Iterator[Finding]:
 
 
 def _first_line(main: Communicator, ranks: Collection[int] | None = None) -> tuple[str, ...]:
-    """The line by which the first of some ranks, of all by default, told which it is."""
+    """The line that identifies the first of some ranks, of all by default; empty without one."""
     lines = (one.line for one in main.ranks if ranks is None or one.rank in ranks)
     return tuple(line for line in lines if line)[:1]
 
@@ -398,9 +398,9 @@ def _versions(report: Report) -> Iterator[Finding]:
 
 
 def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
-    """What NCCL itself says is wrong, warnings first, but for lines that another finding quotes.
+    """NCCL's own complaints, warnings first, without lines that another finding quotes.
 
-    That a card has no GPU Direct RDMA is left out: NCCL says so of cards that no rank uses, too.
+    A card without GPU Direct RDMA is left out: NCCL also complains about cards that no rank uses.
     """
     for one in sorted(report.complaints, key=lambda one: not one.warning):
         known = one.warning or one.cause is not None

@@ -23,14 +23,14 @@ import msgspec
 from arena_topo.numbers import whole
 
 LEAST_SIZE = 128 * 1024 * 1024
-"""Bytes from which a size counts: below, latency is measured more than links. It is the largest
-size of the example in the README of nccl-tests (`all_reduce_perf -b 8 -e 128M`)."""
+"""The smallest size in bytes that counts: below it the latency dominates. It is the largest size of
+the example in the README of nccl-tests (`all_reduce_perf -b 8 -e 128M`)."""
 
 MOST_ROWS = 10_000
-"""Rows and ranks of a table that are read; a table of every power of two has 40 rows."""
+"""The most rows and ranks of a table that are read; a table of every power of two has 40 rows."""
 
 MOST_TABLES = 1_000
-"""Tables of a log that are read."""
+"""The most tables of a log that are read."""
 
 _OPERATION = re.compile(r"\b((?:all_|re|send|broad|scat|gath|hyper)\w*)_perf\b")
 _RANK = re.compile(
@@ -44,7 +44,7 @@ _WIDTHS = {
     **dict.fromkeys(("float", "int", "int32", "uint32"), 4),
     **dict.fromkeys(("double", "int64", "uint64"), 8),
 }
-"""Bytes of the types of nccl-tests that have more than one."""
+"""The width in bytes of the types of nccl-tests; all others have one byte."""
 
 _RATE = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
@@ -60,7 +60,11 @@ class TestedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A size in bytes, GB/s of bus bandwidth, and wrong values; None: not measured, not checked."""
+    """One size of a test.
+
+    `size` is in bytes, `rate` the bus bandwidth in GB/s (None: not measured), `wrong` the number of
+    wrong values (None: not checked).
+    """
 
     size: int
     rate: float | None
@@ -69,9 +73,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One run of a test: its operation (None: no line tells), its ranks, its rows.
+    """One run of a test: its operation (None: no line names it), its ranks, its rows.
 
-    `mixed` is True where several tests wrote at once: whose row is whose cannot be told.
+    `mixed` is True if several tests wrote at once: their rows cannot be told apart.
     """
 
     operation: str | None
@@ -81,7 +85,7 @@ class Table:
 
     @property
     def other(self) -> str | None:
-        """Why this is no table of an all-reduce; None where it is."""
+        """Why this is no table of an all-reduce; None if it is one."""
         if self.mixed:
             return "several tests wrote at once, so their rows cannot be told apart"
         if self.operation is None:
@@ -93,7 +97,7 @@ class Table:
 
 @dataclass(slots=True)
 class _Open:
-    """A table while it comes in."""
+    """An unfinished table."""
 
     operations: set[str] = field(default_factory=set)
     ranks: list[TestedRank] = field(default_factory=list)
@@ -111,14 +115,14 @@ class _Open:
 
 
 class TableReader:
-    """Reads lines one by one; the tables of each speaker are its own."""
+    """Reads lines one by one; each speaker has its own tables."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._done: list[Table] = []
 
     def feed(self, line: str, speaker: str = "") -> None:
-        """Read a line, its tags on it or not."""
+        """Read a line, with or without its tags."""
         if (now := self._open.get(speaker)) is None:
             now = self._open[speaker] = _Open()
         if "_perf" in line and "concluded" not in line and (found := _OPERATION.search(line)):
@@ -131,14 +135,14 @@ class TableReader:
         elif found := _RANK.search(line):
             rank, host, pci = found.groups()
             if now.rows and not any(one.rank == int(rank) for one in now.ranks):
-                # The table before has no end; what its command was may be that of this one too.
+                # The table before has no last line; its command may be this one's too.
                 now = self._close(speaker, _Open(operations=now.operations))
             if len(now.ranks) < MOST_ROWS:
                 now.ranks.append(TestedRank(rank=int(rank), host=host, pci=pci.lower()))
         elif found := _HEADER.search(line):
             now.headers += 1
             columns = found[1].split()
-            # In a line that is mixed up with another the word may be a part of one.
+            # In a line that is mixed up with another the word may be truncated.
             now.columns = columns if "busbw" in columns else []
         elif "# Avg bus bandwidth" in line:
             self._close(speaker, _Open())
@@ -149,7 +153,7 @@ class TableReader:
             self.feed(line, speaker)
 
     def tables(self) -> tuple[Table, ...]:
-        """The tables that were read, those without an end too."""
+        """The tables that were read, including unfinished ones."""
         return (*self._done, *(one.table() for one in self._open.values() if one.rows))
 
     def _close(self, speaker: str, after: _Open) -> _Open:
@@ -161,9 +165,9 @@ class TableReader:
 
     @staticmethod
     def _row(found: re.Match[str], words: list[str], now: _Open) -> None:
-        """A row that has as many words as the header has columns; any other is not whole."""
+        """Add a row with as many words as the header has columns; others are torn."""
         size, unit = int(found[1]), int(found[2]) * _WIDTHS.get(found[3], 1)
-        # A size that lost its first digits is no multiple of the elements beside it.
+        # A size that lost its first digits is no multiple of the width of an element.
         torn = not unit or size < unit or size % unit or len(words) != len(now.columns)
         if torn or len(now.rows) >= MOST_ROWS:
             return
@@ -185,11 +189,11 @@ class TableReader:
 class _Result(msgspec.Struct, frozen=True):
     size: int
     out_of_place: dict[str, Any] | None = None
-    """None of what is only measured in place."""
+    """None if the test measured only in place."""
 
     @property
     def row(self) -> Row:
-        # A rate that is not a number is the word `nan`.
+        # nccl-tests writes the word `nan` for a rate that is not a number.
         rate = (self.out_of_place or {}).get("bus_bw")
         known = isinstance(rate, int | float) and rate >= 0
         return Row(size=self.size, rate=rate if known else None)
@@ -244,14 +248,14 @@ def tables_in(text: str) -> list[Table]:
 
 
 class Unfit(Exception):
-    """Why a test gives no bandwidth of GPUs of a node."""
+    """The reason why a test gives no bandwidth of a node's GPUs."""
 
 
 def measured(table: Table) -> tuple[float, int]:
-    """The bus bandwidth that a table gives for its set of GPUs, and for which size.
+    """The bus bandwidth that a table gives for its set of GPUs, and the size in bytes.
 
-    It is what an all-reduce reached with the largest size, at least `LEAST_SIZE`; of several rows
-    of that size the lower middle one. Unfit where the table gives none.
+    It is the rate of the all-reduce of the largest size, at least `LEAST_SIZE`; of several rows of
+    that size the lower median. Unfit if the table gives none.
     """
     rates = [(row.size, row.rate) for row in table.rows if row.rate is not None]
     largest = max((size for size, _ in rates), default=0)

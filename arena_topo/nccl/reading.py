@@ -1,17 +1,17 @@
-"""Lines of logs in, what NCCL says in them out.
+"""Lines of logs in, the facts of NCCL's lines out.
 
     host:pid:tid [dev] NCCL INFO text                     since 2.0 (src/debug.cc)
     host:pid:tid [dev] file.cc:123 NCCL WARN text         a line feed before it
     host:pid:tid [dev] file.cc:123 (function) NCCL WARN   since 2.30
     host:pid:tid [dev] int f(a, b):12 NCCL WARN text      plugins of AWS: __PRETTY_FUNCTION__
 
-Tags and time stamps may stand before them. Each line is read for itself; one that is cut, or mixed
-with another, is counted and not used: half a number is another number.
+Tags and time stamps may stand before them. Each line is parsed alone; one that is truncated, or
+mixed with another, is counted and not used: half a number is another number.
 
-NCCL tells a communicator's name (commId) since 2.17, and that it begins since 2.18. Before, only
-"Init COMPLETE" tells who was speaking: what a thread said since its last one belongs to it. Since
+NCCL prints a communicator's name (commId) since 2.17, and its begin since 2.18. Before, only
+"Init COMPLETE" identifies the rank: it owns all lines of its thread since the last such line. Since
 2.22 ranks connect at their first collective, from other threads: such a line belongs to the one
-communicator of the process in which it can be true.
+communicator of the process that it can belong to.
 """
 
 from __future__ import annotations
@@ -36,36 +36,37 @@ from arena_topo.nccl import (
 from arena_topo.nccl.causes import advice_on, reports_trouble
 
 MOST_FACTS = 400_000
-"""Facts that are stored: 1,024 ranks with 32 channels say a third of it. More are counted."""
+"""The most facts that are stored: 1,024 ranks with 32 channels have a third of it. More are
+counted."""
 
 MOST_OF_PROCESS = 256
-"""Ranks of one process that are stored: eight GPUs in 32 communicators."""
+"""The most ranks of one process that are stored: eight GPUs in 32 communicators."""
 
 MOST_COMPLAINTS = 300
-"""Complaints that differ in more than their numbers; a broken job has a dozen."""
+"""The most complaints that differ in more than their numbers; a broken job has a dozen."""
 
 LONGEST_LINE = 400
-"""Characters of a line that are stored for people to find it by."""
+"""Characters of a line that are stored, to find it in the log."""
 
 LONGEST_PREFIX = 1_200
-"""Characters before "NCCL INFO" that are looked at: 255 of a host, numbers, and the declaration of
-a function of C++ with its types."""
+"""The longest prefix before "NCCL INFO" in characters: 255 of a host, numbers, and the declaration
+of a function of C++ with its types."""
 
 HIGHEST_RANK = 1_000_000
-"""More than any job has; a larger number is two numbers glued together."""
+"""More than the ranks of any job; a larger number is two numbers glued together."""
 
 OLD_LONGEST_RING = 20
-"""Ranks of a ring that NCCL before 2.23 prints, without a word on the others (rings.cc)."""
+"""Ranks of a ring that NCCL before 2.23 prints; it truncates longer rings silently (rings.cc)."""
 
 _RANK_COST = 8
-"""Facts that a rank counts for: some 2 kB of memory."""
+"""The cost of a rank in facts: some 2 kB of memory."""
 
 _WORD = re.compile(r"NCCL (INFO|WARN) ")
 _WRITER = re.compile(
     r"(?:(?<![^\s:\]|])(?P<host>[\w.<>-]{1,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) |(?<!\d ))"
     r"\[(?P<device>-?\d{1,4})\] "
 )
-"""Text right before a host may be a part of its name, or have replaced one."""
+"""Text directly before a host may be a part of its name, or may have overwritten a part."""
 
 _WHERE = re.compile(r"(\S.*:\d{1,6}) (?:\([^ ]{1,100}\) )?")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -110,7 +111,7 @@ _OF_HOSTS = tuple(
         ("cards", r"NET/IB\w* ?: Using (\[.+?)(?:; OOB.*)?", r"([^\s:\[\]]+:\d{1,4})(?::\d*)*/\w+"),
     )
 )
-"""What a line says of a host: the fact, the form of the line, and that of each name in it."""
+"""The facts about a host: the fact, the pattern of its line, and that of each name in it."""
 
 _RING_PATTERN = "4"
 """NCCL_TOPO_PATTERN_RING of src/include/graph.h."""
@@ -121,11 +122,11 @@ V = TypeVar("V")
 
 
 class _Torn(Exception):
-    """The line begins like one that is known, and does not go on like it."""
+    """The line begins like a known one, and continues differently."""
 
 
 class _Process(NamedTuple):
-    """A process as its lines name it: its host, or whose log it is where they name none."""
+    """A process by its lines: its host, or the speaker of the log if they name no host."""
 
     host: str
     pid: int | None
@@ -139,7 +140,7 @@ class _Thread(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """A line of NCCL and who wrote it."""
+    """A line of NCCL and its writer."""
 
     thread: _Thread
     text: str
@@ -157,7 +158,7 @@ class _Message(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A rank of a communicator while its lines come in; `said` is what they tell, by name."""
+    """A rank of a communicator while its lines are read; `said` are their facts, by name."""
 
     process: _Process
     device: int
@@ -173,11 +174,11 @@ class _Member:
 
     @property
     def devices(self) -> tuple[int | None, ...]:
-        """What stands in brackets before its lines."""
+        """The numbers in brackets that may begin its lines."""
         return self.device, self.number("cuda")
 
     def may_be(self, said: dict[str, str]) -> bool:
-        """Whether a line that names a rank, and maybe its communicator, can be of this one."""
+        """Whether a line that names a rank, and maybe its communicator, can be about this one."""
         known = [self.said.get(name, said[name]) for name in said if name in _IDENTITY]
         return known == [said[name] for name in said if name in _IDENTITY]
 
@@ -187,7 +188,7 @@ class _Member:
         return self.number("rank") in {None, via.writer} and max(via.writer, via.other) <= highest
 
     def may_be_called(self, label: str | None) -> bool:
-        """Whether another rank may call its GPU so: by bus id or index."""
+        """Whether another rank's line may call this rank's GPU so: by bus id or index."""
         names = {self.said[name] for name in ("bus", "nvml", "cuda") if name in self.said}
         return label is None or not names or label in names
 
@@ -207,12 +208,12 @@ class _Member:
 
 
 _IDENTITY = {"rank", "size", "name"}
-"""What tells ranks apart."""
+"""The facts that identify a rank."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """A setting or a complaint while it comes in: its first line, and the host of each writer."""
+    """A setting or a complaint while lines are read: its first line, and its writers' hosts."""
 
     first: _Message
     writers: dict[tuple[_Process, int], str] = field(default_factory=dict)
@@ -224,9 +225,9 @@ class _Told:
 
 
 class Reader:
-    """Reads lines one by one, in the order of each log; logs may take turns.
+    """Reads lines one by one, in the order of each log; lines of several logs may alternate.
 
-    Memory is bounded by what the lines say, not by how many there are.
+    Memory is bounded by the number of facts, not of lines.
     """
 
     def __init__(self) -> None:
@@ -243,12 +244,12 @@ class Reader:
         self._torn = 0
         self._dropped = 0
         self.lines = 0
-        """Lines of NCCL so far."""
+        """The number of NCCL's lines so far."""
 
     def feed(self, line: str, speaker: str = "", *, ends: bool = True) -> None:
-        """Read a line of the log of `speaker` (a pod), its line feed and tags on it or not.
+        """Read a line of the log of `speaker` (a pod), with or without its line feed and tags.
 
-        `ends` is False where the line is cut.
+        `ends` is False for a truncated line.
         """
         if "NCCL" not in line:
             return
@@ -259,7 +260,7 @@ class Reader:
                 return
             self._read(message)
         except (_Torn, ValueError):
-            # No number of NCCL is too long for Python to read (sys.get_int_max_str_digits).
+            # ValueError: no number of NCCL is too long for Python (sys.get_int_max_str_digits).
             self._torn += 1
         self.lines += 1
 
@@ -271,7 +272,7 @@ class Reader:
     # ------------------------------------------------------------ lines in
 
     def _room(self, cost: int = 1) -> bool:
-        """Whether there is room for so many facts, which are counted then."""
+        """Reserve room for so many facts; False if there is no room."""
         if self._facts >= MOST_FACTS:
             self._dropped += 1
             return False
@@ -279,7 +280,7 @@ class Reader:
         return True
 
     def _add(self, known: dict[K, V], key: K, value: V) -> V | None:
-        """The first value of a key; None where there is no room for it."""
+        """The first value of a key; None if there was no room for it."""
         if key not in known and self._room():
             known[key] = value
         return known.get(key)
@@ -301,7 +302,7 @@ class Reader:
             self._read_other(message)
 
     def _read_other(self, message: _Message) -> None:
-        """Read a line that is not on how ranks are joined."""
+        """Read a line about anything but connections of ranks."""
         text = message.text
         for fact, form, each in _OF_HOSTS:
             if found := form.fullmatch(text):
@@ -316,7 +317,7 @@ class Reader:
             self._complain(message)
 
     def _start(self, message: _Message) -> None:
-        """Read whose thread this is from here on, or was up to here."""
+        """Read a line that identifies the rank of this thread, from here on or up to here."""
         thread = message.thread
         said = {
             name: value
@@ -327,7 +328,7 @@ class Reader:
             raise _Torn
         opened = self._open.pop(thread, None)
         others = (one for one in self._members.get(thread.process, ()) if "size" in one.said)
-        # What a thread said before may be of a rank that no line has named yet.
+        # Earlier lines of the thread may belong to a rank that no line has identified yet.
         known = (one for one in (opened, *others) if one is not None and one.may_be(said))
         if (member := next(known, None) or self._member(thread)) is None:
             return
@@ -337,7 +338,7 @@ class Reader:
             self._open[thread] = member
 
     def _member(self, thread: _Thread) -> _Member | None:
-        """Take in one more rank; None where there is no room for it."""
+        """Add a rank; None if there is no room for it."""
         of_process = self._members.setdefault(thread.process, [])
         if len(of_process) >= MOST_OF_PROCESS:
             self._dropped += 1
@@ -350,7 +351,7 @@ class Reader:
         return member
 
     def _opened(self, thread: _Thread) -> _Member | None:
-        """The rank that a thread speaks of; None where there is no room for one more."""
+        """The present rank of a thread; None if there is no room for a new one."""
         member = self._open.get(thread)
         if member is None and (member := self._member(thread)) is not None:
             self._open[thread] = member
@@ -361,7 +362,7 @@ class Reader:
         process, _tid, device = thread = message.thread
         known = self._members.get(process, ())
         if thread not in self._open and any(device in one.devices for one in known):
-            # The rank is complete: it connects for one of its communicators.
+            # The rank is complete, so this connection belongs to one of its communicators.
             self._add(self._late, (process, device, via, label), None)
         elif member := self._opened(thread):
             if not member.may_say(via):
@@ -370,11 +371,11 @@ class Reader:
             self._add(member.connections, via, None)
 
     def _list_ring(self, message: _Message) -> None:
-        """Read a ring, which only rank 0 lists."""
+        """Read a ring; only rank 0 lists them."""
         found = _whole(_RING, message)
         ranks: tuple[int | None, ...] = tuple(map(int, found[3].split()))
         if message.text.endswith(".") or len(ranks) == OLD_LONGEST_RING:
-            # What follows was cut off, maybe in the middle of the last number.
+            # The rest is truncated, maybe in the middle of the last number.
             ranks = (*ranks[:-1], None)
         if member := self._opened(message.thread):
             member.said = {"rank": "0", "channels": str(int(found[2])), **member.said}
@@ -383,7 +384,7 @@ class Reader:
                 member.rings[channel] = ranks, message.line
 
     def _list_search(self, message: _Message) -> None:
-        """Read the rings that the graph search settled on."""
+        """Read the rings of the graph search."""
         pattern, channels, inside, between = _whole(_SEARCH, message).groups()
         search = Search(channels=int(channels), inside=inside, between=between, line=message.line)
         if (member := self._opened(message.thread)) and pattern == _RING_PATTERN:
@@ -405,7 +406,7 @@ class Reader:
     # ------------------------------------------------------------ what they say together
 
     def report(self) -> Report:
-        """All that was read so far; more may be fed."""
+        """The facts that were read so far; more lines may follow."""
         groups = _grouped(one for them in self._members.values() for one in them)
         late, unplaced = self._place_late(groups)
         ranks = {one.process.host for group in groups for one in group.ranks.values()} - {""}
@@ -443,8 +444,8 @@ class Reader:
     def _place_late(self, groups: list[_Group]) -> tuple[dict[int, list[Connection]], int]:
         """Find the communicators of connections that were made after the start of a rank.
 
-        Of several that a line may be of, and that have the same processes at both of its ends, it
-        is the largest. The others are counted.
+        If a line fits several communicators with the same processes at both of its ends, the
+        largest is chosen. Connections without a choice are counted.
         """
         place = {id(one): at for at, group in enumerate(groups) for one in group.ranks.values()}
         late: dict[int, list[Connection]] = {}
@@ -466,7 +467,7 @@ class Reader:
         return late, unplaced
 
     def _ranks_of(self, writers: Iterable[tuple[_Process, int]]) -> tuple[int, ...]:
-        """Which ranks wrote, as far as their processes and devices leave no choice."""
+        """The ranks of some writers, as far as their processes and devices identify them."""
         found: set[int] = set()
         for process, device in writers:
             known = [
@@ -490,14 +491,14 @@ class _Group:
     certain: bool = True
 
     def take(self, strays: _Group) -> None:
-        """Take in the ranks that this one lacks."""
+        """Move ranks that this communicator lacks from another group."""
         for rank in [one for one in strays.ranks if one < (self.size or 0)]:
             if rank not in self.ranks:
                 self.ranks[rank] = strays.ranks.pop(rank)
                 self.certain = False
 
     def communicator(self, late: Iterable[Connection]) -> Communicator:
-        """What its members say, as one; `late` are connections they made later."""
+        """The communicator of all members; `late` are the connections that they made later."""
         members = [self.ranks[rank] for rank in sorted(self.ranks)]
         # Only rank 0 lists rings.
         listed = sorted(self.ranks[0].rings.items()) if 0 in self.ranks else ()
@@ -521,11 +522,11 @@ class _Group:
 
 
 def _grouped(members: Iterable[_Member]) -> list[_Group]:
-    """Put ranks together to communicators: by name, else by size.
+    """Group ranks into communicators: by name, else by size.
 
-    Where a rank of a name, or size, is there twice, one of them is of another communicator; which
-    ranks of those without a name belong together is not certain then. A rank of which no line tells
-    the name (or the size) is of the only communicator that has one, if that lacks it.
+    If a rank of one name, or size, appears twice, one of the two belongs to another communicator;
+    without a name it is then uncertain which ranks belong together. A rank without a name (or size)
+    belongs to the only communicator that has one, if that lacks this rank.
     """
     groups: dict[tuple[str | None, int | None, int], _Group] = {}
     seen: Counter[tuple[str | None, int | None, int]] = Counter()
@@ -551,7 +552,7 @@ def _grouped(members: Iterable[_Member]) -> list[_Group]:
 
 
 def _ring(ranks: tuple[int | None, ...], size: int | None) -> tuple[int | None, ...] | None:
-    """A ring as it is known; None where it cannot be one."""
+    """A ring as far as it is known; None for an impossible one."""
     known = [one for one in ranks if one is not None]
     strange = len(set(known)) < len(known) or (size is not None and max(known, default=0) >= size)
     if strange or known[:1] != [0]:
@@ -568,9 +569,9 @@ def _order(one: Connection) -> tuple[int, int, int, int, str, str]:
 
 
 def _message(line: str, speaker: str, *, ends: bool) -> _Message | None:
-    """The line of NCCL in a line of a log, if it is one.
+    """The line of NCCL in a line of a log; None for other lines.
 
-    _Torn where it is cut, or mixed up with another. A warning counts even if its writer is not
+    _Torn if it is truncated, or mixed up with another. A warning counts even if its writer is not
     known; it has no host then.
     """
     if "\x1b" in line:
@@ -597,7 +598,7 @@ def _message(line: str, speaker: str, *, ends: bool) -> _Message | None:
 
 
 def _written(before: str) -> tuple[re.Match[str] | None, str | None]:
-    """Who writes what follows, and the source line that is named for it."""
+    """The writer in the text before a message, and the source line named there."""
     writers = list(_WRITER.finditer(before))
     for writer in reversed([one for one in writers if one["host"]] or writers):
         where = before[writer.end() :]
@@ -615,7 +616,7 @@ def _whole(pattern: re.Pattern[str], message: _Message) -> re.Match[str]:
 
 
 def _via(message: _Message) -> tuple[Connection, str | None]:
-    """A connection, and what the line calls the GPU of the rank that does not write it."""
+    """A connection, and the line's name for the GPU of the other rank."""
     found = _whole(_VIA, message)
     channel, index, source, source_label, target, target_label, side = found.groups()[:7]
     net = found["net"]

@@ -1,4 +1,4 @@
-"""What NCCL did, beside the plan: a screen of some forty lines, and a value for JSON."""
+"""The report on NCCL, beside the plan: a screen of some forty lines, and a value for JSON."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from arena_topo.nccl.findings import MOST, Comparison, Finding, Kind, named
 from arena_topo.words import counted, shortened
 
 MOST_COLUMNS = 16
-"""Ranks up to which each has a row and a column; of more, pods do."""
+"""The most ranks with a row and a column each; for more ranks the rows are pods."""
 
 MOST_ROWS = 8
-"""Hosts, rings and settings that are listed before the rest is counted."""
+"""The most hosts, rings and settings that are listed; the rest is counted."""
 
 MOST_PAIRS = 4
-"""Pairs of ranks that are named before the rest is counted."""
+"""The most pairs of ranks that are named; the rest is counted."""
 
 MOST_FINDINGS = 12
-"""Findings that are shown in full; most logs have fewer kinds of trouble."""
+"""The most findings that are shown in full; most logs have fewer kinds of trouble."""
 
 _SHORT = {"P2P/direct pointer": "PTR", "NET/Socket": "TCP"}
-"""Letters for these transports of NCCL; others get the first three of their name."""
+"""Abbreviations of these transports of NCCL; others get the first three letters of their name."""
 
 
 def text(
     found: Comparison, *, width: int | None = None, unicode: bool = True, unplanned: str = ""
 ) -> str:
-    """The versions, hosts, rings and transports, and what is not as planned.
+    """The versions, hosts, rings and transports, and the differences from the plan.
 
     Sentences are wrapped at `width` columns. `unplanned` says why there is no plan to compare with.
     """
@@ -129,7 +129,7 @@ def _rings(main: Communicator) -> Iterator[str]:
 
 
 def way(ring: Sequence[int | None]) -> str:
-    """The ranks of a ring in its order; of many, neighbours as a span: `0-7 15-8`."""
+    """The ranks of a ring in its order; in long rings neighbours become a span: `0-7 15-8`."""
     runs: list[list[int]] = []
     ranks = [one for one in ring if one is not None]
     for one in ranks:
@@ -147,7 +147,7 @@ def _direction(run: Sequence[int]) -> int:
 
 
 def _from_least(ring: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """The same ring from its least rank on, so that equal rings look the same."""
+    """The same ring from its lowest rank on, so that equal rings look the same."""
     if None in ring:
         return ring
     at = ring.index(min(one for one in ring if one is not None))
@@ -205,7 +205,7 @@ def _grid(
     short: Mapping[str, str],
     nothing: str,
 ) -> Iterator[str]:
-    """A row and a column for each; long names stand in the rows, and columns have their numbers."""
+    """A table with a row and a column for each name; if names are long, columns have numbers."""
     long = max(map(len, names)) > 3  # noqa: PLR2004 - the width of a cell
     heads = [str(index) for index in range(len(names))] if long else names
     wide = max(map(len, names)) + (4 if long else 0) + 2
@@ -297,7 +297,7 @@ def _notes(seen: Observed) -> Iterator[str]:
 
 
 def value(found: Comparison, *, job: str = "", namespace: str = "") -> dict[str, Any]:
-    """All of it for JSON and YAML; null where no line says a thing. Bandwidths are GB/s."""
+    """The comparison for JSON and YAML; null for unknown values. Bandwidths are GB/s."""
     seen = found.observed
     report, plan = seen.report, seen.planned
     return {

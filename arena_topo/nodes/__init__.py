@@ -1,1 +1,1 @@
-"""Nodes, their machines and the network between them: shown, described, published."""
+"""Nodes, their machines and the network between them: the commands that show and publish them."""

@@ -1,12 +1,12 @@
-"""The node agent: what this machine is, how its GPUs are and who holds them -> its ConfigMap.
+"""The node agent: the machine, the health of its GPUs and their allocations -> its ConfigMap.
 
-    NVML, nvidia-smi   which GPUs there are, how they are linked, which are ill
-    the kubelet        which GPUs each pod has from a device plugin, and which the plugin offers
+    NVML, nvidia-smi   the GPUs, the links between them, unhealthy GPUs
+    the kubelet        the GPUs that each pod has from a device plugin, and the plugin's offers
 
 GPUs that pods have by a ResourceClaim are not reported: the claim itself names them. Indexes are
-those of the complete machine: a GPU that falls off the bus stays in its place and is unhealthy
-there, also after the agent has restarted. After a reboot without that GPU the driver numbers the
-others anew, and so does the agent.
+those of the complete machine: a GPU that falls off the bus keeps its index and is unhealthy,
+also after a restart of the agent. After a reboot without that GPU the driver numbers the others
+anew, and so does the agent.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from arena_topo.topology import (
 )
 
 INTERVAL = 15.0
-"""Seconds between two looks, unless the command line says otherwise."""
+"""The default of the seconds between two looks."""
 
 REFRESH = 60.0
-"""Seconds after which a report is written again though nothing has changed, to show that it is
-fresh; readers take it for stale after `published.STALE`."""
+"""Seconds until an unchanged report is written again, to show that it is fresh; readers consider it
+stale after `published.STALE`."""
 
 _FIRST_DELAY, _LAST_DELAY = 1.0, 60.0
-"""Seconds until the next round after one that failed, doubled each time."""
+"""Seconds until the next round after a failure, doubled each time, and their maximum."""
 
 _BLIND = 3
-"""Looks in a row that may fail before all GPUs count as unhealthy."""
+"""Failed looks in a row after which all GPUs count as unhealthy."""
 
 
 class Agent:
@@ -133,7 +133,7 @@ class Agent:
     # ------------------------------------------------------------ the machine
 
     def _sight(self) -> Sight:
-        """The GPUs that answer; none after several looks in which they could not be listed."""
+        """The GPUs that answer; none after several failed looks."""
         try:
             sight = self._watch.look()
         except ArenaError:
@@ -145,11 +145,11 @@ class Agent:
         return sight
 
     def _known(self, sight: Sight) -> Machine:
-        """The machine that these GPUs are seen on."""
+        """The machine of these GPUs."""
         known = self._machine
         complete = known is not None and len(sight.uuids) == len(known.gpus)
         if known is None or not _fits(known, sight) or (self._remembered and complete):
-            # The machine of the last report lacks what only NVML knows.
+            # The machine of the last report lacks the facts that only NVML knows.
             known = self._machine = machines.publishing(self._node).machine
             self._remembered = False
         return known
@@ -157,7 +157,7 @@ class Agent:
     # ------------------------------------------------------------ what the kubelet says
 
     def _asked(self) -> tuple[tuple[Device, ...], tuple[Holder, ...] | None]:
-        """The devices that plugins offer, and the pods that have some (None: not known)."""
+        """The devices that plugins offer, and the pods that use devices (None: not known)."""
         try:
             answers = self._kubelet.allocatable(), self._kubelet.holders()
         except ArenaError as error:
@@ -195,7 +195,7 @@ class Agent:
             self._say(f"{source}: {trouble or 'recovered'}")
 
     def _tell(self, machine: Machine, why: Mapping[int, str]) -> None:
-        """One line for each change; `why` is what is wrong with GPUs."""
+        """One line for each change; `why` is the problem of each unhealthy GPU."""
         before, known = self._told or (None, {})
         if before != machine:
             known = {}
@@ -221,18 +221,18 @@ def _text(error: ArenaError) -> str:
 
 
 def _ill(gpu: GPU, sight: Sight, offered: Collection[int | None]) -> str | None:
-    """What is wrong with a GPU; `offered` are those that its device plugin can give."""
+    """The problem of a GPU, None if healthy; `offered` are the GPUs of its device plugin."""
     if gpu.uuid and gpu.uuid in sight.ill:
         return sight.ill[gpu.uuid]
     if gpu.uuid not in sight.uuids.values() if gpu.uuid else gpu.index not in sight.uuids:
         return "it does not answer"
-    # A plugin that offers no GPU is missing, or is starting.
+    # If the plugin offers no GPU at all, it is missing or is starting.
     gone = offered and gpu.index not in offered
     return "its device plugin does not offer it" if gone else None
 
 
 def _fits(machine: Machine, sight: Sight) -> bool:
-    """Whether all GPUs that answer are where they are on this machine."""
+    """Whether all GPUs that answer have the same indexes as on this machine."""
     gpus = machine.gpus
     return all(
         index < len(gpus) and gpus[index].uuid in {None, uuid}
@@ -241,7 +241,7 @@ def _fits(machine: Machine, sight: Sight) -> bool:
 
 
 def _remembered(recorded: Object) -> Machine | None:
-    """The machine that a report was about; None if that cannot be told any more."""
+    """The machine of an earlier report; None if the report cannot be read."""
     try:
         machine, uuids = documents.from_config_map(recorded).machine, documents.uuids(recorded)
     except UnreadableTopology:
@@ -256,10 +256,10 @@ def _remembered(recorded: Object) -> Machine | None:
 
 
 def _of_plugin(device: Device, machine: Machine, sight: Sight) -> int | None:
-    """The GPU that is, or contains, what a device plugin calls so; None for other devices.
+    """The GPU of a device plugin's device, or the GPU that it is a part of; None for others.
 
-    NVIDIA's plugin knows a GPU by its UUID, a share of it as `UUID::3`, and a part by a UUID of its
-    own; some plugins count.
+    NVIDIA's plugin names a GPU by its UUID, a share of it by `UUID::3`, and a part by a UUID of its
+    own; some plugins use indexes.
     """
     uuid = device.name.partition("::")[0]
     own = sight.parts.get(uuid, uuid)

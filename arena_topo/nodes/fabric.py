@@ -16,8 +16,8 @@ def value(cluster: Cluster) -> dict[str, Any]:
 
     Bandwidths are GB/s; `assumed` marks those without a source. `domains` has one name for each
     tier; `gpus` and `free` are counts, and no GPU is free on a node that takes no pods. `opaque`
-    counts the GPUs in use or unhealthy whose indexes are not known. `networkGBps` is null
-    for nodes that are no slower than what joins them.
+    counts the GPUs in use or unhealthy whose indexes are not known. `networkGBps` is null for nodes
+    that are no slower than the network between them.
     """
     return {
         "apiVersion": "arena-topo/v1",
@@ -51,11 +51,11 @@ def value(cluster: Cluster) -> dict[str, Any]:
 
 
 def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
-    """A node for JSON: its machine, and what of it is free.
+    """A node for JSON: its machine, and its free GPUs.
 
-    `free`, `inUse` and `unhealthy` are indexes of GPUs; `free` is null where `opaque` GPUs are in
-    use or unhealthy and their indexes are not known. As in `value` a node that takes no pods has
-    none free. `busBandwidth` is there where sets of GPUs were measured: GB/s of each set.
+    `free`, `inUse` and `unhealthy` are indexes of GPUs; `free` is null if `opaque` GPUs are in use
+    or unhealthy and their indexes are not known. As in `value`, a node that takes no pods has no
+    free GPUs. `busBandwidth` is present if sets of GPUs were measured: GB/s of each set.
     """
     machine = node.machine
     healthy = machine.everything if node.allocatable is None else node.allocatable
@@ -91,7 +91,7 @@ def measured(machine: Machine) -> str:
 
 
 MOST_MEASURED = 16
-"""Measured sets of a machine that are listed before the rest is counted."""
+"""The most measured sets of a machine that are listed; the rest is counted."""
 
 
 def _measured(machine: Machine) -> dict[str, int | float | None]:

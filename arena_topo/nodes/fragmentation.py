@@ -20,17 +20,17 @@ from arena_topo.topology import Cluster, GPUSet, Node, members, natural
 from arena_topo.words import counted
 
 PAIR = 2
-"""The fewest GPUs that have a bandwidth."""
+"""The smallest number of GPUs that has a bandwidth."""
 
 SIZES = (2, 4, 8, 16)
-"""Sets of GPUs that are looked at in each machine, as far as it is so large."""
+"""Sizes of the sets that are examined in each machine, up to its number of GPUs."""
 
 
 LINES = 12
-"""Lines of nodes that are shown; with the gangs of a thousand nodes that is one screen."""
+"""The most lines of nodes on the screen; together with the gangs of a thousand nodes one screen."""
 
 _NAMES = 2
-"""Names that stand for all nodes of a line."""
+"""The most names in a line of nodes."""
 
 _SET_NAMES = {2: "PAIRS", 4: "QUADS", 8: "EIGHTS", 16: "SIXTEENS"}
 
@@ -71,8 +71,8 @@ class Gang:
 class Sets:
     """Disjoint sets of `size` GPUs of one node at the full speed of its machine.
 
-    Of the `most` that the empty machine has, `whole` are free and `broken` are neither free nor in
-    use as a whole: one of their GPUs is in use, or out of order, and another is not.
+    Of the `most` that the empty machine has, `whole` are free. `broken` are neither free nor
+    entirely in use: one of their GPUs is in use or unhealthy, and another is not.
     """
 
     size: int
@@ -85,9 +85,9 @@ class Sets:
 class Alike:
     """Nodes in the same state: `free` of `gpus` GPUs each, the same sets, and their names.
 
-    `stranded` GPUs of each are free, but no other free GPU is joined to them as fast as their best
-    neighbour. `opaque`: it is not known which GPUs are free. `unavailable` says why no job can
-    start there.
+    `stranded` of these GPUs are free, but no other free GPU has a link to them as fast as their
+    best one. `opaque`: the indexes of the free GPUs are not known. `unavailable` says why no job
+    can start there.
     """
 
     names: tuple[str, ...]
@@ -103,10 +103,10 @@ class Alike:
 class Kind:
     """The nodes that one gang may combine: one GPU model (None: unknown), one resource.
 
-    `free` GPUs can be taken now, of `total`; `away` are free on nodes where no job can start.
-    `missing` is the smallest gang that the free GPUs would be enough for, but not at full speed,
-    and `release` says what others would have to free for it. `assumed`: what an NVLink of these
-    GPUs carries is a guess.
+    `free` of `total` GPUs can be allocated now; `away` are free on nodes where no job can start.
+    `missing` is the smallest gang for which the free GPUs would be enough, but not at full speed,
+    and `release` says what others would have to free for it. `assumed`: the rate of an NVLink of
+    these GPUs is a guess.
     """
 
     model: str | None
@@ -142,7 +142,7 @@ class Kind:
 
     @property
     def largest(self) -> int:
-        """The GPUs of the largest gang that fits at full speed; 0 if there is none."""
+        """The GPUs of the largest gang that fits at full speed; 0 if no gang does."""
         return max((one.size for one in self.gangs if one.whole), default=0)
 
 
@@ -150,7 +150,7 @@ class Kind:
 class Fragmentation:
     """The fragmentation of a cluster by kind of node, the largest kind first.
 
-    `shared` GPUs are cut up or shared, on `shared_nodes` nodes: no gang gets them.
+    `shared` GPUs are partitioned or shared, on `shared_nodes` nodes: no gang gets them.
     """
 
     kinds: tuple[Kind, ...]
@@ -174,7 +174,7 @@ def look(cluster: Cluster) -> Fragmentation:
 
 
 def _kind(cluster: Cluster) -> Kind:
-    """All about the nodes of a cluster that one gang may combine."""
+    """The state of the nodes of a cluster that one gang may combine."""
     nodes = cluster.nodes
     rails = all(node.machine.nics for node in nodes)
     levels = (*(tier.name for tier in cluster.tiers), "beyond")
@@ -190,7 +190,7 @@ def _kind(cluster: Cluster) -> Kind:
         asked = Request(
             workers=one.workers, gpus=one.gpus, wire=wire, min_bandwidth=one.full or 0.0
         )
-        # Of GPUs that are only counted fewer gangs are certain than one placement shows.
+        # If GPUs are only counted, fewer gangs are certain than a single placement would suggest.
         if now.best(asked) is None:
             missing, release = one, now.to_free(asked)
             break
@@ -233,21 +233,21 @@ def _gang(size: int, now: Solver, empty: Solver, wire: Wire) -> Gang:
 
 
 def _whole(solver: Solver, request: Request, like: Found) -> int:
-    """How many gangs fit at once as fast as `like`; several workers are on nodes of their own."""
+    """The number of gangs that fit at once as fast as `like`, several workers on separate nodes."""
     if request.workers == 1:
         return sum(
             _disjoint(node, request.gpus, like.bandwidth)
             for node in solver.cluster.nodes
             if node.unavailable is None
         )
-    # No machine has room for two of these workers; gangs may be as far apart as the one found.
+    # No machine has room for two of these workers; gangs may be as far apart as `like`.
     depth = 0 if like.level is None else like.level + 1
     domains = Counter(node.domains[:depth] for node in solver.able(request, like))
     return sum(many // request.workers for many in domains.values())
 
 
 def _alike(nodes: Sequence[Node]) -> Iterator[Alike]:
-    """The nodes, grouped by their state."""
+    """The nodes, grouped by state."""
     found: dict[Alike, list[str]] = defaultdict(list)
     known: dict[tuple[object, ...], Alike] = {}
     for node in nodes:
@@ -282,23 +282,23 @@ def _described(sets: GPUSets, node: Node) -> Alike:
 
 
 def _free(sets: GPUSets, node: Node) -> GPUSet:
-    """The free GPUs of a node; on a uniform machine with hidden GPUs any set of that size."""
+    """The free GPUs of a node; with opaque GPUs on a uniform machine any set of that size."""
     certain = node.unattributed and sets.uniform
     return GPUSet((1 << node.free_count) - 1) if certain else node.free
 
 
 def _disjoint(node: Node, size: int, speed: float) -> int:
-    """How many disjoint sets of `size` free GPUs of a node certainly have so many GB/s."""
+    """The number of disjoint sets of `size` free GPUs of a node with certainly so many GB/s."""
     sets = sets_of(node.machine)
     if size < PAIR:
         return node.free_count
-    # Where it matters which GPUs are free, no set is certain to be.
+    # If the GPUs differ, no set is certain to be free.
     hidden = node.unattributed and not sets.uniform
     return 0 if hidden else sets.disjoint(_free(sets, node), size, speed)
 
 
 def _stranded(sets: GPUSets, node: Node) -> int:
-    """Free GPUs without a free neighbour as fast as their best; 0 where it is not known."""
+    """The number of free GPUs without a free neighbour as fast as their best; 0 if unknown."""
     if node.unattributed and not sets.uniform:
         return 0
     inside, everything = members(_free(sets, node)), members(sets.everything)
@@ -314,7 +314,7 @@ def _stranded(sets: GPUSets, node: Node) -> int:
 
 
 def screen(found: Fragmentation) -> str:
-    """Everything about a cluster, kind by kind."""
+    """The screen of a cluster, kind by kind."""
     blocks = [_block(one, alone=len(found.kinds) == 1) for one in found.kinds]
     blocks.append(_LEGEND if blocks else "No node has GPUs that a gang could get.\n")
     if found.shared_nodes:
@@ -416,7 +416,7 @@ def _nodes(kind: Kind) -> str:
 
 
 def _fault(one: Alike) -> tuple[object, ...]:
-    """First the nodes that are only partly free, those with most broken sets before others."""
+    """The sort key: partly free nodes first, of these the ones with most broken sets."""
     partly = 0 < one.free < one.gpus
     broken = sum(some.broken * some.size for some in one.sets) + one.stranded
     return (not partly, -broken * len(one.names), -one.free, natural(one.names[0]))
@@ -431,19 +431,19 @@ def _which(one: Alike) -> str:
 
 
 def value(found: Fragmentation, *, emulated: bool = False) -> dict[str, Any]:
-    """The same for programs, kind `FragmentationReport` of our API.
+    """The value for JSON, kind `FragmentationReport` of our API.
 
     `kinds` are the nodes that one gang may combine, by `model` and `resource`, with the numbers of
-    GPUs `totalGPUs`, `freeGPUs`, `unavailableGPUs` (idle where no job can start) and
-    `strandedGPUs`, the `largestWholeGang`, and in a sentence the `verdict`. With `assumedSpeed`
-    the speed of their NVLinks is a guess. `gangs`: by `size` the shape `workers` x `gpusPerWorker`
-    that is compact, its `fullGBps` on the empty cluster, how many fit at once at that speed
+    GPUs `totalGPUs`, `freeGPUs`, `unavailableGPUs` (idle on nodes where no job can start) and
+    `strandedGPUs`, the `largestWholeGang`, and in a sentence the `verdict`. With `assumedSpeed` the
+    rate of their NVLinks is a guess. `gangs`: by `size` the compact shape `workers` x
+    `gpusPerWorker`, its `fullGBps` on the empty cluster, how many fit at once at that speed
     (`whole`, and `wholeEmpty` on the empty cluster), by numbers alone (`counted`), and what one
-    gang of any shape gets now: `bestGBps` on `bestNodes` nodes within `bestTier`; null where there
-    is none, or a single GPU. `sets` and those of `nodes`: disjoint sets by `size`, `whole`,
-    `broken`, and `most` of the empty machines. `nodes` are listed by likeness: `names`, `gpus` and
-    `free` of each, `stranded`, `opaque` (it is not known which GPUs are free) and `unavailable`.
-    `sharedGPUs` on `sharedNodes` are cut up or shared.
+    gang of any shape gets now: `bestGBps` on `bestNodes` nodes within `bestTier`; null if no gang
+    fits, or for a single GPU. `sets` and those of `nodes`: disjoint sets by `size`, `whole`,
+    `broken`, and `most` of the empty machines. `nodes` are grouped by state: `names`, `gpus` and
+    `free` of each, `stranded`, `opaque` (the indexes of the free GPUs are not known) and
+    `unavailable`. `sharedGPUs` on `sharedNodes` are partitioned or shared.
     """
     return {
         "apiVersion": "arena-topo/v1",

@@ -1,7 +1,7 @@
-"""Which GPUs of this machine answer NVML, and what is wrong with the others.
+"""The GPUs of this machine that answer NVML, and the problems of the others.
 
-`scheduler.look` says what the machine is. This module reads what changes while it runs: GPUs that
-fall off the bus, GPUs with a critical error, MIG devices that come and go.
+`scheduler.look` describes the machine. This module reads what changes while it runs: GPUs that fall
+off the bus, GPUs with a critical error, MIG devices that come and go.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from arena_topo.errors import ArenaError
 APPLICATION_ERRORS = frozenset({13, 31, 43, 45, 68, 109})
 """Xids that a program causes and its GPU survives: graphics engine exception, page fault, stopped
 processing, cleanup, video processor exception, context switch timeout. The list is that of NVIDIA's
-device plugin (k8s-device-plugin, internal/rm/health.go, v0.20), so that both judge alike."""
+device plugin (k8s-device-plugin, internal/rm/health.go, v0.20), so that both agree."""
 
 _LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
 
 _REOPEN = 20
-"""Looks after which NVML is opened anew, which alone notices GPUs that have come or come back."""
+"""Looks after which NVML is reopened, the only way to notice GPUs that have appeared or
+returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What was seen of the GPUs: `uuids` by index of those that answer, `ill` reasons by UUID.
+    """The GPUs at one look: `uuids` by index of those that answer, `ill` reasons by UUID.
 
     `parts` are the MIG devices: the UUID of each, and that of its GPU.
     """
@@ -38,7 +39,7 @@ class Sight:
 
 
 class Watch:
-    """Looks at the GPUs again and again. ArenaError if NVML does not list them.
+    """Looks at the GPUs repeatedly. ArenaError if NVML does not list them.
 
     NVML stays open between two looks, since it reports errors (Xids) only to open sessions. A GPU
     with a critical error stays ill until it disappears, as in a reset, or until a new watch begins.
@@ -82,7 +83,7 @@ class Watch:
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = self._handle(index)
             if handle is None:
-                # NVML is opened anew at the next look, which sees a GPU that has come back.
+                # The next look reopens NVML, and then sees a GPU that has returned.
                 self._looks = 0
                 continue
             uuids[index] = str(nvml.nvmlDeviceGetUUID(handle))
@@ -95,7 +96,7 @@ class Watch:
         nvml = self._nvml
         if self._events is None:
             return
-        with contextlib.suppress(nvml.NVMLError):  # the timeout, 0: there are no more events
+        with contextlib.suppress(nvml.NVMLError):  # the timeout, 0: no event is left
             while True:
                 event = nvml.nvmlEventSetWait(self._events, 0)
                 xid = int(event.eventData)

@@ -1,4 +1,4 @@
-"""The kubelet's PodResources -> which devices the containers of a node hold.
+"""The kubelet's PodResources -> the devices of the containers of a node.
 
 The kubelet serves it over gRPC on a socket of the node. A handful of fields is read by hand, so
 that neither generated code nor protobuf is needed; the numbers of the fields are from
@@ -26,22 +26,22 @@ from arena_topo.errors import ArenaError, TimedOut
 T = TypeVar("T")
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
-"""Where the kubelet listens, below its root directory (`--root-dir`)."""
+"""The kubelet's socket, below its root directory (`--root-dir`)."""
 
 _SERVICE = "v1.PodResourcesLister"
 
 _TIMEOUT = 10.0
-"""Seconds for an answer, which comes from the kubelet's memory."""
+"""The timeout of a request in seconds; the kubelet answers from memory."""
 
 _MOST_BYTES = 16 << 20
-"""The largest answer: it lists every pod of the node, with or without devices."""
+"""The size limit of an answer in bytes: it lists every pod of the node, with or without devices."""
 
 _HINT = "the agent mounts the kubelet's pod-resources folder; --pod-resources names another socket"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device of a device plugin: the resource that pods ask for, and the plugin's own name."""
+    """A device of a device plugin: the resource that pods request, and the plugin's own name."""
 
     resource: str
     name: str
@@ -57,16 +57,16 @@ class Holder:
 
 
 class PodResources:
-    """The kubelet of this node. Each question opens the socket anew, as kubelets restart.
+    """The kubelet of this node. Each request opens the socket anew, since kubelets restart.
 
-    ArenaError if no kubelet listens or its answer makes no sense, TimedOut if no answer comes.
+    ArenaError if no kubelet listens or its answer is invalid, TimedOut if no answer comes.
     """
 
     def __init__(self, socket: str = SOCKET) -> None:
         self.socket = socket
 
     def holders(self) -> tuple[Holder, ...]:
-        """The pods of the node that hold devices of any kind, in the kubelet's order."""
+        """The pods of the node that have devices of any kind, in the kubelet's order."""
         found = self._ask("List", _holder)
         return tuple(one for one in found if one.devices)
 
@@ -84,7 +84,7 @@ class PodResources:
             raise ArenaError(what, why=str(error)) from error
 
     def _answer(self, method: str) -> bytes:
-        # Its handlers for forks complain on stderr when nvidia-smi is run.
+        # gRPC's fork handlers write errors to stderr when nvidia-smi is run.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         try:
             grpc: Any = import_module("grpc")
@@ -98,7 +98,7 @@ class PodResources:
         options = (
             ("grpc.max_receive_message_length", _MOST_BYTES),
             ("grpc.enable_http_proxy", 0),
-            # Else a new channel waits out the pauses that an earlier one was given.
+            # Without it a new channel would inherit the backoff of an earlier one.
             ("grpc.use_local_subchannel_pool", 1),
         )
         with grpc.insecure_channel(f"unix://{path}", options=options) as channel:
@@ -130,7 +130,7 @@ def _plugin_devices(data: bytes) -> list[Device]:
 
 
 def _text(values: list[bytes]) -> str:
-    """A field that may be there once; of several the last counts, as in every reader."""
+    """An optional text field; the last of several counts, as in every protobuf reader."""
     return values[-1].decode() if values else ""
 
 
@@ -139,13 +139,13 @@ _FIXED = {1: 8, 5: 4}
 
 _VARINT, _LENGTH = 0, 2
 _LONGEST = 10
-"""Bytes of a number of 64 bits."""
+"""The most bytes of a 64-bit varint."""
 
 
 def _fields(data: bytes) -> defaultdict[int, list[bytes]]:
-    """The fields of a message that have a length, by number; others are passed over.
+    """The length-delimited fields of a message, by number; others are skipped.
 
-    ValueError if it is no message.
+    ValueError for an invalid message.
     """
     found: defaultdict[int, list[bytes]] = defaultdict(list)
     at = 0
@@ -170,7 +170,7 @@ def _fields(data: bytes) -> defaultdict[int, list[bytes]]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the lowest first, and where the next thing begins."""
+    """A varint (groups of seven bits, the lowest first), and the position after it."""
     value = 0
     for shift, byte in enumerate(data[at : at + _LONGEST]):
         value |= (byte & 0x7F) << (7 * shift)

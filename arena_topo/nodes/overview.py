@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 NOT_FOUND = "failed to display nodes's informations: not found nodes"
-"""Arena's text where no node is left to show."""
+"""Arena's text if no node is left to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Nodes at one look, and what was measured of their GPUs."""
+    """Nodes at one look, and the measurements of their GPUs."""
 
     found: Occupancy
     samples: tuple[GpuSample, ...] = ()
@@ -39,11 +39,11 @@ def look(
     metrics: bool = False,
     tell: Callable[[str], None] = unheard,
 ) -> Overview:
-    """Look at the nodes of an engine, or of dumps, of these names and this mode.
+    """Look at the nodes of an engine, or of dumps, with these names and this mode.
 
-    With `alone` the cluster is that of the nodes named, and no mode counts. `fabric` says what
-    joins the nodes of dumps. `metrics` asks an engine what GPUs do; `tell` hears why it does not
-    know. NotFound as of `chosen`.
+    With `alone` the cluster has only the named nodes, and `mode` is ignored. `fabric` is the
+    network between the nodes of dumps. `metrics` asks an engine for the load of the GPUs; `tell`
+    gets the reason if it is unknown. NotFound as in `chosen`.
     """
     found = read(source, fabric) if isinstance(source, Sequence) else source.nodes()
     found = only(found, names) if alone else replace(found, nodes=chosen(found, names, mode))
@@ -54,9 +54,9 @@ def look(
 
 
 def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
-    """The nodes that dumps of `kubectl get ... -o json` describe; `-` is standard input.
+    """The nodes in dumps of `kubectl get ... -o json`; `-` is standard input.
 
-    `fabric` says what joins them, whatever their labels say. UsageError if there are none.
+    `fabric` is the network between them; it overrides their labels. UsageError without nodes.
     """
     source = ", ".join(paths)
     found = occupancy.read_occupancy(
@@ -74,9 +74,9 @@ def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
 def chosen(
     found: Occupancy, names: Collection[str] = (), mode: Mode | None = None
 ) -> tuple[NodeStatus, ...]:
-    """The nodes of these names, or all, of one mode where it is given.
+    """The nodes with these names, or all, of one mode if it is given.
 
-    NotFound, with arena's text, where a name is no node's or no node is left.
+    NotFound, with arena's text, if a name is unknown or no node is left.
     """
     known = {one.name for one in found.nodes}
     unknown = [name for name in dict.fromkeys(names) if name not in known]
@@ -93,7 +93,7 @@ def chosen(
 
 
 def only(found: Occupancy, names: Collection[str]) -> Occupancy:
-    """The nodes of these names alone, or all without names; NotFound as of `chosen`."""
+    """Only the nodes with these names, or all without names; NotFound as in `chosen`."""
     nodes = chosen(found, names) if found.nodes or names else ()
     mine = tuple(one.node for one in nodes)
     return replace(found, nodes=nodes, cluster=replace(found.cluster, nodes=mine))

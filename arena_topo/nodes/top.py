@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Mode:
-    """A mode of nodes as it is written; what it means is looked up where nodes are."""
+    """The parser of a node mode on the command line; `occupancy` is imported only for that."""
 
     choices: ClassVar[tuple[str, ...]] = ("none", "exclusive", "topology", "share")
 
@@ -37,7 +37,7 @@ class _Mode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """What of nodes is shown, and where it comes from."""
+    """The part of the nodes to show, and their source."""
 
     details: bool = option(False, "Show each node with its pods, GPUs and links.", short="-d")
     gpu_mode: _Mode | None = option(
@@ -85,7 +85,7 @@ def top_node(
     def look() -> Overview:
         from arena_topo.nodes import overview  # noqa: PLC0415 - only to look at nodes
 
-        # What `_Mode` parses are the modes of nodes themselves.
+        # `_Mode` parses into the modes of the nodes themselves.
         mode: Any = what.gpu_mode
         return overview.look(
             what.state if backend is None else backend,
@@ -118,7 +118,7 @@ def top_node(
 
 
 def _nodes_screen(sight: Overview, what: Nodes, *, named: bool, brief: bool) -> str:
-    """The nodes for people; `brief` details leave out what does not change."""
+    """The nodes for people; `brief` leaves out the details that do not change."""
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
     found = sight.found

@@ -1,7 +1,7 @@
-"""What `top node` shows: arena's tables and documents of nodes, their GPUs and who has them.
+"""The text and JSON of `top node`: arena's tables and documents of nodes, GPUs and pods.
 
-Layouts, texts and keys are arena's (pkg/topnode); what its Python SDK reads is there under the
-names that it asks for. Ours come last in each object.
+Layouts, texts and keys are arena's (pkg/topnode); the keys that its Python SDK reads have the names
+that the SDK expects. Our own keys come last in each object.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from arena_topo.nodes.overview import Overview
 
 Samples = Mapping[str, Mapping[int, "GpuSample"]]
-"""What was measured, by node and by GPU."""
+"""Measurements, by node and by GPU."""
 
 _GIB = float(1 << 30)
 _RULE = "-" * 99
 _NONE = "<none>"
 
 _SELF = "N-A"
-"""What stands on the diagonal of a matrix of links, as ACK writes it."""
+"""The diagonal of a matrix of links, as ACK writes it."""
 
 _DIGITS = 4
-"""Decimals of a bandwidth between two GPUs: arena keeps 32 bits of it, and prints no more."""
+"""Decimals of a bandwidth between two GPUs: arena stores it as a 32-bit float, and prints no
+more."""
 
 _KEYS = {
     Mode.EXCLUSIVE: "gpuExclusiveNodes",
@@ -39,11 +40,11 @@ _KEYS = {
     Mode.TOPOLOGY: "gpuTopologyNodes",
     Mode.NORMAL: "normalNodes",
 }
-"""Where each class of nodes stands in documents, in the order of Go's maps."""
+"""The key of each class of nodes in documents, in the order of Go's maps."""
 
 
 def by_node(samples: Iterable[GpuSample]) -> dict[str, dict[int, GpuSample]]:
-    """Samples by node and GPU; of a GPU that several pods share the first."""
+    """Samples by node and GPU; the first of a GPU that several pods share."""
     found: dict[str, dict[int, GpuSample]] = {}
     for one in samples:
         found.setdefault(one.node, {}).setdefault(one.index, one)
@@ -68,9 +69,9 @@ _ILL: Column[NodeStatus] = ("UNHEALTHY", lambda one: _go(one.unhealthy))
 
 
 def nodes(statuses: Sequence[NodeStatus], *, named: bool = False) -> str:
-    """The summary: a line for each node, class by class, and how many GPUs are taken of all.
+    """The summary: a line for each node, class by class, and the number of allocated GPUs.
 
-    `named` says that only some nodes were asked for; then a mixed summary has no total.
+    `named` says that only some nodes were requested; then a mixed summary has no total.
     """
     modes = {one.mode for one in statuses}
     columns = [*_NODE, *_COUNTS]
@@ -92,7 +93,7 @@ def _ordered(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
 
 
 def _totals(statuses: Sequence[NodeStatus], of: str) -> Iterator[str]:
-    """How many GPUs are taken, and where some do not work how many those are."""
+    """The number of allocated GPUs, and that of unhealthy ones if there are any."""
     total = sum(one.total for one in statuses)
     for word, some in (
         ("Allocated", sum(one.allocated for one in statuses)),
@@ -105,7 +106,7 @@ def _totals(statuses: Sequence[NodeStatus], of: str) -> Iterator[str]:
 
 
 def _offers(one: NodeStatus) -> dict[str, tuple[float, float]]:
-    """Of each resource by which pods get parts of GPUs: how much there is, and what is taken."""
+    """The resources of parts of GPUs: the amount of each, and the allocated amount."""
     if one.mode is not Mode.SHARE:
         return {}
     parts = {SHARE_MEMORY: _memory(one), SHARE_CORE: _core(one)}
@@ -118,13 +119,13 @@ def _shares(one: NodeStatus) -> list[Share]:
 
 
 def _memory(one: NodeStatus) -> tuple[float, float]:
-    """GiB of GPU memory: allocated, and in all."""
+    """GiB of GPU memory: allocated, and in total."""
     allocated = sum(sum(share.memory_of.values()) for share in _shares(one))
     return float(allocated), one.capacity.get(SHARE_MEMORY, 0.0)
 
 
 def _core(one: NodeStatus) -> tuple[int, int]:
-    """Hundredths of GPUs: allocated, and in all."""
+    """Hundredths of GPUs: allocated, and in total."""
     allocated = sum(sum(share.core_of.values()) for share in _shares(one))
     return allocated, int(one.capacity.get(SHARE_CORE, 0.0))
 
@@ -135,7 +136,7 @@ def _core(one: NodeStatus) -> tuple[int, int]:
 def details(
     statuses: Iterable[NodeStatus], samples: Samples | None = None, *, brief: bool = False
 ) -> str:
-    """All about each node, class by class, with what was measured of its GPUs.
+    """All details of each node, class by class, with the measurements of its GPUs.
 
     `brief` leaves out what does not change: links, addresses and descriptions.
     """
@@ -231,7 +232,7 @@ def _links(one: NodeStatus) -> list[list[str]]:
 
 
 def _rates(one: NodeStatus) -> list[list[float]]:
-    """GB/s between any two GPUs: as published, else what the solver makes of their link."""
+    """GB/s between any two GPUs: as published, else the solver's value of their link."""
     machine = one.node.machine
     if machine.bandwidth is not None:
         return [[round(rate, _DIGITS) for rate in row] for row in machine.bandwidth]
@@ -245,7 +246,7 @@ def _rates(one: NodeStatus) -> list[list[float]]:
 
 
 def _gpus(one: NodeStatus) -> list[str]:
-    """What is known of the GPUs of a node, or of the parts that it offers of them."""
+    """The state of the GPUs of a node, or of the parts that it offers of them."""
     if one.mode is Mode.EXCLUSIVE:
         return []
     if one.mode is Mode.TOPOLOGY:
@@ -263,7 +264,7 @@ def _gpus(one: NodeStatus) -> list[str]:
 
 
 def _summary(one: NodeStatus, *more: tuple[str, str]) -> list[str]:
-    """The last lines of a node; arena aligns them for exclusive nodes, and where it measures."""
+    """The last lines of a node; arena aligns them for exclusive nodes, and with measurements."""
     fields = [
         ("Total GPUs:", _go(one.total)),
         ("Allocated GPUs:", _go(one.allocated)),
@@ -309,13 +310,13 @@ def value(found: Overview) -> dict[str, Any]:
 def nodes_value(
     statuses: Iterable[NodeStatus], samples: Samples | None = None, *, emulated: bool = False
 ) -> dict[str, list[dict[str, Any]]]:
-    """All nodes as arena's object: a list for each class, the keys of its Python SDK among theirs.
+    """All nodes as arena's object: a list for each class, including the keys of its Python SDK.
 
     Numbers of GPUs are whole but for shares, memory is in bytes, bandwidth in GB/s. Ours are the
-    last keys of a node: `resource`, `knowledge` of its links (`measured`, `assumed`, `unknown`),
-    of its pods `planned` (GPUs of the plan, where the actual ones are not known),
-    `bandwidthSource` (`published`, or `computed` from the links), `hiddenGPUs` (in use, their
-    indexes not known) and `emulated`.
+    last keys of a node: `resource`, `knowledge` of its links (`measured`, `assumed`, `unknown`), of
+    its pods `planned` (GPUs of the plan, if the actual ones are not known), `bandwidthSource`
+    (`published`, or `computed` from the links), `hiddenGPUs` (in use, their indexes not known) and
+    `emulated`.
     """
     found: dict[str, list[dict[str, Any]]] = {key: [] for key in _KEYS.values()}
     for one in statuses:
@@ -392,7 +393,7 @@ def _metric(one: NodeStatus, gpu: int, sample: GpuSample) -> dict[str, Any]:
     return {
         "id": str(gpu),
         "uuid": sample.uuid,
-        # The SDK asks for it, although arena never writes it.
+        # The SDK reads this key, although arena never writes it.
         "status": one.state(gpu) if gpu < len(one.node.machine.gpus) else "idle",
         "gpuDutyCycle": sample.duty_cycle or 0,
         "usedGPUMemory": _plain(sample.memory_used or 0),
@@ -426,7 +427,7 @@ def _ids(devices: Iterable[int] | None) -> list[str]:
 
 
 def _share_devices(one: NodeStatus) -> list[dict[str, Any]]:
-    """The shared GPUs, with bytes and hundredths that are taken of each."""
+    """The shared GPUs, with the allocated bytes and hundredths of each."""
     shares = _shares(one)
     total, (_, core) = int(one.total), _core(one)
     return [

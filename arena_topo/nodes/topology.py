@@ -72,7 +72,7 @@ _SourceFlag = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How machines and networks are shown."""
+    """The form in which machines and networks are shown."""
 
     plain: bool = option(False, "Draw with ASCII characters only.", name="--ascii")
     output_format: GraphOutputFlag = Output.WIDE
@@ -170,7 +170,7 @@ def topology_discover(everywhere: Globals, form: Form) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """What is published of a node, and how."""
+    """The topology of a node to publish, and the way to publish it."""
 
     source: _SourceFlag = ""
     preset: str = option(
@@ -249,7 +249,7 @@ def topology_publish(
 
 def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
     """Run the agent of a node until SIGTERM."""
-    # The first process of a container ignores each signal that it has no handler for.
+    # PID 1 of a container ignores each signal without a handler.
     signal.signal(signal.SIGTERM, _end)
     from arena_topo.engines.kubernetes.publishing import open_reports  # noqa: PLC0415
     from arena_topo.nodes.agent import Agent  # noqa: PLC0415
@@ -274,7 +274,7 @@ def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
 
 
 def _end(*_signal: object) -> None:
-    """Stop at once: the next agent completes a write that was cut off."""
+    """Stop at once: the next agent completes an interrupted write."""
     raise SystemExit(0)
 
 
@@ -329,7 +329,7 @@ def _picture(state: State, notes: Sequence[str] = ()) -> str:
 
 
 def _drawn(state: State, *, plain: bool) -> str:
-    """The matrix of a machine and its GPUs; a narrow terminal has NICs only below them."""
+    """The matrix of a machine and its GPUs; on a narrow terminal NICs are only listed below."""
     width = columns()
     matrix = tables.matrix(state.machine)
     if wrapped(sys.stdout) and max(map(len, matrix.splitlines())) > width:

@@ -1,10 +1,10 @@
-"""An API server with an MPI operator: how it is found, asked, understood and told.
+"""The Kubernetes engine: an API server with an MPI operator.
 
-engine      the backend: what is asked of jobs, and answered
-kubeconfig  which cluster, and as whom
-connection  requests over urllib3; the only room that knows the kubernetes package
-status      an MPIJob and its pods -> how the job stands
-podlog      the log of one pod: which container and run, and what refusals mean
-following   the logs of all pods of a job at once, through breaks and restarts
+engine      the backend
+kubeconfig  the address of the cluster, and the credentials
+connection  requests over urllib3; the only module that imports the kubernetes package
+mpijob      every rule about a job: an MPIJob and its pods -> its JobStatus
+podlog      the log of one pod: its container and run, and the meaning of refusals
+following   the logs of all pods of a job at once, across broken connections and restarts
 streaming   their bytes: sockets, HTTP, lines and times
 """

@@ -1,6 +1,6 @@
-"""What is asked of a cluster beside its jobs: what is installed, who may do what, nodes, volumes.
+"""The cluster beside its jobs: installed components, rights, nodes and volumes.
 
-Reads raise AccessDenied where the caller lacks the right; who asks decides what that means.
+Reads raise AccessDenied if the caller lacks the right; the caller decides what that means.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 _OPERATORS = ("mpi-operator", "training-operator")
-"""What the images of the operators are called."""
+"""Names in the images of the operators."""
 
 _MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
-"""In the order in which arena names them; the last is younger than arena's list."""
+"""In the order in which arena names them; the last is newer than arena's list."""
 
 _CONFIG = "arena-config"
 _ADMINISTRATORS = "adminUsers"
-"""Where arena keeps its administrators (arena v0.15.5, pkg/apis/config/arenaconfig.go)."""
+"""The key of arena's administrators (arena v0.15.5, pkg/apis/config/arenaconfig.go)."""
 
 _GPUS = "nvidia.com/gpu"
 
@@ -51,14 +51,14 @@ _POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 
 
 class Administration:
-    """One cluster, seen by its administrator."""
+    """A cluster as its administrator sees it."""
 
     def __init__(self, backend: KubernetesBackend) -> None:
         self.backend = backend
         self._api: Connection = backend.api
 
     def now(self) -> float:
-        """The server's time (Unix seconds), as of its last answer."""
+        """The server's time (Unix seconds), based on its last answer."""
         return self._api.now()
 
     def version(self) -> str:
@@ -68,23 +68,23 @@ class Administration:
     # What is installed
 
     def find(self, manifest: Manifest) -> Object | None:
-        """The stored object of this kind and name; None if there is none, or no such kind."""
+        """The stored object of this kind and name; None if the object or the kind is missing."""
         return self._api.find(f"{path_of(manifest)}/{part(manifest['metadata']['name'])}")
 
     def policy(self, name: str) -> Object | None:
-        """A MutatingAdmissionPolicy; None if there is none, or if this cluster has no such kind."""
+        """A MutatingAdmissionPolicy; None if the policy or the kind does not exist."""
         return self._api.find(f"{_POLICIES}/{name}")
 
     def lease(self) -> Object | None:
-        """The Lease that the controller at work renews; None where there is none."""
+        """The Lease that the active controller renews; None without one."""
         return self._api.find(lease.PATH)
 
     def view(self) -> Object | None:
-        """The ConfigMap cluster-view; None where nobody publishes one."""
+        """The ConfigMap cluster-view; None if no controller publishes it."""
         return self._api.find(f"/api/v1/namespaces/{SYSTEM}/configmaps/{VIEW}")
 
     def namespace(self, name: str) -> Object | None:
-        """A namespace; None if there is none."""
+        """A namespace; None if it does not exist."""
         return self._api.find(f"/api/v1/namespaces/{part(name)}")
 
     def served(self) -> tuple[ApiVersion, ...]:
@@ -110,16 +110,16 @@ class Administration:
         )
 
     def allowed(self, right: Right, namespace: str) -> bool:
-        """Whether the caller has a right, in a namespace or everywhere."""
+        """Whether the caller has a right, in a namespace or, without one, in the whole cluster."""
         space = "" if right.everywhere else namespace
         return allowed(self._api, right.verb, right.resource, group=right.group, namespace=space)
 
     # Jobs, nodes and pods
 
     def jobs(self) -> list[Object]:
-        """The MPIJobs of all namespaces; none without an operator.
+        """The MPIJobs of all namespaces; empty without an operator.
 
-        Of one that makes no sense only its name.
+        Of an invalid one only the name.
         """
         served = self.served()
         if not served:
@@ -131,7 +131,7 @@ class Administration:
         return self._api.collect(f"/apis/{GROUP}/{served[0]}/{PLURAL}", keep, judged=True)
 
     def nodes(self) -> list[Object]:
-        """All nodes, without what kubelets say of images."""
+        """All nodes, without their lists of images."""
 
         def keep(one: Object) -> Object:
             status = one.get("status") or {}
@@ -144,7 +144,7 @@ class Administration:
         return self._api.collect("/api/v1/nodes", keep)
 
     def node(self, name: str) -> Object:
-        """One node; NotFound if there is none, UsageError if none can be called so."""
+        """One node; NotFound if it does not exist, UsageError for an invalid name."""
         path = f"/api/v1/nodes/{part(name)}"
         try:
             return self._api.get(path)
@@ -162,14 +162,14 @@ class Administration:
     def patch_node(
         self, name: str, steps: Iterable[Mapping[str, Any]], *, dry_run: bool = False
     ) -> Object:
-        """Change a node by a JSON patch; ClusterError with status 422 where a `test` fails."""
+        """Change a node by a JSON patch; ClusterError with status 422 if a `test` fails."""
         query = {"dryRun": "All"} if dry_run else {}
         return self._api.patch(f"/api/v1/nodes/{part(name)}", list(steps), "json", **query)
 
     def named(self, kind: str) -> dict[str, str]:
-        """All nodes, namespaces or priorities by name, with what is to be said of each.
+        """All nodes, namespaces or priorities: a description by name.
 
-        AccessDenied where they may not be listed; KeyError for another kind.
+        AccessDenied if they may not be listed; KeyError for another kind.
         """
         found: dict[str, str] = {}
 
@@ -181,9 +181,9 @@ class Administration:
 
 
 def bound(api: Connection, namespace: str | None) -> tuple[Volume, ...]:
-    """The bound claims of a namespace, or of all (None), that nobody is deleting; by name.
+    """The bound claims of a namespace, or of all (None), by name, without those being deleted.
 
-    AccessDenied says which right is missing; UsageError is for what no namespace is called.
+    AccessDenied says which right is missing; UsageError for an invalid name of a namespace.
     """
     space = f"/namespaces/{part(namespace)}" if namespace else ""
     path = f"/api/v1{space}/persistentvolumeclaims"
@@ -216,9 +216,9 @@ def _volume(claim: dict[str, Any]) -> Volume | None:
 
 
 def administrators(api: Connection, namespace: str) -> frozenset[str]:
-    """The names that arena takes for administrators; none where that may not be read.
+    """The names of arena's administrators; empty if they may not be read.
 
-    UsageError is for what no namespace is called.
+    UsageError for an invalid name of a namespace.
     """
     path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{_CONFIG}"
     try:
@@ -232,6 +232,6 @@ def administrators(api: Connection, namespace: str) -> frozenset[str]:
 def _said(kind: str, one: dict[str, Any]) -> str:
     if kind == "priorities":
         return str(one.get("value") or 0)
-    # What a node offers is a quantity; of GPUs that is a whole number.
+    # A quantity; for GPUs it is a whole number.
     offered = whole(((one.get("status") or {}).get("allocatable") or {}).get(_GPUS))
     return gpus(offered) if kind == "nodes" and offered is not None else ""

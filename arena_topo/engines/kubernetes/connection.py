@@ -1,4 +1,4 @@
-"""Access -> Connection: JSON over HTTP with one API server, and errors that people can act on."""
+"""Access -> Connection: JSON over HTTP with one API server, and errors with advice."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ PAGE = 500
 """Objects per list request (kubectl's own chunk size)."""
 
 Keep = Callable[[dict[str, Any]], dict[str, Any] | None]
-"""What is kept of an object that a list returns."""
+"""Reduces an object of a list to what is needed; None leaves it out."""
 
 _ReadPage = Callable[[bytes], Mapping[str, Any] | None]
-"""Reads the `items` and the `metadata` of a page of a list; None for what is none."""
+"""Reads the `items` and the `metadata` of a page of a list; None if the bytes are no such page."""
 
 _RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
 
 PatchKind = Literal["json", "merge", "strategic"]
-"""RFC 6902, RFC 7386, or Kubernetes' own merge that knows which lists have keys."""
+"""RFC 6902, RFC 7386, or Kubernetes' strategic merge, which knows the keys of lists."""
 
 _PATCHES: Mapping[PatchKind, str] = {
     "json": "application/json-patch+json",
@@ -90,16 +90,17 @@ _ATTEMPTS = 5
 _FIRST_DELAY = 0.1
 _LAST_DELAY = 5.0
 _GRACE = 10.0
-"""Seconds that a watch may be silent beyond the end that it was given."""
+"""Seconds beyond its agreed end after which a silent watch counts as broken."""
 MOST = 128 << 20
-"""Bytes of an answer, as decoded: a page of 500 pods has about 10 MB, a megabyte of gzip may hold a
-gigabyte."""
+"""The size limit of a decoded answer in bytes: a page of 500 pods has about 10 MB, and a megabyte
+of gzip may contain a gigabyte."""
 _LONGEST = (1 << 31) / 1000
-"""Seconds that poll(2) can wait for: its milliseconds are a C int, and Python cuts off the rest."""
+"""The longest timeout of poll(2) in seconds: its milliseconds are a C int, and Python truncates
+them."""
 _PIECE = 1 << 16
 _LARGE_PIECE = 1 << 20
 _UNPACKED = frozenset({"gzip", "x-gzip", "deflate"})
-"""Codings of a body that urllib3 undoes with what Python has."""
+"""The encodings of a body that urllib3 decodes with the standard library."""
 _HEADERS = {
     "accept": "application/json, */*",
     "accept-encoding": "gzip",
@@ -114,7 +115,7 @@ _PASSING = frozenset({500, 502, 503, 504})
 
 
 def access(options: Options) -> Access:
-    """The address of the API server and the credentials; UsageError names what is wrong."""
+    """The address of the API server and the credentials; UsageError names the invalid setting."""
     found = resolve(options)
     if found.provider:
         return provided(found)
@@ -125,23 +126,24 @@ def access(options: Options) -> Access:
 
 
 class Connection:
-    """One API server: JSON in, JSON out. Every failure is an ArenaError that says what to try.
+    """One API server: JSON in, JSON out. Every failure is an ArenaError with advice.
 
-    Requests are repeated where that is safe: GET requests when the server is overloaded or breaks
-    off, others only where it said that it did not take them (429); at most five times, and within
+    Requests are retried if that is safe: GET requests if the server is overloaded or breaks off,
+    others only if the server has rejected them unprocessed (429); at most five times, and within
     the request timeout (seconds; 0 is no limit, as in kubectl). `Options.deadline` (seconds from
-    here on) is for all requests together; TimedOut once it has passed.
+    the construction on) limits all requests together; TimedOut after that.
     """
 
     def __init__(self, options: Options, at: Access | None = None) -> None:
-        """Of the options what says where the server is; `at` in its place, where it is given."""
+        """`options` say where the server is; `at`, if given, replaces that."""
         self._options = options
         self._timeout = options.request_timeout or math.inf
         self._limit = math.inf if options.deadline is None else options.deadline
         self._deadline = time.monotonic() + self._limit
         self.silence = self._timeout
-        """Seconds without a byte after which an answer is given up that must come at once."""
-        # In one piece, as threads answer for each other: a time, and when it came (monotonic).
+        """The idle timeout in seconds of an answer that must come at once."""
+        # One tuple, since several threads write it: the server's time, and the monotonic time of
+        # its arrival.
         self._clock: tuple[float, float] | None = None
         self.access = at or access(options)
         self._pool = pool_of(self.access)
@@ -152,9 +154,9 @@ class Connection:
         self._pool.clear()
 
     def now(self) -> float:
-        """The server's time (Unix seconds, whole as it tells it); this machine's before any answer.
+        """The server's time (Unix seconds, whole); this machine's time before the first answer.
 
-        As of its last answer, and what has passed here since.
+        It is the time in the last answer plus the time that has passed here since.
         """
         clock = self._clock
         if clock is None:
@@ -163,14 +165,14 @@ class Connection:
 
     @property
     def server_time(self) -> float | None:
-        """What the server's clock said in its last answer (Date header): Unix seconds."""
+        """The server's time in its last answer (Date header), Unix seconds; None before it."""
         return None if self._clock is None else self._clock[0]
 
     @contextlib.contextmanager
     def grace(self, seconds: float = 5.0) -> Iterator[None]:
-        """Give the requests inside so many seconds, past the deadline if need be, to tidy up.
+        """Extend the deadline for the requests in the block to so many seconds, for a rollback.
 
-        The alarm that ends a command waits as long.
+        The alarm at the deadline of the command is delayed as well.
         """
         before, self._deadline = self._deadline, max(self._deadline, time.monotonic() + seconds)
         try:
@@ -185,41 +187,41 @@ class Connection:
         return self._deadline - time.monotonic()
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
-        """Read one object; ClusterError for what is none. Of other paths what the server says."""
+        """Read one object; ClusterError for another answer. Other paths: the answer as it is."""
         return self._json("GET", path, query)[0]
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """Read one object; None if there is none, or no such kind."""
+        """Read one object; None if the object or its kind does not exist."""
         try:
             return self.get(path)
         except NotFound:
             return None
 
     def permitted(self, path: str, keep: Keep | None = None) -> list[dict[str, Any]]:
-        """What `collect` returns; nothing where that may not be listed, or is not served."""
+        """What `collect` returns; empty if the list is forbidden or not served."""
         try:
             return self.collect(path, keep)
         except (AccessDenied, NotFound):
             return []
 
     def serves(self, group: str, version: str, plural: str) -> bool:
-        """Whether there is a resource of this name in this version of a group."""
+        """Whether this version of a group has a resource of this name."""
         found = self.find(f"/apis/{group}/{version}") or {}
         return any(one.get("name") == plural for one in found.get("resources") or ())
 
     def post(
         self, path: str, body: Mapping[str, Any], **query: str
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Create one object: what was stored, and the server's warnings.
+        """Create one object; the stored object, and the server's warnings.
 
         AlreadyExists if its name is taken.
         """
         return self._json("POST", path, query, body)
 
     def put(self, path: str, body: Mapping[str, Any], **query: str) -> dict[str, Any]:
-        """Replace one object: what was stored.
+        """Replace one object; the stored object.
 
-        ClusterError with status 409 if it was changed since its `resourceVersion`.
+        ClusterError with status 409 if the object has changed since its `resourceVersion`.
         """
         return self._json("PUT", path, query, body)[0]
 
@@ -230,12 +232,12 @@ class Connection:
         kind: PatchKind = "json",
         **query: str,
     ) -> dict[str, Any]:
-        """Change one object: what was stored. The body of a JSON patch is a list of steps.
+        """Change one object; the stored object. The body of a JSON patch is a list of steps.
 
-        ClusterError with status 409 if it names a `resourceVersion` that is not the last, 422 if a
-        `test` fails or the result is not valid. After a broken connection it is not known whether
-        the patch was applied; a JSON patch that tests what it changes may be sent again, and then a
-        422 may mean that the first was applied.
+        ClusterError with status 409 if the body has an old `resourceVersion`, 422 if a `test` fails
+        or the result is invalid. After a broken connection it is unknown whether the patch was
+        applied. A JSON patch that tests what it changes may be retried; a 422 may then mean that
+        the first try was applied.
         """
         return self._json("PATCH", path, query, body, content=_PATCHES[kind])[0]
 
@@ -248,27 +250,27 @@ class Connection:
     def collect(
         self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
     ) -> list[dict[str, Any]]:
-        """All objects of a list, page by page; of each only what `keep` returns (None: nothing).
+        """All objects of a list, page by page, each reduced by `keep` (None: left out).
 
-        ClusterError names an object that has not the shape of one, unless the caller checks that
-        (`judged`). Pages are dropped as they are reduced. A list that changed too much between its
+        ClusterError names an invalid object, unless the caller checks objects itself (`judged`).
+        Pages are dropped as soon as they are reduced. A list that changed too much between its
         pages (410) is read once more from the start, then in one piece. With `resourceVersion` and
-        `resourceVersionMatch="Exact"` it is the list at that very revision; ClusterError with
-        status 410 if the server has forgotten it.
+        `resourceVersionMatch="Exact"` it is the list at exactly that revision; ClusterError with
+        status 410 if the server no longer has it.
         """
         return self.listed(path, keep, judged=judged, **query)[0]
 
     def records(self, path: str, page: _ReadPage, **query: str) -> list[Any]:
-        """What `page` makes of the objects of a list, as `collect` reads it.
+        """The objects of a list, read in pages as in `collect`, and decoded by `page`.
 
-        Whether an object has the shape of one is for `page` to judge.
+        `page` must check the shape of the objects itself.
         """
         return self._whole(path, query, page)[0]
 
     def listed(
         self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
     ) -> tuple[list[dict[str, Any]], str]:
-        """What `collect` returns, and the resourceVersion of the list, from which to watch."""
+        """What `collect` returns, and the resourceVersion of the list, the start of a watch."""
 
         def chosen(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             for one in items:
@@ -299,7 +301,7 @@ class Connection:
                         return found, str(meta.get("resourceVersion") or "")
                     if not isinstance(token, str) or token == asked.get("continue"):
                         raise self.no_server(f"the list of {path} does not end")
-                    # The token knows its revision; the server refuses to be told it twice.
+                    # The token includes the revision; the server rejects a request with both.
                     asked = {key: said for key, said in asked.items() if key not in _REVISION}
                     asked["continue"] = token
             except ClusterError as error:
@@ -310,7 +312,7 @@ class Connection:
     def _page(
         self, path: str, query: Mapping[str, str], decode: _ReadPage | None
     ) -> Mapping[str, Any]:
-        """A page of a list, with objects in its `items`, or null, as Go writes an empty list."""
+        """A page of a list; its `items` are objects, or null, Go's empty list."""
         response, data = self.answer("GET", path, query)
         page = decode(data) if decode is not None and response.status < _REDIRECT else None
         if page is None:
@@ -335,10 +337,10 @@ class Connection:
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """(ADDED | MODIFIED | DELETED | BOOKMARK, object) for each change after a revision.
 
-        `opened` is called once the server has taken the request. Ends when the server closes, which
-        it does after `timeout` seconds; to go on, ask again from the last object's resourceVersion
-        (a BOOKMARK has nothing but one). ClusterError with status 410 if the server has forgotten
-        the revision: list again. ClusterError without a status if the connection breaks.
+        `opened` is called as soon as the server has accepted the request. The watch ends when the
+        server closes it, after `timeout` seconds; to go on, watch again from the resourceVersion of
+        the last object (a BOOKMARK has nothing else). ClusterError with status 410 if the server no
+        longer has the revision: list again. ClusterError without a status if the connection breaks.
         """
         seconds = max(1, math.ceil(min(timeout, self.left)))
         asked = {
@@ -373,11 +375,11 @@ class Connection:
         silence: float | None,
         opened: Callable[[], None] = lambda: None,
     ) -> Iterator[bytes]:
-        """The body of a GET as it arrives, however long that takes; ends when the server ends it.
+        """The body of a GET as it arrives, without a time limit; ends when the server ends it.
 
-        `silence` is the time-out in seconds between two pieces, None for no limit. `opened` is
-        called once the server has begun to answer with success. ClusterError if the connection
-        breaks, nothing comes in time, or the answer is a web page or has an unknown encoding.
+        `silence` is the idle timeout in seconds, None for no limit. `opened` is called as soon as
+        the server has begun to answer with success. ClusterError if the connection breaks, the idle
+        timeout passes, or the answer is a web page or has an unknown encoding.
         """
         from urllib3.exceptions import HTTPError, ReadTimeoutError
 
@@ -405,9 +407,10 @@ class Connection:
             response.close()
 
     def dialled(self, timeout: float) -> Any:
-        """A connection of the caller's own to the API server, made in so many seconds.
+        """A new connection of urllib3 to the API server, for the caller alone.
 
-        It is one of urllib3, through whatever proxy. ClusterError, TimedOut as of a request.
+        `timeout` (seconds) limits the handshake. A proxy is used as for requests. ClusterError and
+        TimedOut as for a request.
         """
         from urllib3 import exceptions
 
@@ -415,7 +418,7 @@ class Connection:
         if self.left <= 0:
             raise self._late()
         manager: Any = pool
-        # There is no public way to a connection alone, apart from its class and all that it wants.
+        # urllib3 has no public way to a single connection with the settings of a pool.
         line = manager.connection_from_url(server)._new_conn()  # noqa: SLF001
         line.timeout = timeout = min(timeout, self.left)
         if pool.proxy is not None:
@@ -437,10 +440,10 @@ class Connection:
         return line
 
     def asked(self, path: str, query: Mapping[str, str], silence: float | None) -> Any:
-        """Send a GET: the socket on which its answer comes, head and all, uncompressed.
+        """Send a GET; the socket of its answer, with the headers, uncompressed.
 
-        A wait for a part of it ends after so many seconds of silence (None: never). Who asked reads
-        and closes it. ClusterError, TimedOut.
+        `silence` is the idle timeout in seconds (None: no limit). The caller reads and closes the
+        socket. ClusterError, TimedOut.
         """
         begun, headers = time.monotonic(), self._headers()
         headers["accept-encoding"] = "identity"
@@ -458,7 +461,10 @@ class Connection:
         return line.sock
 
     def renewed(self, used: Access) -> bool:
-        """Log in anew, if that is possible, unless another thread has since `used` was made."""
+        """Renew the credentials; False if `used` cannot be renewed.
+
+        If another thread has renewed them since `used` was read, nothing is done.
+        """
         if not used.renewable:
             return False
         with self._renewing:
@@ -500,7 +506,7 @@ class Connection:
         answer = parsed(data)
         status = failure(answer) if response.status < _REDIRECT else response.status
         if status is not None:
-            # client-go too believes the Status, and not the code of the answer that brings it.
+            # As in client-go the Status decides, not the HTTP code of the answer.
             raise refusal(method, path, status, response.reason, data)
         if not isinstance(answer, dict):
             raise self.no_server(f"{method} {path} returned no JSON object")
@@ -515,7 +521,7 @@ class Connection:
         return answer, tuple(re.sub(r"\\(.)", r"\1", text) for text in found)
 
     def no_server(self, why: str) -> Unreadable:
-        """The error of an answer that no API server would give."""
+        """The error for an answer that no API server would give."""
         return Unreadable(
             f"{self.access.server} does not answer like a Kubernetes API server",
             why=why,
@@ -534,10 +540,10 @@ class Connection:
         silence: float | None = None,
         patience: float = math.inf,
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
-        """The answer to a request, tried as long as it may be, and its body unless `stream`.
+        """The answer to a request, with retries, and its body unless `stream`.
 
-        `patience` are the seconds for all tries together, where that is less than is left. The Date
-        of the answer is remembered.
+        `patience` limits all tries together, in seconds, beside the deadline. The Date of the
+        answer is stored.
         """
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body).encode()
@@ -547,7 +553,7 @@ class Connection:
         used = self.access
         response, read = send()
         if response.status == UNKNOWN_CALLER and self.renewed(used):
-            # The token has run out; a new one is asked for once, never in a loop.
+            # The token has expired; it is renewed once, never in a loop.
             response.drain_conn()
             response, read = send()
         with contextlib.suppress(ValueError, TypeError, OverflowError):
@@ -566,7 +572,7 @@ class Connection:
         silence: float | None,
         most: float,
     ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
-        """Send a request until it is answered, or no more time or tries are left."""
+        """Send a request, with retries, until an answer or the end of the time or the tries."""
         import urllib3
 
         if self.left <= 0:
@@ -589,12 +595,12 @@ class Connection:
                         connect=min(CONNECT_TIMEOUT, left),
                         read=reading if reading is not None and reading < _LONGEST else None,
                     ),
-                    # A redirected request would take credentials and bodies to another host.
+                    # A redirect would send credentials and bodies to another host.
                     redirect=False,
                     preload_content=False,
                 )
                 read = b"" if stream else self._body(response, begun + left, method, url)
-            # http.client has no other word for a chunk of a negative length.
+            # http.client raises ValueError for a chunk of negative length.
             except (urllib3.exceptions.HTTPError, ValueError) as error:
                 log(method, url, type(error).__name__, begun)
                 broken = isinstance(error, urllib3.exceptions.ProtocolError)
@@ -621,9 +627,9 @@ class Connection:
     def _body(
         self, response: urllib3.BaseHTTPResponse, until: float, method: str, url: str
     ) -> bytes:
-        """The whole body, decoded, by a moment of the monotonic clock; of `MOST` bytes at most.
+        """The whole body, decoded, of at most `MOST` bytes, by a time of the monotonic clock.
 
-        A time-out of urllib3 is for each read, and starts anew with every byte.
+        A timeout of urllib3 is for each read, and starts again with every byte.
         """
         import urllib3
 
@@ -644,14 +650,14 @@ class Connection:
         return b"".join(pieces)
 
     def _patience(self) -> str:
-        """How long was waited, as the person has said it."""
+        """The time limit that has passed, with the name of its option."""
         if self.left <= 0:
             return f"--timeout is {self._limit:g} s in all"
         return f"--request-timeout is {self._timeout:g} s"
 
 
 def _pauses(attempt: int, until: float, wanted: int | None = None) -> bool:
-    """Wait before another try, as long as the server wants; False, at once, if there is none."""
+    """Sleep before a retry, as long as the server asks; False, at once, if no retry is left."""
     delay = min(_LAST_DELAY, _FIRST_DELAY * 2**attempt) * _RANDOM.uniform(0.5, 1.0)
     if wanted is not None:
         delay = float(wanted)
@@ -662,7 +668,7 @@ def _pauses(attempt: int, until: float, wanted: int | None = None) -> bool:
 
 
 def log(method: str, url: str, outcome: str, begun: float) -> None:
-    """Log one try, without headers and bodies: they hold secrets."""
+    """Log one try, without headers and bodies: they contain secrets."""
     if _requests.isEnabledFor(logging.DEBUG):
         path = urlsplit(url).path
         watch = "?watch=1" if "watch=1" in url else ""
@@ -674,14 +680,14 @@ def log(method: str, url: str, outcome: str, begun: float) -> None:
 
 
 def pool_of(found: Access) -> urllib3.PoolManager:
-    """The connection pool for one API server, with its certificates checked as it says."""
+    """The connection pool for one API server, with the certificate check of its `Access`."""
     import urllib3
     from urllib3.connection import HTTPConnection
 
     settings: dict[str, Any] = {
         "retries": False,
-        # Several threads ask at once while logs are followed, or a cluster is watched; urllib3
-        # would keep one connection.
+        # Several threads send requests at once while logs are followed or a cluster is watched; by
+        # default urllib3 keeps a single connection.
         "maxsize": 16,
         "socket_options": [*HTTPConnection.default_socket_options, *_keepalive()],
     }
@@ -691,7 +697,7 @@ def pool_of(found: Access) -> urllib3.PoolManager:
             settings["server_hostname"] = settings["assert_hostname"] = found.server_name
         if not found.verify:
             settings |= {"cert_reqs": "CERT_NONE", "assert_hostname": False}
-            # The kubeconfig asks for it; a warning on every request would say nothing new.
+            # The kubeconfig asks for that; a warning on every request would be noise.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     if found.proxy:
         return _through(found.proxy, settings)
@@ -699,7 +705,7 @@ def pool_of(found: Access) -> urllib3.PoolManager:
 
 
 def _through(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
-    """The pool behind a proxy; UsageError, without its address, if there can be none."""
+    """The pool behind a proxy; UsageError, without the address, if the address is invalid."""
     import urllib3
 
     try:
@@ -707,7 +713,7 @@ def _through(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
     except urllib3.exceptions.LocationParseError:
         scheme = login = host = None
     if scheme in {"http", "https"} and host:
-        # urllib3 leaves out what an address says of who logs in.
+        # urllib3 ignores the user and the password in an address.
         known = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
         return urllib3.ProxyManager(proxy, proxy_headers=known, **settings)
     if scheme not in {"socks5", "socks5h"} or not host:
@@ -723,12 +729,12 @@ def _through(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
         )
     from urllib3.contrib.socks import SOCKSProxyManager
 
-    # As with kubectl the proxy finds the host; urllib3's name for that is socks5h.
+    # As in kubectl the proxy resolves the host; urllib3 calls that socks5h.
     return SOCKSProxyManager(f"socks5h{proxy[len(scheme) :]}", **settings)
 
 
 def _keepalive() -> Iterator[tuple[int, int, int]]:
-    """Notice within a minute that the other side of a silent log is gone."""
+    """Socket options that detect a dead peer of a silent log within a minute."""
     yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):
@@ -736,7 +742,7 @@ def _keepalive() -> Iterator[tuple[int, int, int]]:
 
 
 def tls(found: Access) -> ssl.SSLContext:
-    """How a server is trusted, and what certificate it is shown; UsageError if that is broken."""
+    """The TLS settings: trusted CAs and the client's certificate; UsageError if one is invalid."""
     where = f"context {found.context}" if found.context else "the pod's service account"
     try:
         context = ssl.create_default_context(cafile=found.ca_file, cadata=found.ca)
@@ -744,7 +750,7 @@ def tls(found: Access) -> ssl.SSLContext:
         raise UsageError(f"{where}: certificate-authority is no PEM certificate") from error
     except OSError as error:
         raise UsageError(f"{found.ca_file}: cannot be read", why=error.strerror) from error
-    # Python 3.13 asks for extensions that the CAs of many clusters do not have.
+    # Python 3.13 requires extensions that the CAs of many clusters lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not found.verify:
         context.check_hostname = False
@@ -765,7 +771,7 @@ def tls(found: Access) -> ssl.SSLContext:
 
 
 def _as_file(value: str | bytes, stack: contextlib.ExitStack) -> str:
-    """A path for OpenSSL, which reads client keys from files only; gone when the stack closes."""
+    """A path for OpenSSL, which reads client keys only from files; deleted with the stack."""
     if isinstance(value, str):
         return value
     file = stack.enter_context(

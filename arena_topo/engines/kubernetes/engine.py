@@ -1,7 +1,7 @@
 """The Kubernetes engine: an API server with an MPI operator behind it.
 
-Reads are plain JSON in pages, writes are single requests; what the objects mean is `observed`'s
-and `mpijob`'s to say, how the server is reached is `connection`'s.
+Reads are plain JSON in pages, writes are single requests. `observed` and `mpijob` interpret the
+objects, `connection` talks to the server.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 _FEW = 32
-"""Jobs up to which their pods are asked for by name: the names are part of an address."""
+"""The number of jobs up to which their pods are listed by the jobs' names, which are part of the
+URL."""
 
 PROBED = 60.0
-"""Seconds for which the mechanisms of a namespace are not tried again: administrators may install
-a policy meanwhile, or give a right."""
+"""Seconds for which the mechanisms of a namespace are cached: meanwhile administrators may install
+a policy, or grant a right."""
 
 _KNOWN = 30.0
-"""Seconds for which the address of a TensorBoard is not looked up again by who looks at a job."""
+"""Seconds for which the address of a TensorBoard is cached."""
 
 _NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
 _INSTALL = (
@@ -98,14 +99,14 @@ class KubernetesBackend(Writer):
         self._prometheus: Prometheus | None = None
         self._mechanisms: dict[str, tuple[float, Mechanisms]] = {}
         self._tensorboards: dict[str, tuple[float, str]] = {}
-        """When the TensorBoard of a job (uid) was looked up, and its address."""
+        """The time of the lookup of a job's TensorBoard (by the job's uid), and its address."""
         self._owner: str | None = None
         super().__init__(self.api, self.api_version)
         self.sources = Sources(self.api, self.api_version, fabric=options.fabric is None)
 
     @property
     def _source(self) -> str:
-        """What the cluster is called, for people."""
+        """The name of the cluster in messages."""
         return self.api.access.context or self.api.access.server
 
     def close(self) -> None:
@@ -117,7 +118,7 @@ class KubernetesBackend(Writer):
         return self._options.namespace or self.api.access.namespace or "default"
 
     def owner(self, *, tell: Callable[[str], None] = unheard) -> str:
-        """The name of the user to the API server, else, with a note to `tell`, in the kubeconfig.
+        """The user's name according to the API server, else, with a note, the kubeconfig.
 
         AccessDenied if the server does not know the user.
         """
@@ -138,7 +139,7 @@ class KubernetesBackend(Writer):
         return name
 
     def api_version(self) -> ApiVersion:
-        """The best MPIJob version that is served; ClusterError if there is none."""
+        """The best MPIJob version that is served; ClusterError if none is served."""
         if self._version is None:
             served = (one for one in ApiVersion if self.api.serves(GROUP, one, PLURAL))
             self._version = next(served, None)
@@ -149,9 +150,9 @@ class KubernetesBackend(Writer):
     def cluster(self) -> Cluster:
         """All nodes with what is free on them now.
 
-        Where nodes or pods may not be listed, the view that the controller has published
-        (`Cluster.view`); without a view AccessDenied. A note where only MPIJobs, topology
-        ConfigMaps, Kueue topologies, or the slices and claims of DRA drivers may not be listed.
+        If nodes or pods may not be listed, the view that the controller has published
+        (`Cluster.view`); without a view AccessDenied. A note if only MPIJobs, topology ConfigMaps,
+        Kueue topologies, or the slices and claims of DRA drivers may not be listed.
         """
         try:
             found, unread = self.sources.objects()
@@ -160,7 +161,7 @@ class KubernetesBackend(Writer):
         return self.seen(found, unread)
 
     def _viewed_instead(self, error: AccessDenied) -> Cluster:
-        """What the controller has published; without that the error, and what to ask for."""
+        """The view that the controller has published; without it the error, with advice."""
         from arena_topo.clusters import view  # noqa: PLC0415  for the few who need it
 
         if error.status != FORBIDDEN:
@@ -178,7 +179,7 @@ class KubernetesBackend(Writer):
         return replace(seen, notes=(*seen.notes, unused))
 
     def reader(self) -> observed.Reader:
-        """What makes clusters of records."""
+        """The reader that makes clusters of records."""
         from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
 
         return observed.Reader(source=self._source, file=self._options.fabric)
@@ -194,9 +195,9 @@ class KubernetesBackend(Writer):
         return replace(seen, notes=(*unread, *seen.notes))
 
     def nodes(self) -> Occupancy:
-        """All nodes with the pods on their GPUs, and the cluster as `cluster` tells it.
+        """All nodes with the pods on their GPUs, and the cluster as in `cluster`.
 
-        Of a cluster that only the controller may look at, without the pods.
+        Without pods if the caller may read only the controller's view.
         """
         from arena_topo.engines import occupancy  # noqa: PLC0415  only to look at nodes
 
@@ -214,13 +215,13 @@ class KubernetesBackend(Writer):
 
     @property
     def queue(self) -> Queue:
-        """Where jobs wait, and placements are recorded."""
+        """The queue of jobs and their recorded placements."""
         from arena_topo.engines.kubernetes.queue import Queue  # noqa: PLC0415  writers
 
         return Queue(self)
 
     def mechanisms(self, namespace: str) -> Mechanisms:
-        """What makes placements hold in a namespace, found by trying it."""
+        """The mechanisms that bind placements in a namespace, found by trying them, and cached."""
         from arena_topo.engines.kubernetes import probing  # noqa: PLC0415 - for submitters only
 
         known = self._mechanisms.get(namespace)
@@ -233,7 +234,7 @@ class KubernetesBackend(Writer):
         return found
 
     def remarks(self, job: MPIJob) -> tuple[str, ...]:
-        """Nothing: all of a job is in its manifest."""
+        """Nothing: the manifest contains all settings of a job."""
         del job
         return ()
 
@@ -242,7 +243,7 @@ class KubernetesBackend(Writer):
         return self.api.find(f"/api/v1/nodes/{part(name)}") is not None
 
     def machines(self) -> tuple[Node, ...]:
-        """The nodes, read once, whatever runs on them; none where they may not be listed."""
+        """The nodes, busy or free, read once; empty if the caller may not list them."""
         from arena_topo.clusters import observed  # noqa: PLC0415  to read the cluster
 
         if self._seen is None:
@@ -262,7 +263,7 @@ class KubernetesBackend(Writer):
         return (object_name(first), *self.own(self.create(plan, first), others))
 
     def job(self, name: str, namespace: str) -> JobStatus:
-        """One job with its pods; NotFound if there is none."""
+        """One job with its pods; NotFound if it does not exist."""
         mpijob = self.mpijob(name, namespace)
         pods = self.pods_of(mpijob)
         uid = mpijob["metadata"]["uid"]
@@ -272,7 +273,7 @@ class KubernetesBackend(Writer):
             self._tensorboards[uid] = time.monotonic(), tensorboard
         status = job_status(mpijob, pods, tensorboard=tensorboard)
         if status.phase is Phase.PENDING and status.reason == NO_PODS:
-            # Only the job's events tell of a pod that was refused (quota, admission).
+            # Only the job's events report a refused pod (quota, admission).
             with contextlib.suppress(AccessDenied):
                 warnings = [one for one in self.events(status) if one.kind == "Warning"]
                 if warnings:
@@ -281,14 +282,14 @@ class KubernetesBackend(Writer):
         return status
 
     def mpijob(self, name: str, namespace: str) -> Object:
-        """The MPIJob itself; NotFound if there is none, ClusterError if it makes no sense."""
+        """The MPIJob itself; NotFound if it does not exist, ClusterError if it is invalid."""
         found = self.api.find(self.job_path(name, namespace))
         if found is None:
             raise JobNotFound(name, namespace)
         return stored_job(found)
 
     def facts(self, name: str, namespace: str) -> Facts:
-        """All that explains a job, as far as it may be read; NotFound if there is no such job."""
+        """The facts that explain a job, as far as they may be read; NotFound without the job."""
         from arena_topo.engines.kubernetes import facts  # noqa: PLC0415  only to explain
 
         mpijob = self.mpijob(name, namespace)
@@ -296,7 +297,7 @@ class KubernetesBackend(Writer):
         return facts.read(self.api, mpijob, version=self.api_version(), pods=pods)
 
     def sightings(self, status: JobStatus) -> Sightings:
-        """Which GPUs claims and kubelets say that the workers of a job have."""
+        """The GPUs of a job's workers according to claims and kubelets."""
         from arena_topo.engines.kubernetes import facts  # noqa: PLC0415  only for placed jobs
 
         return facts.look(self.api, status)
@@ -333,7 +334,7 @@ class KubernetesBackend(Writer):
         pods: Collection[str] = (),
         tell: Callable[[str], None] = unheard,
     ) -> tuple[GpuSample, ...]:
-        """What GPUs do now, as a Prometheus has it; none where there is none, told why."""
+        """The load of the GPUs according to a Prometheus; empty without one, see `tell`."""
         from arena_topo.engines.kubernetes import prometheus  # noqa: PLC0415  only to measure
 
         if self._prometheus is None:
@@ -341,13 +342,13 @@ class KubernetesBackend(Writer):
         return self._prometheus.gpus(namespace=namespace, pods=pods, tell=tell)
 
     def volumes(self, namespace: str | None) -> tuple[Volume, ...]:
-        """The bound volume claims; AccessDenied says what right is missing."""
+        """The bound volume claims; AccessDenied names the missing right."""
         from arena_topo.engines.kubernetes import admin  # noqa: PLC0415  its own command
 
         return admin.bound(self.api, namespace)
 
     def administrators(self, namespace: str) -> frozenset[str]:
-        """The names in the ConfigMap of arena; none where it may not be read."""
+        """The names in arena's ConfigMap; empty if it may not be read."""
         from arena_topo.engines.kubernetes import admin  # noqa: PLC0415  its own command
 
         return admin.administrators(self.api, namespace)
@@ -360,7 +361,7 @@ class KubernetesBackend(Writer):
         path = f"/apis/{GROUP}/{version}{space}/{PLURAL}"
         listed = self.api.collect(path, None, judged=True, **selected)
         odds = list(map(oddity, listed))
-        # One that makes no sense must not hide the jobs of others.
+        # One invalid job must not hide the jobs of others.
         mpijobs = [bare(one) if odd else one for one, odd in zip(listed, odds, strict=True)]
         pods: dict[tuple[str, str], dict[str, Object]] = defaultdict(dict)
 
@@ -392,9 +393,9 @@ class KubernetesBackend(Writer):
     def pods_of(
         self, mpijob: Object, shrink: Callable[[Object], Object] = lambda pod: pod
     ) -> list[Object]:
-        """The pods of a job, each as `shrink` leaves it: no TensorBoard, no earlier namesake's.
+        """The pods of a job, each reduced by `shrink`, without TensorBoards and earlier namesakes.
 
-        They are those under the first of its selectors that has any.
+        They come from the first selector of the job that finds any.
         """
 
         def keep(pod: Object) -> Object | None:
@@ -407,7 +408,7 @@ class KubernetesBackend(Writer):
         return []
 
     def _tensorboard(self, name: str, namespace: str, pods: list[Object]) -> str:
-        """Where the job's TensorBoard answers, or nothing."""
+        """The address of the job's TensorBoard; empty without one."""
         space, selector = part(namespace), f"role=tensorboard,release={name}"
         try:
             services = self.api.collect(
@@ -423,7 +424,7 @@ class KubernetesBackend(Writer):
                     return f"http://{address}:{port.get('port')}"
             if not port.get("nodePort"):
                 continue
-            # It answers on every node: on that of any pod of the job, else of its own.
+            # A node port answers on every node: that of any pod of the job, else its own.
             hosts = _hosts(pods) or _hosts(
                 self.api.collect(f"/api/v1/namespaces/{space}/pods", labelSelector=selector)
             )
@@ -432,7 +433,7 @@ class KubernetesBackend(Writer):
         return ""
 
     def delete(self, name: str, namespace: str, *, uid: str | None = None) -> None:
-        """Delete the MPIJob, or the one with this uid; what it owns follows. NotFound if none."""
+        """Delete the MPIJob, or the one with this uid, with what it owns; NotFound without it."""
         version = self.api_version()
         try:
             self.api.delete(self.job_path(name, namespace), deletion(uid=uid))
@@ -443,7 +444,7 @@ class KubernetesBackend(Writer):
                 raise
             raise JobNotFound(name, namespace) from error
         if version.traits.arenas:
-            # Arena itself does not always make the job its owner.
+            # Arena itself does not always set the job as the owner.
             path = f"/api/v1/namespaces/{part(namespace)}/configmaps/{part(arenas(name))}"
             with contextlib.suppress(NotFound, AccessDenied):
                 labels = self.api.get(path)["metadata"].get("labels") or {}
@@ -451,7 +452,7 @@ class KubernetesBackend(Writer):
                     self.api.delete(path, deletion())
 
     def events(self, job: JobStatus) -> tuple[Event, ...]:
-        """What happened to the job and its pods, oldest first."""
+        """The events of the job and its pods, oldest first."""
         uids = {job.uid, *(one.uid for one in job.instances)}
 
         def keep(one: Object) -> Object | None:
@@ -464,7 +465,7 @@ class KubernetesBackend(Writer):
     def publish(self, machine: Machine, *, dry_run: bool = False) -> Publication:
         """Create or replace the ConfigMap of the node that the machine is named after.
 
-        NotFound if there is no such node; ArenaError if its GPUs are others, or not whole.
+        NotFound if the node does not exist; ArenaError if its GPUs differ in number, or are shared.
         """
         from arena_topo.engines.kubernetes import publishing  # noqa: PLC0415  its own command
 
@@ -473,18 +474,18 @@ class KubernetesBackend(Writer):
     def follow(
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> Following:
-        """The logs of the job's pods that are wanted, of those to come too, in one."""
+        """The merged logs of the job's pods that `wanted` accepts, future pods included."""
         from arena_topo.engines.kubernetes import following  # noqa: PLC0415  only to read logs
 
         return following.follow(self, job, options, wanted)
 
     def job_path(self, name: str, namespace: str) -> str:
-        """Where a job of this cluster is."""
+        """The path of a job of this cluster."""
         return (
             f"/apis/{GROUP}/{self.api_version()}/namespaces/{part(namespace)}/{PLURAL}/{part(name)}"
         )
 
 
 def _hosts(pods: Iterable[Object]) -> list[str]:
-    """The addresses of the nodes on which pods are."""
+    """The addresses of the nodes of some pods."""
     return [ip for pod in pods if (ip := (pod.get("status") or {}).get("hostIP"))]

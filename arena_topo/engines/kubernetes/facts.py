@@ -1,10 +1,9 @@
-"""All that explains one job of a cluster, read as far as the caller may read it.
+"""The facts that explain one job of a cluster, as far as the caller may read them.
 
-The MPIJob itself must be readable. Whatever else is not is named in `Facts.denied`, and the rest
-is read all the same. Only what can matter is asked for: a job that runs needs no queue, one that
-has ended no quota. `look` reads what claims and kubelets say of the GPUs of its workers; what may
-not be read is left out there: whoever compares it with a plan finds fewer differences, never wrong
-ones.
+The MPIJob itself must be readable. Other objects that may not be read are listed in `Facts.denied`,
+and reading goes on. Only relevant objects are requested: a running job needs no queue, a finished
+job no quota. `look` reads which GPUs the workers have according to claims and kubelets, and leaves
+out what may not be read: a comparison with a plan then finds fewer differences, never wrong ones.
 """
 
 from __future__ import annotations
@@ -45,21 +44,21 @@ _Read = TypeVar("_Read")
 
 KUEUE = "kueue.x-k8s.io"
 JOB_UID = "kueue.x-k8s.io/job-uid"
-"""Label of a Kueue Workload: the uid of the job that it stands for."""
+"""Label of a Kueue Workload: the uid of its job."""
 
 OPERATORS = ("mpi-operator", "training-operator")
 """Names of the Deployments that run MPIJobs, as their projects' manifests call them."""
 
 PATIENCE = 60.0
-"""Seconds in which a live operator has written something on a new job; it needs about one."""
+"""Seconds within which a live operator writes a status on a new job; it needs about one."""
 
 MOST_NODES = 32
-"""Nodes that are looked at one by one; a job on more of them is judged by these."""
+"""The most nodes that are read one by one; a job on more nodes is judged by these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denied:
-    """What could not be read; `why` is None where only the right is missing.
+    """A read that failed; `why` is None if only the right is missing.
 
     An empty `namespace` means the whole cluster.
     """
@@ -78,7 +77,7 @@ class Denied:
 
     @property
     def rule(self) -> str:
-        """The rule to ask for, as it stands in a Role or ClusterRole."""
+        """The missing rule, as in a Role or ClusterRole."""
         return (
             f'{{apiGroups: ["{self.group}"], resources: ["{self.resource}"],'
             f' verbs: ["{self.verb}"]}}'
@@ -87,14 +86,14 @@ class Denied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that explains a job, as it was at `now` (Unix seconds, the server's clock).
+    """The facts that explain a job, as of `now` (Unix seconds, the server's clock).
 
-    None means that it was not read, or could not be; an empty tuple that there is nothing.
-    `jobs` are all MPIJobs that may be listed, in any state. `priorities` maps priority classes to
-    their values, `operators` the Deployments of MPI operators to their ready pods. `nodes` holds
-    the nodes that matter, None for one that does not exist.
-    `missing` are the ConfigMaps that its pods mount and that are not there, looked for only where
-    whoever submitted the job has not said that all of them are.
+    None means not read or not readable; an empty tuple means that nothing exists. `jobs` are all
+    MPIJobs that may be listed, in any state. `priorities` maps priority classes to their values,
+    `operators` the Deployments of MPI operators to their ready pods. `nodes` has the relevant
+    nodes, None for a node that does not exist. `missing` are the ConfigMaps that the job's pods
+    mount and that do not exist; they are checked only if the submitter has not marked the job as
+    complete.
     """
 
     status: JobStatus
@@ -115,7 +114,7 @@ class Facts:
 def read(
     api: Connection, mpijob: Object, *, version: str, pods: Callable[[], Iterable[Object]]
 ) -> Facts:
-    """Read what explains a job; `pods` lists the job's own. Nothing but Ctrl-C stops it."""
+    """Read the facts about a job; `pods` lists its pods. A failed request does not stop it."""
     meta = mpijob["metadata"]
     looks = _Looks(api, str(meta.get("namespace") or "default"))
     mine = tuple(looks.may(f"{looks.space}/pods", pods) or ())
@@ -144,7 +143,7 @@ def read(
 
 
 class _Looks:
-    """Requests for what is around a job; what may not be seen is noted and left out."""
+    """The requests around a job; forbidden and failed ones are noted and left out."""
 
     def __init__(self, api: Connection, namespace: str) -> None:
         self.api = api
@@ -153,14 +152,14 @@ class _Looks:
         self.space = f"/api/v1/namespaces/{namespace}"
 
     def may(self, path: str, look: Callable[[], _Read], *, verb: str = "list") -> _Read | None:
-        """What a look at a path returns; None where it is not allowed, or fails."""
+        """The result of a request for a path; None if it is forbidden or fails."""
         why = None
         try:
             return look()
         except AccessDenied:
             pass
         except NotFound:
-            # The cluster has no such kind of thing.
+            # The cluster does not serve this kind.
             return None
         except ArenaError as error:
             why = error.message
@@ -178,12 +177,12 @@ class _Looks:
     def listed(
         self, path: str, keep: Keep | None = None, **query: Any
     ) -> tuple[Object, ...] | None:
-        """A list; None where it is not allowed, or fails."""
+        """A list; None if it is forbidden or fails."""
         found = self.may(path, partial(self.api.collect, path, keep, **query))
         return None if found is None else tuple(found)
 
     def node(self, name: str) -> Object | None:
-        """A node; None for one that does not exist, and nothing of one that may not be seen."""
+        """A node; None if it does not exist, an empty object if it may not be read."""
         known, path = len(self.denied), f"/api/v1/nodes/{name}"
         found = self.may(path, partial(self.api.get, path), verb="get")
         return found if len(self.denied) == known else {}
@@ -203,7 +202,7 @@ def _events(
 
 
 def _workload(looks: _Looks, meta: Object) -> Object | None:
-    """Kueue's stand-in for the job: the newest, if there is one."""
+    """Kueue's Workload of the job, the newest if there are several; None without one."""
     try:
         group = looks.api.get(f"/apis/{KUEUE}")
     except ArenaError:
@@ -258,9 +257,9 @@ def _missing(looks: _Looks, mpijob: Object) -> tuple[str, ...]:
 
 
 def _doubtful(pods: Iterable[Object]) -> list[str]:
-    """The nodes whose state may explain why a pod does not run there, or not for long.
+    """The nodes whose state may explain why a pod does not run there, or is about to end.
 
-    Those of pods that are not ready come first.
+    Nodes of pods that are not ready come first.
     """
     names: dict[str, None] = {}
     for pod in sorted(pods, key=lambda one: condition(one, "Ready") == "True"):
@@ -277,7 +276,7 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """GPUs (indexes) of a node that were given to a pod (`who`: `NAMESPACE/POD`)."""
+    """GPUs (indexes) of a node that a pod has (`who`: `NAMESPACE/POD`)."""
 
     who: str
     node: str
@@ -286,10 +285,10 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sightings:
-    """What was found: GPUs by claim, for pods of the job, and by kubelet, for all pods.
+    """Observed allocations: GPUs by claim, for pods of the job, and by kubelet, for all pods.
 
-    `kubelets` names what the kubelets of the job's nodes have given out, as their agents saw it at
-    `observed_at` (Unix seconds, by node).
+    `kubelets` are the allocations of the kubelets of the job's nodes, as their agents reported them
+    at `observed_at` (Unix seconds, by node).
     """
 
     claims: tuple[Given, ...] = ()
@@ -298,7 +297,7 @@ class Sightings:
 
 
 def look(api: Connection, status: JobStatus) -> Sightings:
-    """What claims and kubelets say of the nodes that a job was planned on."""
+    """The allocations by claims and kubelets on the nodes of a job's plan."""
     forecast = status.forecast
     if forecast is None or not forecast.workers:
         return Sightings()
@@ -344,7 +343,7 @@ def _given(
 
 
 def _kubelets(api: Connection, nodes: Iterable[str]) -> tuple[list[Given], dict[str, float]]:
-    """What agents have written of the kubelets of these nodes."""
+    """The kubelets' allocations on these nodes, from the reports of the agents."""
     wanted = list(nodes)
     found: list[Given] = []
     times: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What an answer of the API server, or none, means: errors that people can act on."""
+"""The meaning of an answer of the API server, or of no answer: errors with advice."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ GONE = 410
 INVALID = 422
 _ERRORS = 400
 _SERVER_ERROR = 500
-"""HTTP codes from here on are the server's fault, or a gateway's (RFC 9110, 15.6). Some come after
-the write: etcd that does not answer in time is told as 500, a gateway's timeout as 504."""
+"""HTTP codes from here on are errors of the server or of a gateway (RFC 9110, 15.6). Some come
+after the write: an etcd timeout is a 500, a gateway's timeout a 504."""
 _UNNAMED = 500
-"""The code of a failure that names none: what the server did is not known."""
+"""The code of a failure without a code: what the server did is unknown."""
 _WHY = 200
-"""Characters of a cause: of what is no HTTP it is the first line."""
+"""Characters of a cause; for a peer that does not speak HTTP it is its first line."""
 IN_BETWEEN = "is there a proxy or a login page in between? see `kubectl version`"
-"""What to try where the answer seems to come from something other than an API server."""
+"""The advice for an answer that seems to come from something other than an API server."""
 
 
 class _Late(Unsure, TimedOut):
@@ -46,13 +46,13 @@ class _Late(Unsure, TimedOut):
 
 
 def unsure(error: BaseException) -> bool:
-    """Whether a write that failed may have been taken for all that."""
+    """Whether a failed write may have been applied."""
     status = error.status if isinstance(error, ClusterError) else None
     return isinstance(error, Unsure) or (status is not None and status >= _SERVER_ERROR)
 
 
 def cause(error: BaseException) -> str:
-    """The innermost reason, without urllib3's object names; in short, as it may be a server's."""
+    """The innermost reason, truncated (it may be a server's text), without names of objects."""
     seen: BaseException = error
     while (inner := seen.__cause__ or seen.__context__) is not None:
         seen = inner
@@ -71,11 +71,11 @@ _UNREACHABLE = (
     ("NameResolutionError", "the host of {} is not known", _ELSEWHERE),
     ("NewConnectionError", "{} does not accept connections", _ELSEWHERE),
 )
-"""What an error of urllib3 means before anything was sent, and what to try."""
+"""The meaning of an error of urllib3 before anything was sent, and the advice."""
 
 
 def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:
-    """The error that no answer at all means; `limit` says how long was waited, in words."""
+    """The error for a missing answer; `limit` names the time limit, in words."""
     from urllib3 import exceptions
 
     why = cause(error)
@@ -98,16 +98,16 @@ PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+)(?:/.*)?)?"
 )
-"""The path of a kind of objects, or of one."""
+"""The path of a kind of objects, or of one object."""
 
 
 def answers_object(method: str, path: str, body: object) -> bool:
-    """Whether the answer to a request, where it is no error, is one object with a name."""
+    """Whether the answer to a request, unless it is an error, is one object with a name."""
     target = PATH.fullmatch(path)
     if target is None or target["sub"]:
         return False
     if method == "POST":
-        # Reviews, of who asks or what is allowed, have no name.
+        # Reviews (of the caller's identity or rights) have no name.
         meta = body.get("metadata") if isinstance(body, Mapping) else None
         return isinstance(meta, Mapping) and "name" in meta
     return method != "DELETE" and target["name"] is not None
@@ -117,9 +117,9 @@ _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update
 
 
 def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> str | None:
-    """Why what an answer brings cannot be read as it comes; None if it can.
+    """Why the body of an answer cannot be read; None if it can.
 
-    `unpacks` are the content codings that whoever reads it undoes.
+    `unpacks` are the encodings that the reader decodes.
     """
     coding = headers.get("content-encoding", "").strip().lower()
     if coding not in {"", "identity", *unpacks}:
@@ -130,7 +130,7 @@ def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> st
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON in an answer; None where it is none, or deeper than any that is meant."""
+    """The JSON in an answer; None for other text, or for JSON nested too deeply."""
     try:
         return msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -138,13 +138,13 @@ def parsed(body: bytes) -> Any:
 
 
 def is_object(one: object) -> bool:
-    """Whether something is an object of Kubernetes, as every list holds them."""
+    """Whether a value is an object of Kubernetes, as in every list."""
     meta = one.get("metadata") if isinstance(one, dict) else None
     return isinstance(meta, dict) and isinstance(meta.get("name"), str)
 
 
 def failure(answer: object) -> int | None:
-    """The code of the error that a Status means, unless it says Success; None if it is none."""
+    """The code of the error in a Status, unless it is a Success; None for other objects."""
     if not isinstance(answer, dict) or answer.get("kind") != "Status":
         return None
     if answer.get("status") == "Success":
@@ -154,9 +154,9 @@ def failure(answer: object) -> int | None:
 
 
 def refusal(method: str, path: str, status: int, reason: str | None, body: bytes) -> ArenaError:
-    """The error that an answer of the API server means; its message is kept, never a raw body.
+    """The error for a failed request, with the API server's message, never a raw body.
 
-    A long message is shortened; the log of requests has all of it.
+    A long message is truncated; the log of requests has all of it.
     """
     said = parsed(body)
     said = said if isinstance(said, dict) and said.get("kind") == "Status" else {}
@@ -182,7 +182,7 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
         if target:
             rule = f'apiGroups: ["{target["group"] or ""}"], resources: ["{what}"]'
         else:
-            # What the server offers at all; its rights have HTTP's verbs.
+            # Discovery; rights to it use HTTP's verbs.
             verb, rule = method.lower(), f'nonResourceURLs: ["{path}"]'
         denied = AccessDenied(
             f"not allowed to {verb} {what}{where}",

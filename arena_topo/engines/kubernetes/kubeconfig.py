@@ -1,9 +1,9 @@
 """Kubeconfig files -> Access: the address of an API server, and the credentials.
 
-Resolved as kubectl does: the file named, else the files of KUBECONFIG merged, else
-`~/.kube/config`, else a pod's service account; the first file to name a thing decides. Tokens,
-passwords, certificates and credential plugins (KEP-541) are read here; users with an auth-provider
-go through the `kubernetes` package, which takes a third of a second to import.
+Resolved as in kubectl: the given file, else the merged files of KUBECONFIG, else `~/.kube/config`,
+else a pod's service account; of two entries with one name the first counts. Tokens, passwords,
+certificates and credential plugins (KEP-541) are read here; users with an auth-provider go through
+the `kubernetes` package, whose import takes a third of a second.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from arena_topo.escaping import brief
 IN_CLUSTER = "the pod's service account"
 
 MOST_VALUES = 200_000
-"""Values in a kubeconfig: a cluster and a user have some 20."""
+"""The limit of values in a kubeconfig: a cluster and a user have some 20."""
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its own token, certificate authority and namespace."""
+"""The folder of a pod's own token, certificate authority and namespace."""
 
 
 _CLUSTER = {
@@ -55,7 +55,7 @@ _PLUGIN = {
     "installHint": str,
     "provideClusterInfo": bool,
 }
-"""A command that gives credentials (KEP-541)."""
+"""A command that returns credentials (KEP-541)."""
 _TEXTS = ("as", "as-uid", "token", "tokenFile", "username", "password")
 _FILES = ("client-certificate", "client-key")
 _USER = {
@@ -73,11 +73,11 @@ _CONFIG = typed(
         "contexts": [{"name": str, "context": _CONTEXT}],
     }
 )
-"""What of a kubeconfig is read."""
+"""The parts of a kubeconfig that are read."""
 
 
 class _Entry(NamedTuple):
-    """A named part of a kubeconfig, and the file, which its paths are relative to."""
+    """A named entry of a kubeconfig, and its file, to which its paths are relative."""
 
     kind: str
     name: str
@@ -88,7 +88,7 @@ class _Entry(NamedTuple):
         return UsageError(f"{self.path}: {self.kind}s[{self.name}].{self.kind}.{key} {problem}")
 
     def of(self, key: str) -> Any:
-        """The value there; None where it is absent or empty."""
+        """The value of a key; None if it is absent or empty."""
         return self.value.get(key) or None
 
     def file(self, key: str) -> str | None:
@@ -111,12 +111,12 @@ class _Entry(NamedTuple):
 class Access:
     """The address of an API server, and the credentials.
 
-    `login` is `user:password` where the address of the server says who logs in, which `server` does
-    not hold. `ca` is PEM text; `certificate` names PEM files of a client's certificate and key, or
-    holds them. `groups` are those to act as a member of; whom to act as stands in `headers`.
-    `plugin` and `provider` say whom to ask for credentials; `renewable`, that asking or reading
-    again may give others. `files` are the kubeconfig, as in KUBECONFIG; `cluster` and `identity`
-    are its entries that count.
+    `login` is `user:password` from the address of the server; `server` is without it. `ca` is PEM
+    text; `certificate` is a client's certificate and key, as names of PEM files or as their
+    content. `headers` include the user to act as, and `groups` are the groups of that user.
+    `plugin` and `provider` are the sources of credentials; `renewable`: another read or call may
+    return others. `files` are the kubeconfig, as in KUBECONFIG; `cluster` and `identity` are the
+    names of its entries in use.
     """
 
     server: str
@@ -140,7 +140,7 @@ class Access:
     renewable: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UsageError, which shows no value, where a header is no line of Latin-1."""
+        """Raise UsageError, which shows no value, if a header is not one line of Latin-1."""
         for name, text in self.sent:
             if any(one < " " or one == "\x7f" or one > "\xff" for one in text):
                 where = self.files or IN_CLUSTER
@@ -148,15 +148,15 @@ class Access:
 
     @property
     def sent(self) -> tuple[tuple[str, str], ...]:
-        """The headers of a request; the one of groups comes once for each."""
+        """The headers of a request; the header of groups is repeated for each."""
         return (*self.headers.items(), *(("impersonate-group", one) for one in self.groups))
 
 
 def configured(options: Options) -> bool:
-    """Whether there is a cluster to talk to: a kubeconfig, or a pod's service account.
+    """Whether a cluster is configured: by a kubeconfig, or by a pod's service account.
 
-    UsageError where KUBECONFIG names files and none of them is there: who names a cluster does not
-    mean this machine. One that is there and empty, such as /dev/null, says that there is none.
+    UsageError if KUBECONFIG names files and none of them exists: the user means a cluster, not this
+    machine. A file that exists and is empty, such as /dev/null, means no cluster.
     """
     if options.kubeconfig or options.context or options.cluster or options.user:
         return True
@@ -176,7 +176,7 @@ def configured(options: Options) -> bool:
 def resolve(options: Options) -> Access:
     """Find the API server: by --kubeconfig, KUBECONFIG, ~/.kube/config, or from within a pod.
 
-    A plugin or a provider is not asked yet. UsageError names the file and the key that is wrong.
+    Plugins and providers are not called yet. UsageError names the file and the invalid key.
     """
     if options.impersonate_groups and not options.impersonate:
         raise UsageError(
@@ -215,14 +215,14 @@ def resolve(options: Options) -> Access:
 
 
 def entries(options: Options) -> dict[str, tuple[str, ...]]:
-    """The names of all `contexts`, `clusters` and `users`; UsageError as of `resolve`."""
+    """The names of all `contexts`, `clusters` and `users`; UsageError as in `resolve`."""
     found = _Kubeconfig([path for path in _paths(options) if _present(path)])
     kinds = {"contexts": found.contexts, "clusters": found.clusters, "users": found.users}
     return {kind: tuple(some) for kind, some in kinds.items()}
 
 
 def read_from(options: Options) -> tuple[str, ...]:
-    """The kubeconfig files that are read, firmest first."""
+    """The kubeconfig files that are read, in the order of precedence."""
     return tuple(str(path) for path in _paths(options) if _present(path))
 
 
@@ -236,17 +236,17 @@ def _paths(options: Options) -> list[Path]:
 
 
 def _path(text: str) -> Path:
-    """The path with ~ filled in; it stays as it is where the user has no home."""
+    """The path with ~ expanded; unchanged if the user has no home folder."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises an error there
 
 
 def _present(path: Path) -> bool:
-    """Whether a file is there and says something."""
+    """Whether a file exists and is not empty."""
     return bool(_length(path))
 
 
 def _length(path: Path) -> int | None:
-    """The bytes of a file, 0 of a device such as /dev/null; None where there is none."""
+    """The size of a file in bytes, 0 for a device such as /dev/null; None if it does not exist."""
     with contextlib.suppress(OSError):
         if path.is_char_device():
             return 0
@@ -259,7 +259,7 @@ def _there_are(names: Mapping[str, object]) -> str:
 
 
 class _Kubeconfig:
-    """Several files as one: the first to name a thing decides (kubectl's rule)."""
+    """Several files merged: of two entries with one name the first counts (kubectl's rule)."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.where = os.pathsep.join(map(str, paths))
@@ -305,7 +305,7 @@ class _Kubeconfig:
             ca=ca.decode("latin-1") if ca else None,
             ca_file=None if ca else cluster.file("certificate-authority"),
             proxy=cluster.of("proxy-url") or proxy_of_environment(server),
-            # Go's http.Client sends what an address says of who logs in.
+            # As in Go's http.Client the address may contain the user and the password.
             headers={"authorization": basic(login)} if login else {},
         )
         if not found.verify and (found.ca or found.ca_file):
@@ -325,7 +325,7 @@ class _Kubeconfig:
     def _part(
         self, said: str | None, context: _Entry, kind: str, entries: Mapping[str, _Entry]
     ) -> _Entry | None:
-        """The entry that is asked for, else that of the context, if it names any."""
+        """The given entry, else that of the context; None if neither is named."""
         name = context.of(kind)
         if said or name is None:
             return self._chosen(said, kind, entries) if said else None
@@ -370,7 +370,7 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def _identified(found: Access, user: _Entry) -> Access:
-    """Add a user's token, password, certificate and impersonation, or what gives credentials."""
+    """Add a user's token, password, certificate and impersonation, or the source of credentials."""
     headers = dict(found.headers)
     name, uid = user.of("as"), user.of("as-uid")
     if name:
@@ -403,7 +403,7 @@ def _identified(found: Access, user: _Entry) -> Access:
 
 
 def _token(user: _Entry) -> str:
-    """A user's token; that of a file is rotated in place, so it is newer than one beside it."""
+    """A user's token; a token file takes precedence, since it is rotated in place."""
     token = user.of("token") or ""
     if token_file := user.file("tokenFile"):
         try:
@@ -419,7 +419,7 @@ def _in_cluster() -> bool:
 
 
 def _in_pod() -> Access:
-    """The server, the credentials and the namespace that a pod finds inside itself."""
+    """The server, the credentials and the namespace from within a pod."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
     authority, space = SERVICE_ACCOUNT / "ca.crt", SERVICE_ACCOUNT / "namespace"
@@ -440,7 +440,7 @@ def _in_pod() -> Access:
 
 
 def provided(found: Access) -> Access:
-    """The same access with what the `kubernetes` package makes of the user's auth-provider."""
+    """The same access with the auth-provider's credentials, by the `kubernetes` package."""
     from kubernetes.client.configuration import Configuration
     from kubernetes.config import load_kube_config
 
@@ -449,7 +449,7 @@ def provided(found: Access) -> Access:
     try:
         load(config_file=found.files, context=found.context, client_configuration=settings)
         said = settings.auth_settings().get("BearerToken") or {}
-    except Exception as error:  # its readers raise whatever nonsense makes them raise
+    except Exception as error:  # its readers raise any error for invalid text
         raise UsageError(f"{found.files}: {brief(str(error))}") from error
     if not said.get("value"):
         raise AccessDenied(
@@ -461,17 +461,17 @@ def provided(found: Access) -> Access:
 
 
 def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Access:
-    """The same access with what the credential plugin of its user answers.
+    """The same access with the credentials that the user's plugin returns.
 
-    The command may talk to the person where there is a terminal, and then takes as long as the
-    person does, such as in a browser; else `patience` seconds. UsageError if it cannot be started,
-    AccessDenied if it gives nothing, TimedOut if it takes longer.
+    On a terminal the plugin may prompt, for example by a browser, and has no time limit; else it
+    has `patience` seconds. UsageError if it cannot be started, AccessDenied if it returns nothing,
+    TimedOut if it takes longer.
     """
     import subprocess  # noqa: PLC0415  3 ms that most commands save
 
     command: str = plugin.value["command"]
     if os.sep in command:
-        # Relative to the kubeconfig, as with kubectl.
+        # Relative to the kubeconfig, as in kubectl.
         command = str(plugin.path.parent.absolute() / _path(command))
     variables = {one.get("name", ""): one.get("value") or "" for one in plugin.of("env") or ()}
     who = f"the credential plugin of user {found.identity!r}"
@@ -502,7 +502,7 @@ def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Ac
             why=text or "it may wait for somebody, and there is no terminal on which it could ask",
             hint=f"allow more with --request-timeout, or {by_hand}",
         ) from error
-    # ValueError: a word or a variable that no process can have.
+    # ValueError: an argument or a variable that no process can have.
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
@@ -550,18 +550,18 @@ def _info(found: Access, plugin: _Entry, talks: bool) -> str:  # noqa: FBT001  t
 
 
 def basic(login: str) -> str:
-    """The header by which `user:password` logs in."""
+    """The header of HTTP basic authentication by `user:password`."""
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
 def parted(address: str) -> tuple[str, str]:
-    """An http or https address without who logs in there, and `user:password` or nothing.
+    """An http or https address without its user, and `user:password`, or "" without one.
 
-    ValueError, which holds no password, for what is no such address.
+    ValueError, without the password, for any other address.
     """
     split = urlsplit(address)
     odd = split.scheme not in {"http", "https"} or not split.hostname or split.port == 0
-    # A password with a bare slash or question mark would be taken for the name of the host.
+    # Without this check, a bare slash or question mark in a password would make a wrong host.
     if odd or ("@" in address and "@" not in split.netloc):
         raise ValueError("no http or https address")
     login, _, host = split.netloc.rpartition("@")

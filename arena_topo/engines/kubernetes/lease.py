@@ -1,4 +1,4 @@
-"""Which of several controllers is at work: who renews a Lease of the cluster."""
+"""Leader election: the active controller renews a Lease of the cluster."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from arena_topo.topology import published
 Object = dict[str, Any]
 
 NAMESPACE, NAME = published.OWN_NAMESPACE, install.CONTROLLER
-"""Where the Lease of the controllers is."""
+"""Namespace and name of the Lease of the controllers."""
 
 DURATION = 15.0
-"""Seconds after which a Lease that nobody renewed is free (client-go, leaderelection defaults)."""
+"""Seconds without a renewal after which a Lease has expired (client-go, leaderelection
+defaults)."""
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
 
 
 class Lease:
-    """A Lease that this controller has, or waits for.
+    """The Lease of the active controller, which this controller has or waits for.
 
-    Whether another one still renews it is judged by how long this one has seen no change, so that
-    clocks need not agree (client-go, tools/leaderelection).
+    Another holder's Lease expires after a time without changes, measured by this controller's own
+    clock, so the clocks need not agree (client-go, tools/leaderelection).
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Lease:
         self._theirs: tuple[str, float] | None = None
 
     def held(self) -> bool:
-        """Take or renew the Lease; False while another one has it."""
+        """Acquire or renew the Lease; False while another controller has it."""
         if self._mine is not None and self._put(self._mine):
             return True
         found = self._api.find(PATH)
@@ -61,7 +62,7 @@ class Lease:
         return self._put({**found, "spec": acquired})
 
     def release(self) -> None:
-        """Give the Lease back, so that the next one need not wait."""
+        """Release the Lease, so that the next controller need not wait for its end."""
         with contextlib.suppress(ArenaError):
             found = self._api.get(PATH)
             if (found.get("spec") or {}).get("holderIdentity") == self._identity:
@@ -86,7 +87,7 @@ class Lease:
         return True
 
     def _put(self, body: Object) -> bool:
-        """Renew the Lease as it was last seen; False if somebody has changed it since."""
+        """Renew the Lease as last read; False if it has changed since."""
         self._mine = None
         try:
             self._mine = self._api.put(PATH, self._renewed(body))
@@ -103,6 +104,6 @@ class Lease:
         return {**body, "spec": {**body["spec"], **mine, "renewTime": self._now()}}
 
     def _now(self) -> str:
-        # A MicroTime has six digits of a second, always.
+        # A MicroTime always has six digits after the second.
         text = written(self._api.now())
         return text if "." in text else text.replace("Z", ".000000Z")

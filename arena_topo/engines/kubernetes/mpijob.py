@@ -1,10 +1,10 @@
-"""Every rule about a job: whose pods and events are its, and its JobStatus in arena's words.
+"""Every rule about a job: its pods and events, and its JobStatus in arena's words.
 
-Pure. Who suspends a job and whether it has ended is asked in lower layers as well, where GPUs in
-use are counted: those two rules are in `clusters.queues` and `clusters.usage`. The rules of the
-status are arena's (pkg/training/trainer_mpi.go, pkg/apis/utils/pods.go) where the operator only
-tells `launcherStatus`, and the conditions' where it tells those; the status of a pod is kubectl's
-(pkg/printers/internalversion: printPod).
+Pure. Two rules are in lower layers, which count GPUs in use: `clusters.queues` knows what suspends
+a job, `clusters.usage` whether it has ended. The rules of the status are arena's
+(pkg/training/trainer_mpi.go, pkg/apis/utils/pods.go) if the operator writes only `launcherStatus`,
+else those of the conditions; the status of a pod is kubectl's (pkg/printers/internalversion:
+printPod).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from arena_topo.topology import natural, published
 Object = Mapping[str, Any]
 
 REQUESTED_GPUS = "requestGPUsOfJobOwner"
-"""Annotation by which arena keeps workers x GPUs."""
+"""Arena's annotation for workers x GPUs."""
 
 _MOST_GPUS = 2**31 - 1
-"""Replicas are an int32, and arena reads its annotation into an int: nobody means more."""
+"""Replicas are an int32, and arena reads its annotation into an int; larger values are invalid."""
 
 ROLE_LABELS = ("training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type")
 _LAUNCHER_ROLES = frozenset({"launcher", "master"})
 
 _LONGEST = (1 << 63) - 1
-"""Seconds that a job may be given at most: the field is an int64."""
+"""The upper limit of a job's time limit in seconds: the field is an int64."""
 
 NO_PODS = "the MPI operator has not created its pods yet"
 
@@ -58,26 +58,27 @@ _STUCK = frozenset(
         "CrashLoopBackOff",
     }
 )
-"""Reasons of a waiting container that do not pass without somebody's help."""
+"""Reasons of a waiting container that need a person to fix them."""
 
 GROUP = "kubeflow.org"
 PLURAL = "mpijobs"
-"""Where MPIJobs are, in every version."""
+"""The resource name of MPIJobs, in every version."""
 
 ARENA_SELECTOR = "app=mpijob"
-"""Label of everything that arena's chart creates."""
+"""The label of all objects of arena's chart."""
 
 _WORKLOADS = {"Job": "launcher", "StatefulSet": "worker"}
-"""What operators make between an MPIJob and its pods, by kind: how its name ends."""
+"""The workloads that operators create between an MPIJob and its pods: the suffix of the name by
+kind."""
 
 _MADE = {"Pod", *_WORKLOADS}
-"""The kinds of objects that operators make of an MPIJob, and that have events of their own."""
+"""The kinds of objects that operators create for an MPIJob, and that have their own events."""
 
 
 def pod_selectors(mpijob: Object, version: ApiVersion) -> tuple[str, ...]:
-    """The label selectors that list a job's pods, to be tried in this order.
+    """The label selectors of a job's pods, to be tried in this order.
 
-    Others may have these labels as well: of what is listed, `belongs` tells what is the job's.
+    Other pods may have these labels as well: `belongs` decides which are the job's.
     """
     name = mpijob["metadata"]["name"]
     if is_arenas(mpijob):
@@ -86,19 +87,19 @@ def pod_selectors(mpijob: Object, version: ApiVersion) -> tuple[str, ...]:
 
 
 def is_arenas(mpijob: Object) -> bool:
-    """Whether a job carries the labels by which arena finds its pods."""
+    """Whether a job has the labels by which arena finds its pods."""
     labels = mpijob["metadata"].get("labels") or {}
     return labels.get("app") == "mpijob" and labels.get("release") == mpijob["metadata"]["name"]
 
 
 def controller_of(thing: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The owner that controls an object (apimachinery, metav1.GetControllerOf); None without."""
+    """The owner that controls an object (apimachinery, metav1.GetControllerOf), if any."""
     owners = thing["metadata"].get("ownerReferences") or ()
     return next((one for one in owners if one.get("controller") is True), None)
 
 
 def is_owned(thing: Mapping[str, Any], mpijob: Mapping[str, Any]) -> bool:
-    """Whether an object goes with a job when that is deleted."""
+    """Whether an object is deleted together with a job."""
     uid = mpijob["metadata"]["uid"]
     return any(one.get("uid") == uid for one in thing["metadata"].get("ownerReferences") or ())
 
@@ -119,11 +120,11 @@ def belongs(
     mpijob: Mapping[str, Any],
     controller_uid: Callable[[Mapping[str, Any]], str | None] | None = None,
 ) -> bool:
-    """Whether an MPIJob controls a pod, itself or through what its operator has made of it.
+    """Whether an MPIJob controls a pod, directly or through a workload of its operator.
 
-    Labels and names are anybody's to write. `controller_uid` tells the uid of the controller of a
-    workload, given an owner reference to it; without, a workload of the name that operators give it
-    counts as the job's, unless the pod is older than the job.
+    Labels and names prove nothing: anyone can write them. `controller_uid` returns the uid of a
+    workload's controller for an owner reference to the workload. Without it a workload with the
+    operators' name counts as the job's, unless the pod is older than the job.
     """
     owner, job = controller_of(pod), mpijob["metadata"]
     if owner is None:
@@ -139,11 +140,11 @@ def belongs(
 
 
 def is_about(event: Mapping[str, Any], *, name: str, created: float, uids: Collection[str]) -> bool:
-    """Whether an event is about a job of this name, or about what was made of it.
+    """Whether an event is about a job of this name, or about an object made for it.
 
-    `uids` are those of the job and of its pods, as far as they are known. What is gone by now has
-    no uid to go by, but the name and kind of what operators make, and belongs to the time of the
-    job, which was `created` then (Unix seconds).
+    `uids` are those of the job and of its pods, as far as they are known. Events of deleted objects
+    match by the name and kind of what operators create, if they are not older than the job, which
+    was `created` at that time (Unix seconds).
     """
     about = subject(event)
     if about.get("uid") in uids:
@@ -155,7 +156,7 @@ def is_about(event: Mapping[str, Any], *, name: str, created: float, uids: Colle
 
 
 def is_about_pod(event: Object, pod: Object) -> bool:
-    """Whether an event is about this very pod, and not about one of its name before it."""
+    """Whether an event is about this pod, and not about an earlier one of its name."""
     about, meta = subject(event), pod["metadata"]
     if about.get("kind") != "Pod" or about.get("name") != meta["name"]:
         return False
@@ -163,12 +164,12 @@ def is_about_pod(event: Object, pod: Object) -> bool:
 
 
 def subject(event: Object) -> Object:
-    """The kind, name and uid of what an event is about."""
+    """The kind, name and uid of an event's object."""
     return event.get("involvedObject") or {}
 
 
 def event_of(told: Object) -> Event:
-    """An event as it is shown."""
+    """An event in the form that is shown."""
     about = subject(told)
     return Event(
         source=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
@@ -180,7 +181,7 @@ def event_of(told: Object) -> Event:
 
 
 def job_status(mpijob: Object, pods: Iterable[Object], *, tensorboard: str = "") -> JobStatus:
-    """All that is known of one job from its MPIJob and its pods."""
+    """The status of one job from its MPIJob and its pods."""
     meta, status = mpijob["metadata"], mpijob.get("status") or {}
     mine = sorted(pods, key=_rank)
     chief = _chief(mine)
@@ -249,7 +250,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
 
 
 def _failed(pod: Object) -> str:
-    """How a pod ended that failed: `was evicted: ...`, `ended with exit code 7`."""
+    """How a failed pod ended: `was evicted: ...`, `ended with exit code 7`."""
     status = pod.get("status") or {}
     reason, said = status.get("reason"), str(status.get("message") or "").strip()
     if reason:
@@ -260,16 +261,17 @@ def _failed(pod: Object) -> str:
 
 
 def _named(pod: Object) -> str:
-    """Why its container ended badly, in brackets, where that is more than an error."""
+    """Why a pod's container ended badly, in brackets, unless the reason is just an error."""
     ended = next((end for end in _ends(pod) if end.get("exitCode")), {})
     named = ended.get("reason")
     return f" ({named})" if named not in {None, "", "Error"} else ""
 
 
 def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
-    """What is recorded of the placement; that its queue has not started it yet, only while so.
+    """The recorded placement, without the note that another queue has not started the job yet.
 
-    Of a job that is over only the placement that it had: it waits for nothing any more.
+    The note remains only while the job is QUEUING. A finished job has only its last placement, if
+    any.
     """
     found = recorded(dict(mpijob))
     if found is not None and phase.over and not found.workers:
@@ -281,7 +283,7 @@ def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
 
 
 def _devices(meta: Object) -> tuple[int, ...] | None:
-    """The GPUs that a pod's annotation names, in our own way of writing them."""
+    """The GPUs in a pod's annotation; None unless it has the form that arena-topo writes."""
     said = str((meta.get("annotations") or {}).get(GPU_GROUP, ""))
     if re.fullmatch(r"\d{1,3}(,\d{1,3})*", said) is None:
         return None
@@ -289,19 +291,19 @@ def _devices(meta: Object) -> tuple[int, ...] | None:
 
 
 def is_launcher(pod: Object) -> bool:
-    """Whether the operator marked the pod as the job's launcher, in any version's words."""
+    """Whether the operator marked the pod as the job's launcher, by the labels of any version."""
     labels = pod["metadata"].get("labels") or {}
     return any(labels.get(key) in _LAUNCHER_ROLES for key in ROLE_LABELS)
 
 
 def worker_index(pod: Object) -> int | None:
-    """The worker's number: that in its name, which no operator shifts, else that of its label."""
+    """The worker's number: that in its name, which no operator shifts, else that in its label."""
     found = re.search(r"-worker-([0-9]{1,10})$", pod["metadata"]["name"])
     return whole(found[1] if found else (pod["metadata"].get("labels") or {}).get(INDEX_LABEL))
 
 
 def pinned_nodes(pod: Object) -> tuple[str, ...]:
-    """The nodes that a pod's affinity lets it run on, where that names them."""
+    """The nodes that a pod's affinity names as the only ones; empty if it names none."""
     affinity = ((pod.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     names = [
@@ -315,7 +317,7 @@ def pinned_nodes(pod: Object) -> tuple[str, ...]:
 
 
 def job_of_pod(name: str) -> str:
-    """The job that a pod of this name belongs to, as operators call their pods."""
+    """The job of a pod with this name, by the operators' scheme of names."""
     return re.sub(r"-(worker-\d+|launcher(-\w+)?)$", "", name)
 
 
@@ -338,13 +340,13 @@ def _chief(pods: Iterable[Object]) -> Object | None:
 
 
 def condition(thing: Object, kind: str) -> str | None:
-    """The status of a condition, `True`, `False` or `Unknown`; None where there is none."""
+    """The status of a condition, `True`, `False` or `Unknown`; None without the condition."""
     found = condition_of(thing, kind)
     return None if found is None else str(found.get("status"))
 
 
 def condition_of(thing: Object, kind: str) -> Object | None:
-    """A condition of any object; None where there is none of that type."""
+    """A condition of any object; None without a condition of this type."""
     there = (thing.get("status") or {}).get("conditions") or ()
     return next((one for one in there if one.get("type") == kind), None)
 
@@ -365,7 +367,7 @@ def _phase(mpijob: Object, pods: list[Object], chief: Object | None) -> Phase:
 
 
 def _suspension(mpijob: Object) -> Phase:
-    """What a suspended job waits for that no other queue starts: its GPUs, or `resume`."""
+    """The phase of a job that arena-topo suspends: it waits for GPUs, or for `resume`."""
     forecast = recorded(dict(mpijob))
     if forecast is not None and forecast.state in {"waiting", "placed"}:
         return Phase.PENDING
@@ -391,7 +393,7 @@ def _requested(
 def _reason(
     mpijob: Object, phase: Phase, pods: list[Object], chief: Object | None, code: int | None
 ) -> str | None:
-    """Why the job waits or failed, in a sentence; None where it does neither."""
+    """Why the job waits or failed, in a sentence; None in other phases."""
     match phase:
         case Phase.FAILED:
             return _failure(mpijob, chief, code)
@@ -432,7 +434,7 @@ def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
 
 
 def _waits(pod: Object) -> str | None:
-    """Why a pod does not start, or has been taken away, if it says so."""
+    """Why a pod does not start, or was removed, if it has a reason."""
     status = pod.get("status") or {}
     name = pod["metadata"]["name"]
     if status.get("phase") == "Failed" and status.get("reason"):
@@ -455,7 +457,7 @@ def _waits(pod: Object) -> str | None:
 
 
 def pod_status(pod: Object) -> str:
-    """What kubectl prints in the STATUS column."""
+    """The text of kubectl's STATUS column."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
     text = status.get("reason") or phase
@@ -475,7 +477,7 @@ def pod_status(pod: Object) -> str:
 
 
 def _init_status(spec: Object, status: Object) -> str | None:
-    """The status while init containers run, None once they are done."""
+    """The status while init containers run; None after that."""
     declared = spec.get("initContainers") or []
     sidecars = {one.get("name") for one in declared if one.get("restartPolicy") == "Always"}
     for index, one in enumerate(status.get("initContainerStatuses") or ()):
@@ -524,7 +526,7 @@ def exit_code(pod: Object | None) -> int | None:
 
 
 def _ends(pod: Object) -> list[Object]:
-    """How the main containers of a pod ended, as far as they have."""
+    """The terminated states of a pod's main containers."""
     return [ended for state in _states(pod) if (ended := state.get("terminated"))]
 
 
@@ -547,9 +549,9 @@ def _changed(status: Object, phase: Phase) -> float | None:
 
 
 def started(mpijob: Object) -> float | None:
-    """When a job was last resumed, by its conditions; else since when it exists for its operator.
+    """The time of a job's last resumption, by its conditions, else of its start.
 
-    Unix seconds; None where the operator has written nothing.
+    Unix seconds; None if the operator has written neither.
     """
     resumed = condition_of(mpijob, "Suspended") or {}
     if resumed.get("status") == "False":
@@ -558,13 +560,13 @@ def started(mpijob: Object) -> float | None:
 
 
 def time_limit(mpijob: Object) -> float | None:
-    """The seconds that a job may run each time it is started; None without a limit."""
+    """The seconds that a job may run after each start; None without a limit."""
     limit = ((mpijob.get("spec") or {}).get("runPolicy") or {}).get("activeDeadlineSeconds")
     return float(limit) if isinstance(limit, int) and 0 < limit <= _LONGEST else None
 
 
 def runs(mpijob: Object) -> bool:
-    """Whether the operator says that a job runs; it says so in other words in each version."""
+    """Whether the operator reports that a job runs; each version has its own words for that."""
     status = mpijob.get("status") or {}
     active = ((status.get("replicaStatuses") or {}).get("Worker") or {}).get("active")
     said = condition(mpijob, "Running") == "True" or status.get("launcherStatus") == "Active"
@@ -572,7 +574,7 @@ def runs(mpijob: Object) -> bool:
 
 
 def overran(mpijob: Object) -> bool:
-    """Whether the job was ended because its time was over."""
+    """Whether the job was ended because it exceeded its time limit."""
     failed = condition_of(mpijob, "Failed") or {}
     said = f"{failed.get('reason')} {failed.get('message')}"
     return failed.get("status") == "True" and (
@@ -581,7 +583,7 @@ def overran(mpijob: Object) -> bool:
 
 
 def ignored(mpijob: Object) -> bool:
-    """Whether no operator has written anything on the job since it was made or resumed."""
+    """Whether no operator has written a status on the job since it was created or resumed."""
     status = mpijob.get("status") or {}
     if condition(mpijob, "Suspended") == "True":
         return True
@@ -589,7 +591,7 @@ def ignored(mpijob: Object) -> bool:
 
 
 def touched(mpijob: Object) -> float:
-    """When somebody last changed the job, its status apart (Unix seconds)."""
+    """The time of the last change of a job, its status apart (Unix seconds)."""
     meta = mpijob["metadata"]
     times = [seconds(meta.get("creationTimestamp"))]
     times += [
@@ -608,7 +610,7 @@ seconds = published.moment
 
 
 def when(event: Object) -> float:
-    """The last time that an event was seen, Unix seconds; 0 where it does not say."""
+    """The time at which an event was last seen, Unix seconds; 0 if unknown."""
     series = event.get("series") or {}
     for text in (
         event.get("lastTimestamp"),

@@ -1,12 +1,13 @@
 """Run a command in a container of a pod: for its output, or on this process's own streams.
 
-The API server speaks WebSocket for it: each message starts with the number of its channel, the last
-of which carries a Status with the exit code (kubernetes, apimachinery
-pkg/util/remotecommand/constants.go; `v5.channel.k8s.io`, since 1.30). urllib3 makes the connection,
-through whatever proxy, as it does for requests; websocket-client speaks over it.
+The protocol is WebSocket: each message starts with the number of its channel, the last of which
+carries a Status with the exit code (kubernetes, apimachinery pkg/util/remotecommand/constants.go;
+`v5.channel.k8s.io`, since 1.30). urllib3 makes the connection, through a proxy if there is one, as
+for requests; websocket-client runs over it.
 
-One thread, in which nothing waits for one side only: a command may want to be read from while it is
-written to. What arrives is read whole, and a message is sent where the connection takes it at once.
+One thread reads and writes, and never blocks on one direction: a command may write while it is
+written to. Received messages are read whole, and a message is sent if the connection accepts it at
+once.
 """
 
 from __future__ import annotations
@@ -44,30 +45,30 @@ Object = dict[str, Any]
 PROTOCOL = "v5.channel.k8s.io"
 
 STDIN, STDOUT, STDERR, STATUS, SIZE, CLOSED = 0, 1, 2, 3, 4, 255
-"""Channels; on SIZE goes the terminal's, on CLOSED the number of one that has ended."""
+"""Channels. SIZE carries the terminal's size, CLOSED the number of a channel that has ended."""
 
 PING = 5.0
-"""Seconds between two pings, which keep proxies from closing a connection that is silent."""
+"""Seconds between two pings, which prevent proxies from closing a silent connection."""
 
 SILENCE = 61.0
-"""Seconds without any sign of the server until the connection counts as lost.
+"""Seconds without any message of the server until the connection counts as lost.
 
 Both are client-go's (v0.30, tools/remotecommand/websocket.go: pingPeriod, pingReadDeadline).
 """
 
 _OPENING = 30.0
-"""Seconds for the API server and the kubelet to agree on a connection."""
+"""The timeout in seconds of the handshake between the API server and the kubelet."""
 
 _FAREWELL = 2.0
 """Seconds after the exit code for the server to close the connection."""
 
 _PIECE = 1 << 13
-"""Bytes of input in a message: Linux calls a socket writable only where it takes more than that."""
+"""Bytes of input in a message: Linux reports a socket as writable only if it has room for more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     stdout: bytes = b""
@@ -83,9 +84,9 @@ def execute(
     container: str | None = None,
     timeout: float = 10.0,
 ) -> Done:
-    """Run a command and wait for its end, for so many seconds in all.
+    """Run a command and wait for its end; `timeout` (seconds) limits all of it.
 
-    NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut if the command
+    NotFound if the pod does not exist, AccessDenied if that is not allowed, TimedOut if the command
     does not end, ClusterError if it cannot be started or the connection breaks.
     """
     query = [*(("command", word) for word in command), ("stdout", "true"), ("stderr", "true")]
@@ -114,8 +115,8 @@ def attach(
 ) -> int:
     """Run a command in a container of a pod on this process's streams; its exit code.
 
-    Without a command it is a shell. NotFound, NotPossible, AccessDenied; ClusterError where the
-    command cannot be started or the connection breaks; TimedOut at the deadline of the connection.
+    An empty command is a shell. NotFound, NotPossible, AccessDenied; ClusterError if the command
+    cannot be started or the connection breaks; TimedOut at the deadline of the connection.
     """
     space = part(job.namespace)
     pod = api.get(f"/api/v1/namespaces/{space}/pods/{part(instance)}")
@@ -124,7 +125,7 @@ def attach(
     feeds = terminal or console.offers_input(shell=not command)
     query = [*(("command", word) for word in words), ("container", chosen), ("stdout", "true")]
     query += [("stdin", "true")] if feeds else []
-    # On a terminal both outputs are one.
+    # A terminal merges both outputs.
     query.append(("tty" if terminal else "stderr", "true"))
     tell(f"Attached to container {chosen} of {instance}")
     late = f"`{' '.join(words)}` still ran at the end of --timeout"
@@ -138,7 +139,7 @@ def attach(
                     status = talk.run(api.access.server, instance, feeds=feeds, resized=resized)
                 except ArenaError:
                     if terminal:
-                        # What is said of it must not start in the middle of a line.
+                        # Messages of the program must not start in the middle of a line.
                         console.write(console.STDOUT, b"\r\n")
                     raise
         return exit_code(status, instance, words)
@@ -156,7 +157,7 @@ def attach(
 
 
 def _container(pod: Object, wanted: str | None, job: JobStatus, tell: Callable[[str], None]) -> str:
-    """The container to go to; it runs."""
+    """The container to run in: the given one or the main one; NotPossible unless it runs."""
     spec, status, name = pod.get("spec") or {}, pod.get("status") or {}, pod["metadata"]["name"]
     if pod_over(pod):
         raise NotPossible(
@@ -203,9 +204,9 @@ def _connected(
     *,
     timeout: float,
 ) -> Iterator[websocket.WebSocket]:
-    """A connection to a command in a pod, which `query` describes, made in so many seconds.
+    """A connection to a command in a pod, which `query` describes; `timeout` in seconds.
 
-    NotFound if there is no such pod, AccessDenied where it is not allowed, TimedOut, ClusterError.
+    NotFound if the pod does not exist, AccessDenied if that is not allowed, TimedOut, ClusterError.
     """
     import websocket
 
@@ -220,7 +221,7 @@ def _connected(
                 socket=line.sock,
                 header=[f"{key}: {value}" for key, value in found.sent],
                 subprotocols=[PROTOCOL],
-                # A browser's header, which some API servers refuse.
+                # A header of browsers, which some API servers refuse.
                 suppress_origin=True,
                 redirect_limit=0,
                 enable_multithread=False,
@@ -228,7 +229,7 @@ def _connected(
             outcome = str(opened.status)
         except websocket.WebSocketBadStatusException as error:
             outcome = str(error.status_code)
-            # The right to run commands is to create pods/exec, whatever method carries it.
+            # The required right is create on pods/exec, for every HTTP method.
             body = error.resp_body or b""
             raise refusal("POST", path, error.status_code, None, body) from error
         except (websocket.WebSocketTimeoutException, TimeoutError) as error:
@@ -258,7 +259,7 @@ def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
     if said.get("status") == "Success":
         return 0
     if said.get("reason") == "NonZeroExitCode":
-        # Of odd shapes no code is known.
+        # A Status without an integer code has none.
         with contextlib.suppress(TypeError):
             for cause in items(of(said, "details"), "causes"):
                 code = whole(cause.get("message")) if cause.get("reason") == "ExitCode" else None
@@ -271,7 +272,7 @@ def exit_code(status: bytes, pod: str, command: Sequence[str]) -> int:
 
 
 class _Talk:
-    """Hands on what either side says until the command has ended, or the deadline has passed."""
+    """Copies data in both directions until the command has ended, or the deadline has passed."""
 
     def __init__(
         self,
@@ -283,7 +284,7 @@ class _Talk:
         self._opened, self._deadline, self._late, self._write = opened, deadline, late, write
         self._status = bytearray()
         self._waiting: deque[tuple[int, bytes]] = deque()
-        """What is to be sent: kind and content of messages."""
+        """The messages to send: kind and content."""
         self._heard = self._pinged = time.monotonic()
         self._ended = math.inf
         self._why = "it was closed before the command ended"
@@ -292,9 +293,9 @@ class _Talk:
     def run(
         self, server: str, pod: str, *, feeds: bool = False, resized: int | None = None
     ) -> bytes:
-        """The Status at the end; `resized` is readable when the terminal's size has changed."""
+        """The Status at the end; `resized` becomes readable when the terminal's size changes."""
         self._converse(feeds=feeds, resized=resized)
-        # Load balancers may reset what is over; the exit code has arrived for all that.
+        # Load balancers may reset a finished connection; the exit code has arrived nonetheless.
         if not self._status:
             if time.monotonic() >= self._deadline:
                 raise TimedOut(self._late)
@@ -328,7 +329,7 @@ class _Talk:
                 break
 
     def _receive(self) -> bool:
-        """Take the next message, whole; False if there are no more."""
+        """Receive the next message, whole; False if no more will come."""
         from websocket import ABNF, WebSocketConnectionClosedException, WebSocketException
 
         try:
@@ -349,14 +350,15 @@ class _Talk:
         return bool(kind != ABNF.OPCODE_CLOSE)
 
     def _send(self) -> bool:
-        """Send the first message that waits; False if the server takes none any more."""
+        """Send the first message of the queue; False if the server accepts no more."""
         import websocket
 
         kind, data = self._waiting.popleft()
         try:
             self._opened.send(data, kind)
         except (websocket.WebSocketException, OSError):
-            # What it said before, such as the exit code, is still to be read, or why it broke.
+            # Earlier messages, such as the exit code or the reason of the failure, may still be
+            # unread.
             self._waiting.clear()
             return False
         return True
@@ -367,13 +369,13 @@ class _Talk:
         self._waiting.append((ABNF.OPCODE_BINARY, bytes([channel]) + data))
 
     def _feed(self) -> bool:
-        """Send on what is typed or piped, or that it has ended; whether there may be more."""
+        """Send the input that was typed or piped, or its end; whether more may come."""
         try:
             data = os.read(console.STDIN, _PIECE)
         except BlockingIOError:
             return True
         except OSError:
-            # The terminal is gone.
+            # The terminal was closed.
             data = b""
         self._say(STDIN if data else CLOSED, data or bytes([STDIN]))
         return bool(data)
@@ -402,9 +404,9 @@ class _Talk:
 
 
 def _buffered(sock: Any) -> bool:
-    """Whether something has arrived that `select` does not see: the rest of a TLS record.
+    """Whether data has arrived that `select` does not report: the rest of a TLS record.
 
-    Of TLS within TLS urllib3 holds the inner part itself.
+    For TLS within TLS urllib3 buffers the inner part itself.
     """
     inner, outer = getattr(sock, "sslobj", sock), getattr(sock, "incoming", None)
     return bool(getattr(inner, "pending", int)() or (outer is not None and outer.pending))

@@ -1,8 +1,8 @@
-"""What a cluster offers for making placements hold, found by asking it to try.
+"""The mechanisms of a cluster that bind placements, found by trying them.
 
-Nothing tells an ordinary user whether an admission policy is there and works: policies are read
-by administrators, and say nothing of their own state. So a worker is created in a dry run, which
-passes through admission and stores nothing; what comes back shows what was done to it.
+An ordinary user cannot see whether an admission policy exists and works: only administrators may
+read policies, and a policy has no status. So a worker is created in a dry run, which passes through
+admission and stores nothing; the answer shows what the policies did to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PLACEMENT_POLICY = "arena-topo-placement"
 CLAIMS_POLICY = "arena-topo-claims"
 GANG_POLICY = "arena-topo-gang"
 FORMAT_LABEL = "arena-topo.io/map-format"
-"""Label of the policy that says which format of the map it reads."""
+"""Label of the policy that names the format of the map it reads."""
 
 _NODE = "arena-topo-probe"
 _GROUP = "0,1"
@@ -51,10 +51,10 @@ _NO_RIGHT = re.compile(r'cannot create resource "pods"')
 
 
 def mechanisms(api: Connection, namespace: str) -> Mechanisms:
-    """What the cluster offers for jobs of a namespace; five requests where nothing is odd.
+    """The mechanisms for jobs of a namespace; five requests in the usual case.
 
-    What the caller may not ask is None, with a note that says what was refused. Raises only where
-    the API server does not answer, or does not know the caller.
+    A mechanism that may not be probed is None, with a note on what was refused. Raises only if the
+    API server does not answer, or does not know the caller.
     """
     notes: list[str] = []
     tried = _tried(api, namespace, notes)
@@ -82,13 +82,13 @@ def mechanisms(api: Connection, namespace: str) -> Mechanisms:
 
 
 def probe(labels: Mapping[str, str]) -> Manifest:
-    """A worker such as operators make them, for dry runs; meets PodSecurity `restricted`.
+    """A worker as operators create it, for dry runs; meets PodSecurity `restricted`.
 
-    Its few resources are there for namespaces whose quotas want every pod to say some.
+    It has small resource requests, because some quotas require them of every pod.
     """
     pod: Manifest = json.loads((packaged("templates") / "probe.json").read_bytes())
     pod["metadata"] = {
-        # Another one each time: a name in use would be refused before admission.
+        # A new name each time: a name in use would be refused before admission.
         "name": f"arena-topo-probe-{secrets.token_hex(4)}",
         "labels": {
             JOB_LABEL: "arena-topo-probe",
@@ -103,7 +103,7 @@ def probe(labels: Mapping[str, str]) -> Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tried:
-    """What became of the probe: which policies have worked on it; None is not known."""
+    """The effect on the probe: the policies that have changed it; None: not known."""
 
     admission: bool | None = None
     claims: bool | None = None
@@ -111,7 +111,7 @@ class _Tried:
 
 
 def _tried(api: Connection, namespace: str, notes: list[str]) -> _Tried:
-    """Let the API server admit a worker with every label that a policy of ours heeds."""
+    """Let the API server admit a worker with the labels of all our policies."""
     inline = {INLINE: MAP_FORMAT}
     every = inline | {CLAIMS: PER_WORKER, GANG: "true"}
     try:
@@ -122,7 +122,7 @@ def _tried(api: Connection, namespace: str, notes: list[str]) -> _Tried:
         if "arena-topo-" not in refused.said:
             notes.append(_unasked(namespace, refused))
             return _Tried()
-    # One of our own policies stopped it: does the one that matters most work alone?
+    # One of our own policies refused it: does the most important one work alone?
     try:
         return replace(_effects(_admitted(api, namespace, inline)), claims=False, gang=False)
     except _Refused as refused:
@@ -131,7 +131,7 @@ def _tried(api: Connection, namespace: str, notes: list[str]) -> _Tried:
 
 
 class _Refused(Exception):
-    """The probe was not admitted, for what the server said."""
+    """The probe was not admitted, for the server's reason."""
 
     def __init__(self, error: ArenaError) -> None:
         said = error.why if isinstance(error, AccessDenied) else error.message
@@ -140,7 +140,7 @@ class _Refused(Exception):
 
     @property
     def no_right(self) -> bool:
-        """Whether it is the caller who may not create pods, whatever they are."""
+        """Whether the caller may not create pods at all."""
         return _NO_RIGHT.search(self.said) is not None
 
 
@@ -157,7 +157,7 @@ def _admitted(api: Connection, namespace: str, labels: Mapping[str, str]) -> Obj
 
 
 def _is_about_the_pod(status: int) -> bool:
-    # 500 is what a webhook that cannot be called is told as.
+    # 500 is the code for a webhook that cannot be called.
     return status in {400, FORBIDDEN, 409, 413, 422, 500}
 
 
@@ -168,7 +168,7 @@ def _effects(answer: Object) -> _Tried:
     return _Tried(
         admission=not gated and notes.get(GPU_GROUP) == _GROUP and _NODE in pinned_nodes(answer),
         claims=any(one.get("resourceClaimName") for one in spec.get("resourceClaims") or ()),
-        # The API server drops the field where the scheduler knows no gangs.
+        # The API server drops the field if the scheduler does not know gangs.
         gang=bool((spec.get("schedulingGroup") or {}).get("podGroupName")),
     )
 
@@ -180,23 +180,23 @@ def _unasked(namespace: str, refused: _Refused) -> str:
     )
 
 
-# For who may not create pods
+# For callers who may not create pods
 
 
 def _read(api: Connection, namespace: str, notes: list[str], refused: _Refused) -> _Tried:
-    """What the policies themselves say, for who may read them but not create pods."""
+    """The state of the policies by reading them, for callers who may not create pods."""
     placing = _bound(api, PLACEMENT_POLICY)
     if placing is None:
         notes.append(_unasked(namespace, refused))
         return _Tried()
-    # Policies that read no map name no format. Where there are no PodGroups, the API server drops
-    # what the third writes.
+    # A policy that reads no map has no format label. Without PodGroups the API server drops the
+    # field that the third policy writes.
     claims, gang = (_bound(api, one, unnamed=MAP_FORMAT) for one in (CLAIMS_POLICY, GANG_POLICY))
     return _Tried(admission=placing, claims=claims, gang=gang and bool(_pod_groups(api)))
 
 
 def _bound(api: Connection, name: str, *, unnamed: str | None = None) -> bool | None:
-    """Whether a policy for today's map is there and bound; None where it may not be read."""
+    """Whether a policy for the present map format exists and is bound; None if unreadable."""
     for version in ("v1", "v1beta1"):
         root = f"{_ADMISSION}/{version}"
         with _forbidden() as denied, contextlib.suppress(NotFound):
@@ -210,9 +210,9 @@ def _bound(api: Connection, name: str, *, unnamed: str | None = None) -> bool | 
 
 
 def _pod_groups(api: Connection) -> str:
-    """The version of scheduling.k8s.io in which PodGroups are to be written; "" where none serves.
+    """The version of scheduling.k8s.io for new PodGroups; "" if none is served.
 
-    Others of that group may be served without any: it has PriorityClasses too.
+    The group also serves versions without PodGroups: it has PriorityClasses too.
     """
     from arena_topo.manifests.claims import SCHEDULING  # noqa: PLC0415  only where it is read
 
@@ -238,9 +238,9 @@ def _patches(api: Connection, namespace: str, notes: list[str]) -> bool | None:
 def allowed(
     api: Connection, verb: str, resource: str, *, group: str = "", namespace: str = ""
 ) -> bool:
-    """Whether the caller has a right, in a namespace or, without one, everywhere.
+    """Whether the caller has a right, in a namespace or, without one, in the whole cluster.
 
-    `resource` may name a subresource: `pods/log`. Anybody who has logged in may ask.
+    `resource` may name a subresource: `pods/log`. Every authenticated user may ask.
     """
     resource, _, sub = resource.partition("/")
     asked = {"verb": verb, "group": group, "resource": resource}
@@ -256,7 +256,7 @@ def allowed(
 
 
 def _classes(api: Connection, notes: list[str]) -> tuple[dict[str, str] | None, dict[str, str]]:
-    """The class of each driver's whole devices, which has its name, and extended resources."""
+    """The DeviceClasses of whole devices, named like their drivers, and the extended resources."""
     found: list[Object] = []
     with _forbidden() as denied, contextlib.suppress(NotFound):
         found = api.collect("/apis/resource.k8s.io/v1/deviceclasses")
@@ -278,7 +278,7 @@ def _quotas(api: Connection, namespace: str, notes: list[str]) -> tuple[Mapping[
 
 @contextlib.contextmanager
 def _forbidden() -> Iterator[list[str]]:
-    """Gather what was said where a request is forbidden, instead of ending by it."""
+    """Collect the messages of forbidden requests instead of raising."""
     denied: list[str] = []
     try:
         yield denied

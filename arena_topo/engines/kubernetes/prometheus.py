@@ -1,13 +1,13 @@
-"""Where a Prometheus answers, and what it says of GPUs.
+"""The address of a Prometheus, and its metrics of GPUs.
 
-Found as arena finds it (v0.15.5, pkg/prometheus/query.go): by the address that was said, in
-PROMETHEUS_ADDRESS or elsewhere, else by the labels of its service, to which the API server passes
-requests on. After arena's three come the labels of the Prometheus operator and of the community's
-chart.
+It is found as in arena (v0.15.5, pkg/prometheus/query.go): by the given address (PROMETHEUS_ADDRESS
+or a setting), else by the labels of its service, reached through the API server's proxy. After
+arena's three labels come those of the Prometheus operator and of the community's chart.
 
 Two exporters are known: arena's own (`nvidia_gpu_*`, of kubernetes-artifacts/prometheus in
 kubeflow/arena) and NVIDIA's dcgm-exporter (`DCGM_FI_DEV_*`, etc/default-counters.csv there). Their
-labels differ, and a Prometheus may rename them again: whatever names a pod, a node or a GPU counts.
+labels differ, and a Prometheus may rename them: every known label for a pod, a node or a GPU is
+accepted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ADDRESS, TOKEN = "PROMETHEUS_ADDRESS", "PROMETHEUS_TOKEN"
 """Environment variables that arena reads too."""
 
 PATIENCE = 2.0
-"""Seconds in which a Prometheus has to answer."""
+"""The timeout of a Prometheus in seconds."""
 
 SERVICES = (
     ("kubernetes.io/service-name=prometheus-admin", 9335),
@@ -43,7 +43,7 @@ SERVICES = (
     ("operated-prometheus=true", 9090),
     ("app.kubernetes.io/name=prometheus,app.kubernetes.io/component=server", 80),
 )
-"""Labels of services behind which a Prometheus is, and the port it has there, best first."""
+"""Labels of services in front of a Prometheus, and their port, best first."""
 
 SERIES: Mapping[str, float] = {
     "nvidia_gpu_duty_cycle": 1.0,
@@ -55,10 +55,10 @@ SERIES: Mapping[str, float] = {
     "DCGM_FI_DEV_FB_RESERVED": MIB,
     "DCGM_FI_DEV_FB_TOTAL": MIB,
 }
-"""The series that are read, and what makes percent or bytes of their values."""
+"""The series that are read, and the factors to percent or bytes."""
 
 POD_LABELS = ("exported_pod", "pod_name", "pod")
-"""Where series name the pod that uses a GPU; `pod` may be the exporter's own."""
+"""Labels of the pod that uses a GPU; `pod` may be the exporter's own."""
 
 NAMESPACE_LABELS = ("exported_namespace", "namespace_name", "pod_namespace", "namespace")
 
@@ -70,23 +70,24 @@ _PARTS = ("GPU_I_ID", "vgpu")
 """Labels of the parts of one GPU: a MIG instance and a virtual GPU of dcgm-exporter."""
 
 _EXPORTER = re.compile(r"dcgm-exporter|gpu-exporter|nvidia-smi-exporter")
-"""Names of pods that measure GPUs: a GPU that nobody uses is not theirs."""
+"""Names of the exporters' own pods, which are not the users of an idle GPU."""
 
 _LONGEST_FILTER = 2000
-"""Characters of a list of pods in a query, which travels in an address; longer, all are asked."""
+"""Characters of a list of pods in a query, which is part of the URL; for a longer list all pods are
+queried."""
 
 _PERCENT = 100.0
 _BYTES = float(1 << 50)
-"""Bytes that no GPU has: thousands of times what any has today."""
+"""An upper limit of the memory of a GPU in bytes: thousands of times that of today's GPUs."""
 
 _PATH = "/api/v1/query"
 _NOT_OK = 300
 
 
 class Prometheus:
-    """What measures the GPUs of one cluster. Where it was found is remembered, and that it was not.
+    """The source of metrics of one cluster's GPUs. The result of the search for it is cached.
 
-    `gpus` gives up where it does not answer in `PATIENCE` seconds.
+    `gpus` gives up after `PATIENCE` seconds without an answer.
     """
 
     def __init__(self, api: Connection, options: Options) -> None:
@@ -102,7 +103,7 @@ class Prometheus:
     ) -> tuple[GpuSample, ...]:
         """The samples of all GPUs, or of a namespace's or of some pods'.
 
-        None where there is no Prometheus or it cannot be asked; `tell` hears why.
+        Empty if there is no Prometheus or it cannot be queried; `tell` gets the reason.
         """
         try:
             if self._found is None:
@@ -116,7 +117,7 @@ class Prometheus:
                 return ()
             return samples(self._vector(*found, query(pods)), namespace=namespace)
         except ArenaError as error:
-            # It may have gone elsewhere.
+            # It may have moved.
             self._found = None
             more = f": {error.why}" if error.why else ""
             if isinstance(error, AccessDenied):
@@ -125,7 +126,7 @@ class Prometheus:
         return ()
 
     def _look(self) -> tuple[Connection, str] | None:
-        """Whom to ask, and under which path; None where nothing looks like a Prometheus."""
+        """The connection and the path of a Prometheus; None if no service looks like one."""
         if address := self._options.prometheus_address or os.environ.get(ADDRESS):
             return Connection(self._options, _at(address)), _PATH
         for labels, port in SERVICES:
@@ -153,7 +154,7 @@ class Prometheus:
 
 
 def _at(address: str) -> Access:
-    """A Prometheus at an address; ClusterError, without a password, for what is none."""
+    """A Prometheus at an address; ClusterError, without a password, for an invalid address."""
     try:
         bare, login = parted(address)
     except ValueError:
@@ -166,7 +167,7 @@ def _at(address: str) -> Access:
 
 
 def _port(service: Mapping[str, Any], usual: int) -> int:
-    """The port of a service that queries go to: the usual one, else one for the web, else any."""
+    """The port of a service for queries: the usual one, else one for the web, else any."""
     listed = (service.get("spec") or {}).get("ports") or ()
     ports = [one for one in listed if isinstance(one.get("port"), int)]
     if not ports or any(one["port"] == usual for one in ports):
@@ -190,10 +191,10 @@ def query(pods: Collection[str] = ()) -> str:
 def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[GpuSample, ...]:
     """The samples in the `result` of a Prometheus vector, by node and GPU.
 
-    What is no vector of known series is left out, and so is what is no percentage, or is no number
-    of bytes that a GPU could have; only GPUs of a namespace where one is named. A GPU that several
-    exporters measure, or one that several jobs of Prometheus scrape, counts once, known by its
-    uuid, or where none is told by node and index. The memory of its parts (MIG) adds up.
+    Unknown or malformed series are skipped, and so are values that are no percentage, or no number
+    of bytes that a GPU could have; with a `namespace` only its GPUs count. A GPU that several
+    exporters measure, or one that several jobs of Prometheus scrape, counts once, identified by its
+    uuid, or without one by node and index. The memory of its parts (MIG) adds up.
     """
     told = list(_readable(results))
     uuids = {_place(labels): uuid for labels, _ in told if (uuid := _first(labels, _UUID_LABELS))}
@@ -209,7 +210,7 @@ def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[Gp
     held = {gpu for gpu, _, pod in found if pod}
     shown: dict[tuple[str, int, str, str], GpuSample] = {}
     for (who, space, pod), values in found.items():
-        # Not every exporter knows who has a GPU; whoever does is heard.
+        # Not every exporter knows the pod of a GPU: a sample with a pod replaces one without.
         if (not pod and who in held) or (namespace is not None and space not in {"", namespace}):
             continue
         node, index = _place(named[who])
@@ -220,7 +221,7 @@ def samples(results: Iterable[Any], *, namespace: str | None = None) -> tuple[Gp
 
 
 def _sample(values: Mapping[str, Mapping[object, float]], **known: Any) -> GpuSample:
-    """What was heard of a GPU and its parts; of two exporters arena's own is believed."""
+    """The sample of a GPU and its parts; of two exporters arena's own counts."""
 
     def first(*names: str) -> float | None:
         for name in names:
@@ -242,7 +243,7 @@ def _sample(values: Mapping[str, Mapping[object, float]], **known: Any) -> GpuSa
 
 
 def _readable(results: Iterable[Any]) -> Iterator[tuple[dict[str, str], float]]:
-    """The labels and values, in percent or bytes, of the series that make sense."""
+    """The labels and values, in percent or bytes, of the valid series."""
     for one in results:
         try:
             labels = {name: text for name, text in one["metric"].items() if isinstance(text, str)}
@@ -251,7 +252,7 @@ def _readable(results: Iterable[Any]) -> Iterator[tuple[dict[str, str], float]]:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             continue
         most = _PERCENT if _is_share(name) else _BYTES
-        # NaN is neither.
+        # NaN fails both tests.
         if 0 <= value <= most and _index(labels) is not None:
             yield labels, value
 
@@ -261,7 +262,7 @@ def _is_share(series: str) -> bool:
 
 
 def _rank(labels: Mapping[str, str]) -> int:
-    """How well labels name the node: less is better."""
+    """How well labels name the node: the lower the better."""
     every = enumerate(_NODE_LABELS)
     return next((rank for rank, name in every if labels.get(name)), len(_NODE_LABELS))
 
@@ -271,7 +272,7 @@ def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
 
 
 def _holder(labels: Mapping[str, str]) -> tuple[str, str]:
-    """Namespace and name of the pod that has the GPU; empty where that is the exporter itself."""
+    """Namespace and name of the pod that uses the GPU; empty for the exporter itself."""
     pod = _first(labels, POD_LABELS)
     if not pod or _EXPORTER.search(pod):
         return "", ""
@@ -279,7 +280,7 @@ def _holder(labels: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _place(labels: Mapping[str, str]) -> tuple[str, int]:
-    """The node and the index of a GPU: an `instance` is where the exporter answers, with a port."""
+    """The node and the index of a GPU; `instance` is the exporter's address, with a port."""
     node = _first(labels, _NODE_LABELS)
     if _rank(labels) == len(_NODE_LABELS) - 1:
         node = node.rpartition(":")[0] or node

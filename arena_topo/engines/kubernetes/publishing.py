@@ -1,9 +1,9 @@
-"""A node's links -> the ConfigMap that ACK's readers and ours take them from.
+"""The links of a node -> the ConfigMap from which ACK's readers and ours take them.
 
-publish   once, by a person, into ACK's namespace; leaves health to those who look at it. Bandwidths
-          that somebody measured go to where readers look first, and an agent leaves them there
-Reports   again and again, by the agent of a node, into our own: links, health, allocations
-mirror    by the controller, what agents have reported into ACK's
+publish   once, by a person, into ACK's namespace; does not report health. Measured bandwidths go
+          into the ConfigMap that readers prefer, and an agent leaves them there
+Reports   repeatedly, by the agent of a node, into our own namespace: links, health, allocations
+mirror    by the controller, copies the agents' reports into ACK's namespace
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Object = dict[str, Any]
 _PATH = f"/api/v1/namespaces/{published.NAMESPACE}/configmaps"
 
 _ATTEMPTS = 3
-"""Others, such as ACK's own agent, may write the same object between our reading and writing."""
+"""Other writers, such as ACK's own agent, may write the same object between our read and write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What an agent has seen of its node; `allocations` (`NAMESPACE/POD` -> GPUs) if it could."""
+    """An agent's report on its node; `allocations` (`NAMESPACE/POD` -> GPUs), None if unknown."""
 
     machine: Machine
     healthy: GPUSet
@@ -39,10 +39,10 @@ class Report:
 
 
 class Reports:
-    """What the agent of one node asks of a cluster, and its ConfigMap in our own namespace.
+    """The ConfigMap of one node in our own namespace, for the node's agent.
 
-    A write that somebody overtakes is made again on what is there now. What others have added to
-    the object stays, but for NICs and measured bandwidths of other links.
+    A write that conflicts with another is repeated on the new state. Additions of others to the
+    object remain, except NICs and measured bandwidths if the links have changed.
     """
 
     def __init__(self, api: Connection, node: str) -> None:
@@ -53,18 +53,18 @@ class Reports:
 
     @property
     def server_time(self) -> float | None:
-        """What the server's clock said last (Unix seconds); None before any answer."""
+        """The server's time in its last answer (Unix seconds); None before any answer."""
         return self._api.server_time
 
     def read(self) -> Object | None:
-        """What is written there now; None if nothing is."""
+        """The stored ConfigMap; None if it does not exist."""
         self._stored = _whole(self._api.find(f"{self._path}/{self._name}"))
         return self._stored
 
     def write(self, report: Report, observed_at: float) -> None:
-        """Write a report down, seen at that time (Unix seconds).
+        """Store a report that was made at that time (Unix seconds).
 
-        ClusterError if somebody else goes on writing the same object.
+        ClusterError if another writer keeps changing the same object.
         """
         for there in _attempts(f"{published.OWN_NAMESPACE}/{self._name}"):
             if there:
@@ -97,18 +97,18 @@ class Reports:
 
 
 def open_reports(options: Options, node: str) -> Reports:
-    """What the agent of a node of the cluster that the options name needs; asks nobody yet."""
+    """The reports of a node's agent, for the cluster of the options; sends no request yet."""
     return Reports(Connection(options), node)
 
 
 _OURS = frozenset(
     {"linkType", "bandwidth", published.OBSERVED, published.ALLOCATIONS, published.UUIDS, "devices"}
 )
-"""Data keys that are only there while the agent says so."""
+"""Data keys of the agent's report; those that a new report lacks are removed."""
 
 
 def _over(stored: Object, new: Object) -> Object:
-    """The stored object with all that is new, and what others have added."""
+    """The stored object with all new values, and the additions of others."""
     data, metadata = stored.get("data") or {}, stored["metadata"]
     gone = set(_OURS)
     if data.get("linkType") != new["data"].get("linkType"):
@@ -124,7 +124,7 @@ def _over(stored: Object, new: Object) -> Object:
 def publish(api: Connection, machine: Machine, *, dry_run: bool) -> Publication:
     """Create or replace the ConfigMap of the node that the machine is named after.
 
-    NotFound if there is no such node; ArenaError if it has another number of GPUs, or shares them.
+    NotFound if the node does not exist; ArenaError if its GPUs differ in number, or are shared.
     """
     _check(api, machine)
     query = {"dryRun": "All"} if dry_run else {}
@@ -135,7 +135,7 @@ def publish(api: Connection, machine: Machine, *, dry_run: bool) -> Publication:
 
 
 def _attempts(what: str) -> Iterator[int]:
-    """Count tries of a write that somebody may overtake; ClusterError after the last."""
+    """Count the tries of a write that may conflict with others; ClusterError after the last."""
     yield from range(_ATTEMPTS)
     raise ClusterError(
         f"{what} is being written by somebody else",
@@ -145,7 +145,7 @@ def _attempts(what: str) -> Iterator[int]:
 
 def _write(api: Connection, machine: Machine, query: dict[str, str]) -> Publication:
     own = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
-    # What the node's agent keeps is believed first, so bandwidths belong there.
+    # Readers prefer the ConfigMap of the node's agent, so measured bandwidths belong there.
     name = published.object_name(machine.name)
     found = _whole(api.find(f"{own}/{name}")) if machine.measured else None
     found = found or _existing(api, machine.name)
@@ -163,7 +163,7 @@ def _write(api: Connection, machine: Machine, query: dict[str, str]) -> Publicat
 
 
 def _check(api: Connection, machine: Machine) -> None:
-    """Refuse what no reader could use: another machine's links, or those of shared GPUs."""
+    """Refuse what no reader could use: the links of another machine, or those of shared GPUs."""
     name = machine.name
     if not is_subdomain(name):
         raise UsageError(f"{name!r} is not a name that a node can have")
@@ -189,24 +189,24 @@ def _check(api: Connection, machine: Machine) -> None:
 
 
 def _whole(found: Object | None) -> Object | None:
-    """A ConfigMap with its version and kind, which items of a list do not say."""
+    """A ConfigMap with its version and kind, which the items of a list lack."""
     if found is None:
         return None
     return {**found, "apiVersion": "v1", "kind": "ConfigMap", "data": found.get("data") or {}}
 
 
 def _existing(api: Connection, node: str) -> Object | None:
-    """The ConfigMap that readers find for the node, else one of our name; None without either."""
+    """The ConfigMap that readers find for the node, else one with our name; None without either."""
     selector = f"{published.SCHEDULE_LABEL}=topology,{published.NODE_LABEL}={node}"
     found = api.collect(_PATH, labelSelector=selector)
     return _whole(found[0] if found else api.find(f"{_PATH}/{published.object_name(node)}"))
 
 
 def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int:
-    """Copy what agents have published to where ACK's tools look; how many there are.
+    """Copy the agents' reports into ACK's namespace; the number of reports.
 
-    What was copied for nodes that are gone is deleted. ConfigMaps that somebody else has made
-    there, as with `topology publish`, are left as they are, and `tell` hears of each.
+    Copies for nodes without a report are deleted. ConfigMaps that others have created there, as by
+    `topology publish`, are left as they are; `tell` gets a note on each.
     """
     source = f"/api/v1/namespaces/{published.OWN_NAMESPACE}/configmaps"
     target = f"/api/v1/namespaces/{published.NAMESPACE}/configmaps"
@@ -242,7 +242,7 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
             )
     for name, copy in copies.items():
         meta, new = copy["metadata"], wanted.get(name)
-        # Not one that was written to since it was read.
+        # Only if it has not changed since it was read.
         with unless_overtaken():
             if new is None:
                 exactly = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}

@@ -1,8 +1,8 @@
 """The queue of a cluster: MPIJobs that wait suspended, with their placements recorded on them.
 
-Nothing is locked. Whoever records a placement lists the MPIJobs of all namespaces at exactly the
-revision of that write; of two conflicting writes the later sees the earlier, never the other way
-round, so exactly one of their authors yields (`gang.protocol`).
+There is no lock. The writer of a placement lists the MPIJobs of all namespaces at exactly the
+revision of that write. Of two conflicting writes the later sees the earlier, never the other way
+round, so exactly one of the two writers yields (`gang.protocol`).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ SERVER_ERROR = 500
 """HTTP codes from here on are the server's fault (RFC 9110, 15.6)."""
 
 _STORM = 30.0
-"""Seconds for which a patch is sent again that found no gap between the writes of others."""
+"""Seconds for which a patch is retried that conflicts with the writes of others."""
 
 _TRIES = 5
-"""How often a patch is sent of which nobody knows whether it was taken."""
+"""The most tries of a patch whose result is unknown."""
 
 _TEST_FAILED = "the server rejected our request due to an error in our request"
-"""What a server says of a JSON patch whose test failed, and of nothing else (apimachinery,
+"""The server's message for a JSON patch with a failed test, and for nothing else (apimachinery,
 errors.NewGenericServerResponse for 422)."""
 
 _LIFE = 60.0
@@ -65,8 +65,7 @@ _LIFE = 60.0
 class Queue(Writer):
     """The requests of the protocol, over one connection.
 
-    What `read` and `gangs` say is read anew each time, or comes from a cache once `watch` was
-    called.
+    `read` and `gangs` read the cluster each time, or, after `watch`, a cache.
     """
 
     def __init__(self, engine: KubernetesBackend) -> None:
@@ -88,24 +87,24 @@ class Queue(Writer):
         return self._engine.api_version()
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Read from a cache from now on, whose threads call `changed` when anything has."""
+        """Read from a cache from now on; its threads call `changed` after each change."""
         if self._cache is None:
             sources = (*self._engine.sources, _PRIORITIES)
             self._cache = Cache(self._api, sources, _kept, changed)
 
     def unwatch(self) -> None:
-        """Let the threads of the cache end."""
+        """Stop the threads of the cache."""
         if self._cache is not None:
             self._cache.stop()
             self._cache = self._last = None
 
     @property
     def revisions(self) -> list[tuple[str, str]]:
-        """The path of each list of the cache, and the last revision of which it knows."""
+        """The path of each list of the cache, and its last known revision."""
         return [] if self._cache is None else self._cache.revisions()
 
     def read(self) -> Snapshot:
-        """Everything as it is now, or as it was a moment ago where it is watched."""
+        """Everything as it is now, or, with a cache, as it was a moment ago."""
         if self._cache is None:
             return self._snapshot({})
         version = self._cache.version
@@ -119,14 +118,14 @@ class Queue(Writer):
         return self._snapshot({"resourceVersion": revision, "resourceVersionMatch": "Exact"})
 
     def _snapshot(self, query: Mapping[str, str]) -> Snapshot:
-        """Everything as lists say that are read now; `query` is for that of the MPIJobs."""
+        """Everything from lists that are read now; `query` is for the list of MPIJobs."""
         sources = self._engine.sources
         return self._snapshot_of(
             sources.answers({"MPIJob": lambda one: sources.read(one, _whole_job, **query)})
         )
 
     def _remembered(self, cache: Cache) -> Snapshot:
-        """Everything as the cache has it; ClusterError where that may be out of date."""
+        """Everything from the cache; ClusterError if that may be out of date."""
         answers: Answers = []
         self._priorities = {}
         for source, answer in cache.answers():
@@ -142,7 +141,7 @@ class Queue(Writer):
         return self._snapshot_of(answers)
 
     def _snapshot_of(self, answers: Answers) -> Snapshot:
-        """The snapshot of what all lists have told."""
+        """The snapshot of all lists."""
         jobs: list[Object | Record | Unread] | None = None
         told: Answers = []
         for source, answer in answers:
@@ -165,14 +164,14 @@ class Queue(Writer):
         )
         last = None if self._last is None else self._last[1]
         if last is not None and (last.unread, last.objects) == (made.unread, made.objects):
-            # The same clusters can be made of the same objects, and are made already.
+            # The same objects make the same clusters, which are cached.
             return replace(made, objects=last.objects, see=last.see)
         return made
 
     def _looks(self, unread: list[str]) -> Callable[[Iterable[Record | Unread]], Cluster]:
-        """Makes clusters of objects of one snapshot; of the same objects only once.
+        """The function that makes clusters of the objects of one snapshot, with a cache.
 
-        A controller looks for every job, and most looks are alike.
+        A controller needs one for every job, and most are alike.
         """
         known: dict[tuple[int, ...], tuple[Cluster, tuple[Record | Unread, ...]]] = {}
         reader = self._engine.reader()
@@ -181,7 +180,7 @@ class Queue(Writer):
             chosen = tuple(objects)
             key = tuple(map(id, chosen))
             if key not in known:
-                # With the objects themselves, so that no other may ever have their ids.
+                # The objects are stored too, so that their ids are never used again.
                 known[key] = self._engine.seen(chosen, unread, reader), chosen
             return known[key][0]
 
@@ -190,8 +189,8 @@ class Queue(Writer):
     def gangs(self, jobs: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], list[Object]]:
         """The pods that these MPIJobs control, by namespace and name of the job.
 
-        A pod that only carries the name of a job in its labels is not among them. Where they are
-        watched, each has what says how it stands; those at a gate are whole.
+        A pod that only has the name of a job in its labels is not among them. From the cache a pod
+        has its metadata and status, and of its spec only the node's name, unless it is gated.
         """
         known = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in jobs}
         found: dict[tuple[str, str], list[Object]] = defaultdict(list)
@@ -204,7 +203,7 @@ class Queue(Writer):
             try:
                 return self._controller(namespace, str(owner.get("name")), str(owner.get("uid")))
             except AccessDenied:
-                # The right may be given at any time, so the next round asks again.
+                # The right may be granted at any time, so the next round tries again.
                 denied = True
                 return None
 
@@ -223,7 +222,7 @@ class Queue(Writer):
         return (controller_of(job) or {}).get("uid")
 
     def _gang_pods(self) -> list[Object]:
-        """All pods that carry the name of a job."""
+        """All pods with the label of a job."""
         if self._cache is None:
             return self._api.collect("/api/v1/pods", None, labelSelector=JOB_LABEL)
         for source, answer in self._cache.answers():
@@ -234,16 +233,16 @@ class Queue(Writer):
         return []
 
     def unavailable(self, node: str) -> str | None:
-        """Why no pod can be placed on a node now, in a word; None if that is possible."""
+        """Why no pod can be placed on a node now, in a word; None if one can."""
         found = self._api.find(f"/api/v1/nodes/{part(node)}")
         if found is None:
             return "gone"
         return self._engine.seen([record("Node", found)], []).nodes[0].unavailable
 
     def force_delete(self, pod: Mapping[str, Any]) -> None:
-        """Delete a pod at once that is to end on a machine that does not answer.
+        """Delete at once a terminating pod on a machine that does not answer.
 
-        Not if it was written to since it was read: then it may be that somebody answers.
+        Not if the pod has changed since it was read: its kubelet may answer again.
         """
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{part(meta['namespace'])}/pods/{part(meta['name'])}"
@@ -258,7 +257,7 @@ class Queue(Writer):
         return Lease(self._api, identity)
 
     def publish_view(self, cluster: Cluster, *, now: float) -> None:
-        """Let those who may not read the cluster see what is free, as of `now` (Unix seconds)."""
+        """Publish what is free at `now` (Unix seconds), for users who may not read the cluster."""
         from arena_topo.clusters import view  # noqa: PLC0415  only the controller
 
         path = f"/api/v1/namespaces/{view.NAMESPACE}/configmaps"
@@ -274,7 +273,7 @@ class Queue(Writer):
             self._api.post(path, body)
 
     def mirror(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Copy what agents have published to where ACK's tools look, if it has changed."""
+        """Copy the agents' reports into ACK's namespace, if they have changed."""
         from arena_topo.engines.kubernetes import publishing  # noqa: PLC0415  only the controller
 
         seen = None
@@ -286,7 +285,7 @@ class Queue(Writer):
             self._mirrored = seen
 
     def _values(self) -> dict[str, int]:
-        """What each PriorityClass is worth; nothing where they may not be listed."""
+        """The value of each PriorityClass; empty if they may not be listed."""
         if self._priorities is None:
             try:
                 listed = self._engine.sources.read(_PRIORITIES, _value)
@@ -296,11 +295,11 @@ class Queue(Writer):
         return self._priorities
 
     def priority(self, name: str) -> int:
-        """What a PriorityClass is worth; 0 where none of that name may be read."""
+        """The value of a PriorityClass; 0 if it does not exist or may not be read."""
         return self._values().get(name, 0) if name else 0
 
     def lacks(self, plan: Plan, mpijob: Manifest) -> tuple[str, ...]:
-        """What of a suspended MPIJob the operator's CRD does not keep: what a dry run says.
+        """The fields of a suspended MPIJob that the operator's CRD drops, by a dry run.
 
         AlreadyExists if the name is taken.
         """
@@ -312,7 +311,7 @@ class Queue(Writer):
         return (*(() if suspended(seen) else ("suspend",)), *pinning.dropped(mpijob, seen))
 
     def claims(self, stored: Manifest) -> list[Manifest]:
-        """The ResourceClaims that a job owns by now; none where they may not be listed."""
+        """The ResourceClaims that a job owns; empty if they may not be listed."""
         meta = stored["metadata"]
 
         def keep(one: Object) -> Object | None:
@@ -324,9 +323,9 @@ class Queue(Writer):
     def change(
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
     ) -> Manifest | None:
-        """Apply a JSON patch to a job; None if one of its tests failed, or the job is gone.
+        """Apply a JSON patch to a job; None if one of its tests failed, or the job is deleted.
 
-        It tests what it changes, so it is sent again where the server fails or breaks off.
+        The patch tests what it changes, so it is retried if the server fails or breaks off.
         """
         meta = stored["metadata"]
         path = self._engine.job_path(meta["name"], meta["namespace"])
@@ -338,13 +337,13 @@ class Queue(Writer):
             except NotFound:
                 return None
             except ClusterError as error:
-                # Policies and validation answer 422 as well, and asking again would not help.
+                # Policies and validation answer 422 as well; a retry would not help against them.
                 if error.status == INVALID and _TEST_FAILED in error.message:
                     return self._applied(stored, patch) if doubts else None
                 doubts += unsure(error)
                 if doubts == _TRIES or not (unsure(error) or error.status == CONFLICT):
                     raise
-                # Others wrote to the job all the while: the tests say whether that matters.
+                # Others wrote to the job at the same time; the tests decide whether that matters.
                 if error.status == CONFLICT and time.monotonic() > end:
                     raise ClusterError(
                         f"others wrote to the job {meta['name']} all the time",
@@ -359,16 +358,16 @@ class Queue(Writer):
     def _applied(
         self, stored: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]
     ) -> Manifest | None:
-        """The job as a patch left it whose answer was lost; None if the patch was not taken."""
+        """The job after a patch without an answer; None if the patch was not applied."""
         found = self.get(stored["metadata"]["namespace"], stored["metadata"]["name"])
         return found if found is not None and patches.took_effect(patch, found) else None
 
     def missing(self, stored: Mapping[str, Any]) -> tuple[str, ...]:
-        """The ConfigMaps that the pods of a job mount, and that are not there."""
+        """The ConfigMaps that the pods of a job mount, and that do not exist."""
         return missing(self._api, stored)
 
     def get(self, namespace: str, name: str) -> Manifest | None:
-        """One MPIJob; None if there is none."""
+        """One MPIJob; None if it does not exist."""
         found = self._api.find(self._engine.job_path(name, namespace))
         return None if found is None else stored_job(found)
 
@@ -377,25 +376,25 @@ class Queue(Writer):
         return self._engine.pods_of(dict(stored))
 
     def bind(self, pod: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
-        """Patch a gated pod with its place; False if it is gone or was changed meanwhile."""
+        """Patch a gated pod with its node and devices; False if it was deleted or changed."""
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{part(meta['namespace'])}/pods/{part(meta['name'])}"
-        # The very pod that was looked at: one of that name may have come after it.
+        # Exactly this pod: a later one may have the same name.
         exact = {**patch, "metadata": {**patch.get("metadata", {}), "uid": meta["uid"]}}
         try:
             self._api.patch(path, exact, "strategic")
         except (NotFound, TimedOut):
             return False
         except ClusterError as error:
-            # It is looked at again in a moment: the patch takes a gate off this very pod, so it
-            # can neither be done twice nor to another.
+            # The next round tries again. The patch removes a gate of exactly this pod, so it cannot
+            # be applied twice or to another pod.
             if error.status in {None, CONFLICT, INVALID} or error.status >= SERVER_ERROR:
                 return False
             raise
         return True
 
     def events(self, stored: Mapping[str, Any]) -> list[Manifest]:
-        """The events about a job and its pods, oldest first; none where they may not be read."""
+        """The events about a job and its pods, oldest first; empty if they may not be read."""
         meta = stored["metadata"]
         name, uids = str(meta["name"]), {str(meta["uid"])}
         created = moment(meta.get("creationTimestamp")) or 0.0
@@ -407,27 +406,27 @@ class Queue(Writer):
         return sorted(self._api.permitted(path, keep), key=when)
 
     def quotas(self, namespace: str) -> list[Manifest]:
-        """The ResourceQuotas of a namespace; none where they may not be read."""
+        """The ResourceQuotas of a namespace; empty if they may not be read."""
         return self._api.permitted(f"/api/v1/namespaces/{part(namespace)}/resourcequotas")
 
     def mechanisms(self, namespace: str) -> Mechanisms:
-        """What makes placements hold in a namespace."""
+        """The mechanisms that bind placements in a namespace."""
         return self._engine.mechanisms(namespace)
 
     def watched(self) -> bool:
-        """Whether a controller is at work: its Lease is renewed."""
+        """Whether a controller is active: its Lease is renewed."""
         spec: Object = {}
         with contextlib.suppress(ArenaError):
             spec = (self._api.find(lease.PATH) or {}).get("spec") or {}
         at = moment(spec.get("renewTime"))
-        # One that was stopped in good order has given its Lease back.
+        # A controller that was stopped in good order has released its Lease.
         return bool(spec.get("holderIdentity")) and at is not None and self.now() - at < _LIFE
 
 
 def _records(jobs: Iterable[Object | Record | Unread]) -> list[Record | Unread]:
-    """What says of MPIJobs which GPUs they hold before their pods exist."""
-    # What its queue has suspended holds nothing, whatever is still written on it, and what waits
-    # neither: left out, looks for each of those that wait are one look.
+    """The records of the MPIJobs that reserve GPUs before their pods exist."""
+    # Jobs that another queue has suspended reserve nothing, whatever their annotations say, and
+    # waiting jobs reserve nothing either: without them all waiting jobs share one cached cluster.
     return [
         record("MPIJob", one) if isinstance(one, dict) else one
         for one in jobs
@@ -437,9 +436,9 @@ def _records(jobs: Iterable[Object | Record | Unread]) -> list[Record | Unread]:
 
 
 def _whole_job(one: Object) -> Object | Record | Unread | None:
-    """An MPIJob without what nobody reads; nothing of one that arena-topo has not touched.
+    """An MPIJob without its unused fields; None if arena-topo has not touched it.
 
-    What one tenant writes must stop nobody: of what makes no sense there is only the record.
+    An invalid MPIJob of one tenant must not stop others: it is reduced to its record.
     """
     if oddity(one) is not None:
         return record("MPIJob", one)
@@ -448,7 +447,7 @@ def _whole_job(one: Object) -> Object | Record | Unread | None:
 
 
 def _gang_pod(one: Object) -> tuple[Record | Unread, Object | None]:
-    """The record of a pod, and, where it may be of a gang, the pod as the controller reads it."""
+    """The record of a pod, and, if it may belong to a gang, the pod as the controller needs it."""
     small, labels = record("Pod", one), (one.get("metadata") or {}).get("labels") or {}
     if JOB_LABEL not in labels or oddity(one) is not None:
         return small, None
@@ -458,7 +457,7 @@ def _gang_pod(one: Object) -> tuple[Record | Unread, Object | None]:
 
 
 def _bare(one: Object) -> Object:
-    """An object without the books of who wrote which field."""
+    """An object without its managed fields."""
     meta = {key: value for key, value in one["metadata"].items() if key != "managedFields"}
     return {**one, "metadata": meta}
 
@@ -468,7 +467,7 @@ def _value(one: Object) -> Object:
 
 
 def _kept(kind: str) -> Callable[[Object], Any]:
-    """What the cache keeps of the objects of a kind; of one that makes None, nothing."""
+    """The reduction of the objects of a kind for the cache; None drops an object."""
     own = {"Pod": _gang_pod, "MPIJob": _whole_job, "PriorityClass": _value}
     return own.get(kind) or partial(record, kind)
 
@@ -478,7 +477,7 @@ _PRIORITIES = Source(
     paths=lambda: ("/apis/scheduling.k8s.io/v1/priorityclasses",),
     instead="all jobs have the same priority",
 )
-"""What jobs are worth, by the names of their priority classes."""
+"""The values of the priority classes, by name."""
 
 
 def _is_placed(mpijob: Object) -> bool:

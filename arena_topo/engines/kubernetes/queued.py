@@ -1,4 +1,4 @@
-"""QueuedJob: a gang that waits or is placed; Snapshot: all of them, and what is free. Pure."""
+"""QueuedJob: a gang that waits or is placed; Snapshot: all of them and the free GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from arena_topo.topology import Cluster, published
 Object = Mapping[str, Any]
 
 MOST_TRIES = 3
-"""How often a gang that could not complete is tried before somebody must ask for it again."""
+"""The most failed starts of a gang; after that only a person starts it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """One MPIJob that arena-topo placed or is to place, as it was read.
+    """One MPIJob that arena-topo placed or will place, as it was read.
 
-    `state` is `waiting`, `placed` or `held`; `record` its map as written, None without one;
-    `recorded` when that was, by the server's clock (Unix seconds). `suspender` names who alone may
-    resume it, None where that is arena-topo. `timeout` is how many seconds it may run, None without
-    a limit; `started` when it was resumed. `tries` counts the starts that could not complete.
-    `incomplete`: whoever submitted it has not created all that it owns.
+    `state` is `waiting`, `placed` or `held`; `record` its map as stored, None without one;
+    `recorded` the time of the record by the server's clock (Unix seconds). `suspender` is the only
+    one that may resume the job, None for arena-topo. `timeout` is the limit of its running time in
+    seconds, None without one; `started` the time of its resumption. `tries` counts the failed
+    starts. `incomplete`: the submitter has not created all objects of the job.
     """
 
     namespace: str
@@ -55,17 +55,18 @@ class QueuedJob:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was tried so often that only a person starts it again."""
+        """Whether the job has failed to start so often that only a person starts it again."""
         return self.tries >= MOST_TRIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All jobs of arena-topo that are not over, and everything that says what is free.
+    """All unfinished jobs of arena-topo, and the objects that decide what is free.
 
     `now` is the server's time (Unix seconds). `objects` are records of the cluster's objects, and
-    `see` makes a Cluster of records; `unread` says what could not be listed. `everything` is False
-    where the jobs of other namespaces could not be: then no placement may be recorded.
+    `see` makes a Cluster of records; `unread` are notes on lists that could not be read.
+    `everything` is False if the jobs of other namespaces could not be listed: then no placement may
+    be recorded.
     """
 
     jobs: tuple[QueuedJob, ...]
@@ -76,9 +77,9 @@ class Snapshot:
     everything: bool = True
 
     def cluster(self, *, without: Collection[tuple[str, str]] = (), pods: bool = True) -> Cluster:
-        """What is free, the records of the jobs named (namespace, name) not counted.
+        """The cluster without the records of the given jobs (namespace, name).
 
-        Nor, unless `pods`, their pods.
+        With `pods` False also without their pods.
         """
         return self.see(
             one
@@ -92,7 +93,7 @@ class Snapshot:
         return (one for one in self.objects if isinstance(one, PodRecord))
 
     def emptied(self) -> Cluster:
-        """What would be free if all jobs of arena-topo had ended."""
+        """The cluster as if all jobs of arena-topo had ended."""
         pods = {one.key for one in self.pods() if one.ours}
         return self.see(one for one in self.objects if not _is_ours(one, pods))
 
@@ -102,7 +103,7 @@ class Snapshot:
 
 
 def _job_of_pod(one: Record | Unread) -> tuple[str, str] | None:
-    """The job (namespace, name) that a pod which arena-topo placed belongs to, by its name."""
+    """The job (namespace, name) of a pod that arena-topo placed, from the pod's name."""
     if isinstance(one, PodRecord) and one.ours:
         return one.namespace, job_of_pod(one.name)
     return None
@@ -115,15 +116,14 @@ def _is_ours(one: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
 
 
 def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
-    """An MPIJob as the queue sees it; None for one that is over, going, or not for the queue.
+    """An MPIJob as the queue sees it; None if it is finished, being deleted, or not queued.
 
-    Nor is one for it that makes no sense as a job: its operator makes no pods of it, and what one
-    tenant writes must stop nobody else. `priorities` are the values of PriorityClasses, by name;
-    one that is missing counts as 0.
+    None also for an invalid job: its operator creates no pods, and what one tenant writes must not
+    stop others. `priorities` are the values of PriorityClasses, by name; a missing one counts as 0.
     """
     meta = mpijob.get("metadata")
     notes = meta.get("annotations") if isinstance(meta, Mapping) else None
-    # Most jobs of a large cluster may be of others.
+    # On a large cluster most jobs may not be arena-topo's.
     if not isinstance(meta, Mapping) or not isinstance(notes, Mapping) or FORMAT not in notes:
         return None
     state = notes.get(STATE)
@@ -151,13 +151,12 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
 
 
 def _pod_of_workers(mpijob: Object) -> Object | None:
-    """The pod that the workers of a job are made like; None if the job makes no sense as one.
+    """The pod template's spec of a job's workers; None if the job is invalid.
 
-    A CRD checks the types of most that is written, and v1alpha1's of next to nothing; what may be
-    left out, none checks.
+    A CRD checks the types of most fields, v1alpha1's of hardly any; no CRD checks optional ones.
     """
     spec = mpijob.get("spec") or {}
-    # Of two forms beside each other it would be anybody's guess which counts.
+    # With both forms at once it is undefined which one counts.
     if oddity(mpijob) is not None or {"template", "mpiReplicaSpecs"} <= spec.keys():
         return None
     roles = spec.get("mpiReplicaSpecs") or {"Worker": spec}

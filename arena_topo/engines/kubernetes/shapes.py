@@ -1,8 +1,8 @@
-"""Whether what a server gives out as an object has the shape of one, as far as it is read.
+"""Whether an answer of a server has the shape of an object, as far as it is read.
 
-Pure. An API server keeps to the shape; whatever else may answer in its place need not. The one
-exception are custom resources whose CRD checks little: what one tenant writes there must stop
-nobody else, so whoever lists them looks at each (`oddity`) and goes on without the odd ones.
+Pure. An API server keeps to the shape; anything else that answers in its place may not. The one
+exception are custom resources whose CRD checks little: one tenant's invalid object must not stop
+others, so their readers check each (`oddity`) and skip the invalid ones.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from arena_topo.topology import decoding
 
 
 class Unsure(ArenaError):
-    """No answer that can be read: a write may have been taken, or not."""
+    """An unreadable answer: a write may have been applied, or not."""
 
 
 class Unreadable(Unsure, ClusterError):
-    """An answer broke off, or makes no sense."""
+    """An answer is truncated or invalid."""
 
 
 _ENDED = {"exitCode": int, "reason": str, "message": str, "signal": int}
@@ -107,12 +107,12 @@ _READ = {
     "versions": [{"version": str}],
     "preferredVersion": {"version": str},
 }
-"""What is read of MPIJobs (all three versions), pods and all others; the names of their fields
-differ where they do."""
+"""The fields that are read of MPIJobs (all three versions), pods and all other kinds; a name has
+the same type in all of them."""
 
 
 def typed(shape: Any) -> Any:
-    """The type of a shape, ready for threads: msgspec makes what it knows of one at first use."""
+    """The type of a shape, ready for threads: msgspec builds its tables at the first use."""
     found = _type(shape)
     msgspec.convert({}, found)
     return found
@@ -124,7 +124,7 @@ def _type(shape: Any) -> Any:
         return list[_type(shape[0])]  # type: ignore[misc]
     if not isinstance(shape, dict):
         return shape
-    # What may be absent may be null too.
+    # An optional field may be null too.
     fields = {key: _type(below) | None for key, below in shape.items()}
     return TypedDict("object", fields, total=False)  # type: ignore[operator]
 
@@ -135,7 +135,7 @@ _TYPE = typed(_READ)
 def oddity(one: Any) -> str | None:
     """What is wrong with an object: `status.conditions: expected a list, got a text`; else None.
 
-    Only `metadata.name` must be there.
+    Only `metadata.name` is required.
     """
     meta = one.get("metadata") if isinstance(one, Mapping) else None
     if not isinstance(meta, Mapping) or not meta.get("name"):
@@ -144,7 +144,7 @@ def oddity(one: Any) -> str | None:
 
 
 def misfit(one: Any, kind: Any = _TYPE) -> str | None:
-    """What is wrong with an answer that need not have a name, such as a review."""
+    """What is wrong with an answer that may lack a name, such as a review; None if nothing is."""
     try:
         msgspec.convert(one, kind)
     except (ValueError, RecursionError) as error:
@@ -153,7 +153,7 @@ def misfit(one: Any, kind: Any = _TYPE) -> str | None:
 
 
 def sound(one: dict[str, Any]) -> dict[str, Any]:
-    """The same object; Unreadable if it has not the shape of one."""
+    """The same object; Unreadable if it does not have the shape of an object."""
     odd = oddity(one)
     if odd is not None:
         raise nonsense(one, odd)
@@ -161,9 +161,9 @@ def sound(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def stored_job(one: dict[str, Any], *, tried: bool = False) -> dict[str, Any]:
-    """The same MPIJob as a server stores it; Unreadable if something is missing that each has.
+    """The same MPIJob as a server stores it; Unreadable if a field is missing that each has.
 
-    One that was only `tried`, in a dry run, has no revision.
+    A job that was only `tried`, in a dry run, has no revision.
     """
     meta, spec = sound(one)["metadata"], one.get("spec")
     for key in ("namespace", "uid", *(() if tried else ("resourceVersion",))):
@@ -175,7 +175,7 @@ def stored_job(one: dict[str, Any], *, tried: bool = False) -> dict[str, Any]:
 
 
 def nonsense(one: Any, odd: str) -> Unreadable:
-    """The error of an object that makes no sense."""
+    """The error for an invalid object."""
     meta = one.get("metadata") if isinstance(one, Mapping) else None
     name = meta.get("name") if isinstance(meta, dict) else None
     return Unreadable(
@@ -186,7 +186,7 @@ def nonsense(one: Any, odd: str) -> Unreadable:
 
 
 def bare(one: dict[str, Any]) -> dict[str, Any]:
-    """An object without all that may make no sense."""
+    """An object with only the fields that are valid in every object."""
     kept = ("name", "namespace", "uid", "creationTimestamp")
     meta = one["metadata"]
     return {"metadata": {key: meta[key] for key in kept if isinstance(meta.get(key), str)}}

@@ -1,4 +1,4 @@
-"""The lists that say what is free: where each is served, and what is assumed where it is denied."""
+"""The lists that decide what is free: their paths, and the assumption if one may not be read."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ _Answer = TypeVar("_Answer")
 
 
 class NoOperator(ClusterError):
-    """The cluster has no MPIJobs at all."""
+    """The cluster serves no MPIJobs."""
 
 
 UNREAD = (AccessDenied, NoOperator, NotFound)
-"""The errors of a list that the others can do without."""
+"""The errors of a list without which the others can still be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One list of objects of a kind.
 
-    `paths` are asked for when it is read: the first that is served counts. `grouped`: none need be.
-    `instead` says what is assumed where it may not be read; None: nothing goes without it.
+    `paths` are evaluated when the list is read: the first that is served counts. With `grouped`
+    none needs to be served. `instead` is the assumption if the list may not be read; None: the list
+    is required.
     """
 
     kind: str
@@ -45,14 +46,14 @@ class Source:
 
     @property
     def query(self) -> dict[str, str]:
-        """What the request asks besides."""
+        """The query of the request, beside its path."""
         return {"labelSelector": self.selector} if self.selector else {}
 
 
 def first_served(source: Source, ask: Callable[..., _Answer]) -> tuple[str, _Answer] | None:
     """The first path of a list that is served, and what `ask` returns for it.
 
-    None where none is; NotFound where a list that every cluster has is missing.
+    None if none is served; NotFound if a list that every cluster has is missing.
     """
     missing: NotFound | None = None
     for path in source.paths():
@@ -66,7 +67,7 @@ def first_served(source: Source, ask: Callable[..., _Answer]) -> tuple[str, _Ans
 
 
 Answers = list[tuple[Source, list[Any] | ArenaError]]
-"""What lists say, or why they could not be read."""
+"""The result of each list, or the error of reading it."""
 
 
 class Sources:
@@ -81,9 +82,9 @@ class Sources:
         self._dra: list[str] = []
 
     def __iter__(self) -> Iterator[Source]:
-        """In the order in which they are read.
+        """The lists in the order in which they are read.
 
-        Claims come after pods, so that no pod is bound in between whose claim was not seen.
+        Claims come after pods, so that the claim of every pod in the list is seen as well.
         """
         yield Source(kind="Node", paths=lambda: ("/api/v1/nodes",))
         yield Source(kind="Pod", paths=lambda: ("/api/v1/pods",))
@@ -120,7 +121,7 @@ class Sources:
         )
 
     def read(self, source: Source, keep: Callable[[Object], Any], **query: str) -> list[Any]:
-        """All objects of a list, each as `keep` leaves it when its page arrives."""
+        """All objects of a list, each reduced by `keep` as soon as its page arrives."""
         found = first_served(source, partial(self._api.collect, keep=keep, judged=True, **query))
         return found[1] if found else []
 
@@ -137,7 +138,7 @@ class Sources:
         readers: Mapping[str, Callable[[Source], list[Any]]],
         status_of: StatusOf | None = None,
     ) -> Answers:
-        """What each list says, or why it may not be read; `readers` read kinds in their own way."""
+        """The result of each list, or its error; `readers` replace the readers of some kinds."""
         found: Answers = []
         for source in self:
             if source.kind == "ResourceClaim" and not _any_devices(found):
@@ -154,14 +155,14 @@ class Sources:
         return found
 
     def objects(self, status_of: StatusOf | None = None) -> tuple[list[Record | Unread], list[str]]:
-        """Everything that says what is free, and a note for what may not be read.
+        """The objects that decide what is free, and a note for each list that may not be read.
 
-        `status_of` is asked about pods that may hold GPUs.
+        `status_of` is called for pods that may have GPUs.
         """
         return joined(self.answers({}, status_of))
 
     def _topologies(self) -> list[str]:
-        """The Kueue topologies, by version; without Kueue that takes one request."""
+        """The paths of Kueue's topologies, by version; one request finds that Kueue is missing."""
         from arena_topo.clusters.records import KUEUE  # noqa: PLC0415  to read the cluster
 
         group = self._group(KUEUE)
@@ -171,7 +172,7 @@ class Sources:
         return [f"/apis/{KUEUE}/{one}/topologies" for one in versions]
 
     def _of_drivers(self, plural: str) -> list[str]:
-        """What DRA drivers publish, by version; without such an API that takes one request."""
+        """The paths of DRA drivers' objects, by version; one request finds a missing API."""
         from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
 
         if not self._dra:
@@ -186,7 +187,7 @@ class Sources:
 
 
 def published_slices(api: Connection, node: str) -> list[SliceRecord]:
-    """What DRA drivers publish of a node; none where that is not served."""
+    """The ResourceSlices of a node; empty if they are not served."""
     from arena_topo.clusters import slices  # noqa: PLC0415  to read the cluster
     from arena_topo.clusters.records import SliceRecord, pages  # noqa: PLC0415  the same
 
@@ -199,7 +200,7 @@ def published_slices(api: Connection, node: str) -> list[SliceRecord]:
 
 
 def joined(answers: Answers) -> tuple[list[Any], list[str]]:
-    """All objects, and a note for each list that was denied and that no other list replaces."""
+    """All objects, and a note for each denied list that no other list replaces."""
     # Most DRA drivers publish no GPUs; their slices and claims do not matter.
     devices = _any_devices(answers)
     found: list[Any] = []

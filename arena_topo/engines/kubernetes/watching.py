@@ -1,11 +1,11 @@
-"""A cache of what a cluster holds: each list is read once, and then watched by a thread.
+"""A cache of a cluster's objects: each list is read once, and then watched by a thread.
 
-As an informer of client-go (tools/cache, Reflector) does it: events are taken in the order of their
-revisions; a watch that ends is opened again from the last revision or bookmark that was seen, and
-where the server has forgotten that one (410), all is listed again. What is kept of an object is
-made when it arrives; an event that changes nothing of that is no change.
+It works like an informer of client-go (tools/cache, Reflector): events are applied in the order of
+their revisions; a watch that ends is opened again from the last revision or bookmark, and if the
+server no longer has that revision (410), the list is read again. Objects are reduced as soon as
+they arrive; an event without an effect on the reduced object is no change.
 
-A cache lags behind, by a moment or, over a network that swallows packets, by up to `LAG`. So the
+A cache lags behind, by a moment or, over a network that loses packets, by up to `LAG`. So the
 server must test each write that is based on the cache.
 """
 
@@ -25,26 +25,27 @@ from arena_topo.errors import AccessDenied, ArenaError, ClusterError
 Object = dict[str, Any]
 
 WATCH = 30.0
-"""Seconds after which a server is to end a watch, so that one that has died without a word is
-noticed; client-go asks for minutes, and pings its HTTP/2 connections every 30 s."""
+"""Seconds after which a server is asked to end a watch, so that a dead connection is noticed;
+client-go asks for minutes, and pings its HTTP/2 connections every 30 s."""
 
 LAG = WATCH + 10.0
-"""Seconds by which a cache may lag behind at most, as long as the server answers at all."""
+"""The most seconds by which a cache may lag behind, as long as the server answers."""
 
 ASK_AGAIN = 60.0
-"""Seconds after which a list is asked for again that may not be read, or is not served."""
+"""Seconds until the retry of a list that may not be read, or is not served."""
 
 _FIRST_DELAY, _LAST_DELAY = 0.1, 5.0
-"""Seconds to wait after the first failure, doubled with each one, and at most."""
+"""Seconds to wait after the first failure, doubled with each further one, and their maximum."""
 
 _BRIEF = 1.0
-"""Seconds: a watch that ends sooner counts as a failure, so that none is opened without end."""
+"""A watch that ends within so many seconds counts as a failure, so that reopening is slowed
+down."""
 
 _RANDOM = random.Random()  # noqa: S311  no secret; threads leave the generator of others alone
 
 
 class Watch:
-    """One list that is followed by a thread; `keep` reduces its objects (None: left out)."""
+    """One list that a thread watches; `keep` reduces its objects (None: left out)."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class Watch:
     ) -> None:
         self.source = source
         self.version = 0
-        """How often what is kept has changed."""
+        """The number of changes of the reduced objects."""
         self.ready = threading.Event()
-        """Set once the first list was read, or was refused."""
+        """Set as soon as the first list was read, or was refused."""
         self._api = api
         self._keep = keep
         self._changed = changed
@@ -65,22 +66,22 @@ class Watch:
         self._stop = threading.Event()
         self._items: dict[tuple[str, str], tuple[str, Any]] = {}
         self.path = ""
-        """Where the list is; nowhere where it is not served."""
+        """The path of the list; empty if it is not served."""
         self.revision = ""
-        """All changes up to this revision are in the cache; empty: list again."""
+        """The cache includes all changes up to this revision; empty: list again."""
         self._error: ArenaError | None = ClusterError("nothing was read yet")
         self._thread = threading.Thread(target=self._run, name=source.kind, daemon=True)
 
     def start(self) -> None:
-        """Begin to list and to watch."""
+        """Start the thread that lists and watches."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End with the next event, at the latest when the server ends the watch."""
+        """Stop at the next event, at the latest when the server ends the watch."""
         self._stop.set()
 
     def answer(self) -> list[Any] | ArenaError:
-        """What there is; an error where that is not known, or may lag by more than `LAG`."""
+        """The objects; an error if they are unknown, or may lag by more than `LAG`."""
         with self._lock:
             return self._error or [one for _, one in self._items.values()]
 
@@ -122,7 +123,7 @@ class Watch:
             self.revision = revision
 
     def _follow(self) -> None:
-        """Take in events until the server ends the watch; where nothing is served, wait."""
+        """Apply events until the server ends the watch; without a path only wait."""
         if not self.path:
             self._stop.wait(ASK_AGAIN)
             return
@@ -137,13 +138,13 @@ class Watch:
             with self._lock:
                 changed = kind != "BOOKMARK" and self._take(thing, gone=kind == "DELETED")
                 self._told(changed=changed or self._error is not None)
-                # After the version: who sees this revision sees what came with it.
+                # After the version: a reader of this revision also sees its changes.
                 self.revision = _revision(thing) or self.revision
             if self._stop.is_set():
                 return
 
     def _take(self, thing: Mapping[str, Any], *, gone: bool = False) -> bool:
-        """Take in one object; whether that changes anything that is kept."""
+        """Apply one object; whether that changes any reduced object."""
         key, revision = _key(thing), _revision(thing)
         known = self._items.get(key)
         if known is not None and _later(known[0], revision):
@@ -160,7 +161,7 @@ class Watch:
             self._told(changed=self._error is not None)
 
     def _told(self, *, changed: bool) -> None:
-        """The server has answered, and what is known of the list is right; under the lock."""
+        """Note that the server has answered, so the list is up to date; call it under the lock."""
         self._error = None
         self.ready.set()
         if changed:
@@ -168,9 +169,9 @@ class Watch:
             self._changed()
 
     def _refused(self, error: ArenaError) -> bool:
-        """Take a list as denied or not served; whether to ask again only after `ASK_AGAIN` seconds.
+        """Note that a list is denied or not served; True for a retry after `ASK_AGAIN` seconds.
 
-        Where it may be listed but not watched, the listed objects count until it is listed again.
+        If it may be listed but not watched, the listed objects count until the next list.
         """
         listed = bool(self.revision)
         self.revision = ""
@@ -180,9 +181,9 @@ class Watch:
         return not isinstance(error, AccessDenied) or error.status == FORBIDDEN
 
     def _failed(self, error: Exception, *, at_once: bool) -> None:
-        """What is known may be out of date, unless the next try is better."""
+        """Note that the list may be out of date, unless the next try succeeds."""
         if not isinstance(error, ArenaError):
-            # Perhaps an unexpected object: list again.
+            # An unexpected object may be the reason: list again.
             self.revision = ""
             error = ClusterError(f"{type(error).__name__}: {error}")
         with self._lock:
@@ -196,7 +197,7 @@ class Watch:
 
 
 class Cache:
-    """All lists of a cluster that are watched; `changed` is called by their threads."""
+    """All watched lists of a cluster; their threads call `changed`."""
 
     def __init__(
         self,
@@ -211,24 +212,24 @@ class Cache:
 
     @property
     def version(self) -> int:
-        """How often anything has changed so far."""
+        """The number of changes so far."""
         return sum(one.version for one in self._watches)
 
     def answers(self) -> Answers:
-        """What each list holds, or why that is not known; waits until all were read once."""
+        """The objects of each list, or its error; waits until all lists were read once."""
         for one in self._watches:
             one.ready.wait()
         return [(one.source, one.answer()) for one in self._watches]
 
     def revisions(self) -> list[tuple[str, str]]:
-        """The path of each list that is known, and the last revision that was taken in."""
+        """The path of each known list, and the last revision that was applied."""
         known = [source for source, answer in self.answers() if not isinstance(answer, ArenaError)]
         return [
             (one.path, one.revision) for one in self._watches if one.path and one.source in known
         ]
 
     def stop(self) -> None:
-        """Let the threads end."""
+        """Stop the threads."""
         for one in self._watches:
             one.stop()
 

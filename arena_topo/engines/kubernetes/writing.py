@@ -1,4 +1,4 @@
-"""Writes: an MPIJob and what it owns, each a single request; nothing half-made is left behind."""
+"""Writes: an MPIJob and its objects, each by a single request, with a rollback on failure."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from arena_topo.names import is_subdomain
 Object = dict[str, Any]
 
 _TRIES = 3
-"""How often a job that is half made is deleted over a connection that breaks."""
+"""The most tries to delete a half-made job over a broken connection."""
 _LOOKS, _PAUSE = 50, 0.2
-"""How often, and seconds apart, one looks whether a claim has gone."""
+"""The number of checks for a claim's deletion, and the seconds between two."""
 
 
 class Writer:
@@ -44,17 +44,17 @@ class Writer:
         self._classes: set[str] = set()
 
     def own(self, job: Object, objects: Sequence[Manifest]) -> tuple[str, ...]:
-        """Create what a new job owns; if one fails, the job goes with all that was created."""
+        """Create a new job's objects; if one fails, the job is deleted with all of them."""
         try:
             return tuple(object_name(one) for one in objects if self._create_owned(one, job))
         except BaseException as error:
-            # Whatever stopped it, Ctrl-C included: half a job must not stay behind.
+            # Also on Ctrl-C: half a job must not remain.
             if not self.remove(job):
                 _tell_left(error, job)
             raise
 
     def renew(self, job: Object, objects: Sequence[Manifest]) -> None:
-        """Create what a job owns, in place of what it had under these names; all or none."""
+        """Create a job's objects in place of older ones with these names; all or none."""
         made = []
         try:
             for one in objects:
@@ -63,7 +63,7 @@ class Writer:
                 )
                 self._renew(one, job, made[-1])
         except BaseException:
-            # Claims of a gang that does not start would use up the quota of others.
+            # The claims of a gang that does not start would use up the quota of others.
             with self._api.grace():
                 for path in made:
                     with contextlib.suppress(ArenaError):
@@ -82,14 +82,14 @@ class Writer:
         self._create_owned(one, job)
 
     def _gone(self, path: str) -> None:
-        """Wait for an object to go: a claim that was in use keeps a finalizer for a moment."""
+        """Wait for the deletion of an object: a claim that was in use briefly has a finalizer."""
         for _ in range(_LOOKS):
             if self._api.find(path) is None:
                 return
             time.sleep(_PAUSE)
 
     def validate(self, plan: Plan) -> tuple[str, ...]:
-        """Let the server check every object without storing any; its warnings.
+        """Let the server check every object without storing any; the warnings.
 
         AlreadyExists if the job's name is taken, and nothing else is wrong.
         """
@@ -101,7 +101,7 @@ class Writer:
         except AlreadyExists as error:
             taken = error
         for one in others:
-            # What an earlier job has left behind, `own` clears away.
+            # `own` deletes what an earlier job has left behind.
             with contextlib.suppress(AlreadyExists):
                 warnings += self._api.post(path_of(one, plan.namespace), one, dryRun="All")[1]
         if taken is not None:
@@ -109,7 +109,7 @@ class Writer:
         return tuple(warnings)
 
     def stored(self, plan: Plan) -> tuple[Manifest | None, ...]:
-        """The stored objects of a plan's names, in their order; None where there is no object.
+        """The stored objects with the names of a plan's objects, in their order; None if absent.
 
         None also for an object of an earlier job of this name, or of another owner.
         """
@@ -125,7 +125,7 @@ class Writer:
         return tuple(found)
 
     def remove(self, job: Mapping[str, Any]) -> bool:
-        """Delete this very job, quietly: the first error is the one to tell. Whether it is gone."""
+        """Delete exactly this job; whether it is deleted. Raises nothing: the caller raises."""
         meta = job["metadata"]
         path = f"{path_of(dict(job), meta['namespace'])}/{meta['name']}"
         with self._api.grace():
@@ -136,7 +136,7 @@ class Writer:
                     return True
                 except ArenaError as error:
                     if isinstance(error, ClusterError) and error.status == CONFLICT:
-                        # Another has its name by now.
+                        # The name belongs to another job.
                         return True
                     if not unsure(error):
                         return False
@@ -147,11 +147,11 @@ class Writer:
     def create(
         self, plan: Plan, first: Manifest, *, warnings: list[str] | None = None, **query: str
     ) -> Object:
-        """Create the MPIJob of a plan: what was stored; the server's `warnings` go into the list.
+        """Create the MPIJob of a plan; the stored object. The server's `warnings` go into the list.
 
-        Where the connection breaks it is sent again, and one that was taken the first time is found
-        by its labels, annotations and age. AlreadyExists if its name is taken; InvalidJob if its
-        priority class does not exist.
+        After a broken connection the request is retried; a job that the first try has created is
+        recognised by its labels, annotations and age. AlreadyExists if its name is taken;
+        InvalidJob if its priority class does not exist.
         """
         name = plan.job.name
         self._check_priority(plan.job.priority)
@@ -168,7 +168,7 @@ class Writer:
     def _made(
         self, path: str, first: Manifest, query: dict[str, str]
     ) -> tuple[Object, tuple[str, ...]]:
-        """Create an MPIJob; if that is given up, it is not there, or the error says where it is."""
+        """Create an MPIJob; on failure it does not exist, or the error says that it may exist."""
         began, lost = self._api.server_time, False
         try:
             while True:
@@ -194,7 +194,7 @@ class Writer:
     def _withdraw(
         self, path: str, first: Manifest, began: float | None, error: BaseException
     ) -> None:
-        """Delete a job that may have been created; where that fails, say that it may be there."""
+        """Delete a job that may have been created; on failure the error says that it may exist."""
         try:
             with self._api.grace():
                 found = self._api.find(f"{path}/{first['metadata']['name']}")
@@ -209,11 +209,11 @@ class Writer:
         _tell_left(error, there)
 
     def _check_priority(self, name: str) -> None:
-        """Refuse a priority class that does not exist: the operator could make no pods."""
+        """Refuse a priority class that does not exist: the operator could not create pods."""
         if not name or name in self._classes:
             return
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{part(name)}"
-        # Using a priority class needs no right to read it.
+        # Using a priority class requires no right to read it.
         with contextlib.suppress(AccessDenied):
             if self._api.find(path) is None:
                 raise InvalidJob(
@@ -223,7 +223,7 @@ class Writer:
         self._classes.add(name)
 
     def _unserved(self, plan: Plan, error: NotFound) -> ArenaError:
-        """What a 404 to a creation means: no such namespace, no such version, or no operator."""
+        """The error for a 404 to a creation: no such namespace, no such version, or no operator."""
         if error.message.startswith("namespaces "):
             return NotFound(
                 f"there is no namespace {plan.namespace}",
@@ -238,7 +238,7 @@ class Writer:
         )
 
     def _create_owned(self, one: Manifest, job: Object) -> bool:
-        """Create one object that the job owns; False if arena's own bookkeeping is refused."""
+        """Create one object that the job owns; False if arena's own ConfigMap is refused."""
         namespace, owner = job["metadata"]["namespace"], job["metadata"]["name"]
         owned = {
             **one,
@@ -267,7 +267,7 @@ class Writer:
                     raise
                 self._post(path, owned, job)
         except (AlreadyExists, ClusterError) as error:
-            # Only arena reads it, and only of its own version.
+            # Only arena reads it, and only for its own version.
             if is_arenas and not version_of(job).traits.arenas:
                 return False
             if isinstance(error, AlreadyExists):
@@ -281,7 +281,7 @@ class Writer:
         return True
 
     def _post(self, path: str, owned: Object, job: Object) -> None:
-        """Create what a job owns; once more where the connection breaks."""
+        """Create an object of a job; one retry after a broken connection."""
         try:
             self._api.post(path, owned)
         except ClusterError as error:
@@ -306,7 +306,7 @@ class Writer:
 
 
 def _made_of(there: Object, sent: Manifest, began: float | None) -> bool:
-    """Whether a job is what was sent a moment ago; `began` is the server's time before that."""
+    """Whether a job is the one just sent; `began` is the server's time before that."""
     meta, created = there["metadata"], seconds(there["metadata"].get("creationTimestamp"))
     fresh = began is not None and created is not None and created >= began
     return fresh and all(
@@ -317,7 +317,7 @@ def _made_of(there: Object, sent: Manifest, began: float | None) -> bool:
 
 
 def _tell_left(error: BaseException, job: Object) -> None:
-    """Say with an error that a job may be there, and not whole."""
+    """Add to an error that a job may exist, half-made."""
     name, space = job["metadata"]["name"], job["metadata"]["namespace"]
     if isinstance(error, ArenaError):
         error.hint = (
@@ -328,9 +328,9 @@ def _tell_left(error: BaseException, job: Object) -> None:
 
 @contextlib.contextmanager
 def unless_overtaken(*others: type[ArenaError]) -> Iterator[None]:
-    """Let a write be refused because the object is gone, or was changed since it was read.
+    """Ignore a refused write if the object was deleted, or has changed since it was read.
 
-    Or for `others`, such as AlreadyExists where it is created.
+    Also for `others`, such as AlreadyExists at a creation.
     """
     try:
         yield
@@ -341,9 +341,9 @@ def unless_overtaken(*others: type[ArenaError]) -> Iterator[None]:
 
 
 def part(name: str) -> str:
-    """A name as one part of a path; UsageError for what no object can be called.
+    """A name as a segment of a path; UsageError for an invalid name of an object.
 
-    An empty name or a dot would make another path of it: deleting a job named "" deletes them all.
+    An empty name or a dot would make another path: deleting a job named "" would delete them all.
     """
     if not is_subdomain(name):
         raise UsageError(
@@ -354,21 +354,21 @@ def part(name: str) -> str:
 
 
 def missing(api: Connection, mpijob: Mapping[str, Any]) -> tuple[str, ...]:
-    """The ConfigMaps that the pods of a job mount, and that are not there."""
+    """The ConfigMaps that the pods of a job mount, and that do not exist."""
     path = f"/api/v1/namespaces/{part(mpijob['metadata']['namespace'])}/configmaps"
     names = config_maps(dict(mpijob))
     return tuple(name for name in names if api.find(f"{path}/{part(name)}") is None)
 
 
 def arenas(name: str) -> str:
-    """The ConfigMap in which arena keeps a job's books."""
+    """The name of the ConfigMap in which arena stores its data on a job."""
     return f"{name}-mpijob"
 
 
 def path_of(manifest: Manifest, namespace: str = "") -> str:
-    """Where objects of a manifest's kind are created; without a namespace, for the whole cluster.
+    """The path of a manifest's kind, in its namespace; without one, of the whole cluster.
 
-    That of the manifest comes first.
+    The manifest's own namespace takes precedence over `namespace`.
     """
     version, kind = manifest["apiVersion"], manifest["kind"].lower()
     plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
@@ -378,7 +378,7 @@ def path_of(manifest: Manifest, namespace: str = "") -> str:
 
 
 def deletion(*, uid: str | None = None) -> dict[str, Any]:
-    """A request to delete an object with all it owns; with a uid, only that very object."""
+    """A request to delete an object with all it owns; with a uid, only exactly that object."""
     options: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
