@@ -298,7 +298,7 @@ def test_somebody_who_never_lets_go_is_named_as_another_agent(world):
             found["data"]["note"] = str(time.monotonic())
 
     world.api.before("PUT .*", touch, times=99)
-    with pytest.raises(ClusterError, match="is being written by somebody else") as caught:
+    with pytest.raises(ClusterError, match="is being written by another program") as caught:
         running.once()
     assert caught.value.hint == "does another agent run for this node?"
 

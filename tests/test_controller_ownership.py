@@ -230,7 +230,7 @@ def test_what_somebody_else_publishes_for_acks_tools_is_left_and_the_controller_
     here.rounds()
     assert copied(here, "node-7") == before
     assert copied(here, "node-8") is not None
-    left = "note: ConfigMap kube-system/node-7-gpu-topology is left as it is"
+    left = "note: ConfigMap kube-system/node-7-gpu-topology is left unchanged"
     assert [line for line in here.said if "node-7" in line] == [
         f"{left}: somebody else has made it"
     ]

@@ -153,7 +153,10 @@ def test_a_device_that_the_node_does_not_have_is_hidden_somewhere_else():
     cluster = seen(node(gpus=4), pod("w", gpus=2, annotations=group("1,9")))
     assert members(cluster.nodes[0].free) == (0, 2, 3)
     assert cluster.nodes[0].unattributed == 1
-    assert "says it has GPU 9 of node node-a, which has 4; it counts as one" in cluster.notes[0]
+    assert (
+        "says it has GPU 9 of node node-a, which has 4; it counts as a GPU of unknown index"
+        in cluster.notes[0]
+    )
 
 
 def test_two_pods_that_claim_one_device_hide_another():
@@ -387,7 +390,7 @@ def test_every_note_is_kept_and_names_its_object():
     notes = seen(node(), *pods).notes
     assert len(notes) == 10
     assert all(f"pod default/w{i}: annotation" in note for i, note in enumerate(notes))
-    assert notes[0].endswith("; it has 1 of the GPUs of node node-a, nobody knows which")
+    assert notes[0].endswith("; it has 1 of the GPUs of node node-a, it is not known which")
 
 
 def test_a_quantity_that_is_none_is_a_note_and_its_pod_may_hold_every_gpu():

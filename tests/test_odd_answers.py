@@ -127,7 +127,7 @@ def test_a_log_that_is_compressed_is_unpacked_or_refused(serve: Serve):
     unknown = serve(answer("Content-Encoding: br", body=b"\x0b\x01"))
     with pytest.raises(ClusterError, match="does not answer like") as caught:
         list(unknown.streamed(LOG, {}, silence=None))
-    assert caught.value.why == "the answer is compressed (br), which nobody has asked for"
+    assert caught.value.why == "the answer is compressed (br), which was not requested"
     broken = serve(answer("Content-Encoding: gzip", body=b"no such thing"))
     with pytest.raises(ClusterError, match="broke"):
         list(broken.streamed(LOG, {}, silence=None))

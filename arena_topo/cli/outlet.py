@@ -83,7 +83,7 @@ def heed(file: int, seconds: float = 0.0) -> None:
     # POLLERR and POLLHUP are reported without being requested (poll(2)).
     gone.register(file, 0)
     if gone.poll(seconds * 1000):
-        raise BrokenPipeError("nobody reads standard output")
+        raise BrokenPipeError("no program reads standard output")
 
 
 def free_to_speak() -> bool:

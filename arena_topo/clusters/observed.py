@@ -549,7 +549,7 @@ def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple
         if there != gpus:
             notes.append(
                 f"{who} says it has GPU {(gpus ^ there).bit_length() - 1} of node {name},"
-                f" which has {len(known.machine.gpus)}; it counts as one that nobody names",
+                f" which has {len(known.machine.gpus)}; it counts as a GPU of unknown index",
             )
         # Two that name one GPU cannot both be right: one of them has another that nobody names.
         unattributed += count(GPUSet(gpus ^ there)) + count(GPUSet(there & busy))

@@ -295,7 +295,7 @@ def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
             except ValueError as error:
                 notes.append(
                     f"{pod}: annotation {key} makes no sense: {error}; it has {gpus} of the GPUs of"
-                    f" node {node}, nobody knows which"
+                    f" node {node}, it is not known which"
                 )
     return GPUSet(0)
 

@@ -198,7 +198,7 @@ def _nodes(view: _View) -> Iterator[Node]:
     for node in view.nodes:
         number = whole(node.machine.name)
         if number is None or number >= len(view.machines):
-            raise ValueError(f"node {node.name} is of no machine that is told")
+            raise ValueError(f"node {node.name} has a machine that the view does not describe")
         if len(node.domains) != len(view.tiers):
             raise ValueError("there are not as many domains as tiers")
         machine = view.machines[number]

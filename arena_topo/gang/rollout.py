@@ -316,7 +316,7 @@ def wait_until_placed(starter: Starter, job: MPIJob, outcome: Outcome, watcher: 
         try:
             trouble = _trouble(starter, job, stored, watcher)
         except (AccessDenied, ClusterError) as unseen:
-            note = f"{unseen.message}: nobody sees whether all workers come together"
+            note = f"{unseen.message}: no program checks whether all workers start"
             return replace(outcome, notes=(*outcome.notes, note))
         except TimedOut as late:
             raise TimedOut(

@@ -638,7 +638,7 @@ def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
     starter, cause = open_starter(backend, queue), because(CauseCode.REPLANNED)
     back = rollout.roll_back(queue, stored, cause, mine.tries)
     if back is None:
-        raise ArenaError(f"{name} was changed by somebody else meanwhile", hint="try again")
+        raise ArenaError(f"{name} was changed by another program meanwhile", hint="try again")
     _check_suspended(back)
     watcher.tell(f"{cause}: the gang was rolled back")
     wait_for_old_pods(starter, back)

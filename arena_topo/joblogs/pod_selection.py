@@ -91,7 +91,7 @@ def first_run(kept: Kept) -> NotFound:
     """The error for an archived job without an earlier run."""
     return NotFound(
         f"no earlier run of {kept.name} is kept",
-        why="what is kept of it is its first run, or nobody followed the one before",
+        why="the archive has its first run, or the run before was not followed",
         hint="read the one that is there: leave out --previous",
     )
 

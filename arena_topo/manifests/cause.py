@@ -36,7 +36,7 @@ class CauseCode(StrEnum):
 
 _SENTENCES = {
     CauseCode.TEXT: "{text}",
-    CauseCode.ANOTHER_STARTER: "somebody else is starting it as well; it is {state} now",
+    CauseCode.ANOTHER_STARTER: "another program is starting it as well; it is {state} now",
     CauseCode.EVICTED: "{pod} was evicted: {text}",
     CauseCode.IMAGE: "{pod}: {text}",
     CauseCode.JOBS_HIDDEN: "the jobs of other namespaces may not be listed, so it is not known"

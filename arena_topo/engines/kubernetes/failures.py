@@ -123,7 +123,7 @@ def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> st
     """
     coding = headers.get("content-encoding", "").strip().lower()
     if coding not in {"", "identity", *unpacks}:
-        return f"the answer is compressed ({brief(coding, 40)}), which nobody has asked for"
+        return f"the answer is compressed ({brief(coding, 40)}), which was not requested"
     if headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html":
         return "the answer is a web page"
     return None

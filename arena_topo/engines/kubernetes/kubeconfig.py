@@ -499,7 +499,7 @@ def asked(found: Access, plugin: _Entry, *, patience: float | None = None) -> Ac
         text = brief((error.stderr or b"").decode("utf-8", "replace"))
         raise TimedOut(
             f"{who} did not answer in {patience:g} s",
-            why=text or "it may wait for somebody, and there is no terminal on which it could ask",
+            why=text or "it may wait for input, and there is no terminal to ask on",
             hint=f"allow more with --request-timeout, or {by_hand}",
         ) from error
     # ValueError: an argument or a variable that no process can have.

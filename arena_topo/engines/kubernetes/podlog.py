@@ -133,7 +133,7 @@ def never_before(source: Source) -> NotFound:
     """The error of a container without an earlier run."""
     return NotFound(
         f"container {source.container} of pod {source.pod} has no earlier run",
-        why="its first run is the one that is there, or nobody has kept the one before",
+        why="its first run is the current one, or the run before is no longer stored",
         hint="read the one that is there: leave out --previous",
     )
 

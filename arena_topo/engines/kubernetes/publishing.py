@@ -138,7 +138,7 @@ def _attempts(what: str) -> Iterator[int]:
     """Count the tries of a write that may conflict with others; ClusterError after the last."""
     yield from range(_ATTEMPTS)
     raise ClusterError(
-        f"{what} is being written by somebody else",
+        f"{what} is being written by another program",
         hint="does another agent run for this node?",
     )
 
@@ -237,8 +237,8 @@ def mirror(api: Connection, tell: Callable[[str], None] = lambda _: None) -> int
                 taken = True
         if taken:
             tell(
-                f"note: ConfigMap {published.NAMESPACE}/{name} is left as it is: somebody else"
-                " has made it"
+                f"note: ConfigMap {published.NAMESPACE}/{name} is left unchanged: another"
+                " program made it"
             )
     for name, copy in copies.items():
         meta, new = copy["metadata"], wanted.get(name)
