@@ -231,9 +231,7 @@ def test_what_somebody_else_publishes_for_acks_tools_is_left_and_the_controller_
     assert copied(here, "node-7") == before
     assert copied(here, "node-8") is not None
     left = "note: ConfigMap kube-system/node-7-gpu-topology is left unchanged"
-    assert [line for line in here.said if "node-7" in line] == [
-        f"{left}: somebody else has made it"
-    ]
+    assert [line for line in here.said if "node-7" in line] == [f"{left}: another program made it"]
     here.api.remove("configmaps", SYSTEM, "node-7-gpu-topology", {})
     here.api.remove("configmaps", SYSTEM, "node-8-gpu-topology", {})
     here.later(20)
