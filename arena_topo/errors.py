@@ -24,7 +24,7 @@ Only `cli.main` turns these into exits. Nothing below it prints, logs or exits.
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""As in `typing`, which would take as long to load as all the rest of a TAB."""
+"""As in `typing`, which takes as long to import as all the rest of a completion."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ class ArenaError(Exception):
 
     exit_code = 1
     arena = ""
-    """Arena's own text for it, where arena's SDK searches the output for that text."""
+    """Arena's own text for this error, if arena's SDK searches the output for that text."""
 
     def __init__(self, message: str, *, why: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -47,13 +47,13 @@ class ArenaError(Exception):
         self.why = why
         self.hint = hint
         self.notes: tuple[str, ...] = ()
-        """What is odd in the cluster and may be behind it."""
+        """Oddities of the cluster that may be the cause."""
         for word, text in (("why", why), ("hint", hint)):
             if text:
                 self.add_note(f"{word}: {text}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Constructors take more than the message, which is all that the default would pass.
+        # Constructors take more than the message, the only argument of the default.
         return _bare, (type(self), self.args), self.__dict__
 
 
@@ -114,7 +114,7 @@ class JobNotFound(NotFound):
             hint=hint or "arena-topo list shows the jobs, with -A those of all namespaces",
         )
         self.name = name
-        # Arena's Python SDK compares all of it, with the name of its own program.
+        # Arena's Python SDK compares the whole text, with the name of its own program.
         self.arena = (
             f"Not found training job {name} in namespace {namespace},"
             "please use 'arena submit' to create it."
@@ -168,7 +168,7 @@ class ClusterError(ArenaError):
 
 
 class NotNow(ArenaError):
-    """A gang that was to start has to wait."""
+    """A gang was to start, and has to wait."""
 
     exit_code = 3
 
@@ -191,7 +191,7 @@ class TimedOut(ArenaError):
 
 
 def near(name: str, known: Iterable[str]) -> str | None:
-    """The hint at a known name that is nearly this one; None where there is none."""
+    """The hint with the known name nearest to this one; None without a near name."""
     import difflib  # noqa: PLC0415 - only for what is wrong
 
     found = difflib.get_close_matches(name, list(known), n=1)

@@ -347,7 +347,7 @@ class Pool:
         return found
 
     def _sorted(self, request: Request) -> Candidates:
-        """The groups merged into classes by free GPUs and capacity; CPU and memory only limit it."""
+        """The groups merged into classes by free GPUs and capacity (with CPU and memory)."""
         ids: dict[tuple[object, int], int] = {}
         classes: list[NodeClass] = []
         of: list[int] = []

@@ -69,7 +69,7 @@ class PackingCost:
         return sum(weight * GRAIN * (free // size) for size, weight in self._weights.items())
 
     def _in_parts(self, free: int, size: int) -> int:
-        """The potential of groups of a size, counted for each link rate in the parts it connects."""
+        """The potential of groups of a size, counted per link rate in the parts it connects."""
         return sum(
             share * (count(GPUSet(free & part)) // size)
             for share, parts in self._shares
