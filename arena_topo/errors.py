@@ -1,22 +1,22 @@
-"""What can go wrong, each with a sentence for a person and an exit code for a script.
+"""The error tree: each error has a sentence for a person and an exit code for a script.
 
     ArenaError                  1  anything that stopped the work
     ├─ UsageError               2  the request cannot be read, or contradicts itself
-    │  └─ InvalidJob            2  a field of the job is wrong (arena's own texts where it has one)
+    │  └─ InvalidJob            2  a field of the job is wrong (arena's own text if it has one)
     │     └─ InvalidValue       2  a text is no quantity, no variable, no claim ...
-    ├─ UnreadableTopology       1  a matrix, ConfigMap or dump made no sense; says where
+    ├─ UnreadableTopology       1  a matrix, ConfigMap or dump is invalid; says where
     ├─ solver.Unplaceable     3|5  no set of GPUs fits: not now (3), never on this cluster (5)
-    ├─ NotPossible              1  the job is in no state for what was asked of it
-    ├─ NotNow                   3  a gang that was asked to start has to wait
+    ├─ NotPossible              1  the state of the job does not allow this
+    ├─ NotNow                   3  a gang was to start, and has to wait
     ├─ NotFound                 1  the job or pod named does not exist
     │  └─ JobNotFound           1  no job has this name
     ├─ AlreadyExists            1  the name is taken
     │  └─ JobExists             1  a job has this name already
-    ├─ JobDeleted               1  the job was deleted while something was done with it
+    ├─ JobDeleted               1  the job was deleted meanwhile
     ├─ JobFailed                *  the job ended badly; carries the launcher's own exit code
     ├─ ClusterError             1  the API server said no, or did not answer
     │  └─ AccessDenied          4  not authenticated, or not allowed
-    └─ TimedOut                 6  the answer did not come in time
+    └─ TimedOut                 6  a deadline has passed
 
 Only `cli.main` turns these into exits. Nothing below it prints, logs or exits.
 """
@@ -176,7 +176,7 @@ class NotNow(ArenaError):
 class AccessDenied(ClusterError):
     """The API server does not know the caller (401), or does not allow the call (403).
 
-    `resource` is what the call was about, where that is one.
+    `resource` is the resource of the call, if it was about one.
     """
 
     exit_code = 4

@@ -12,7 +12,7 @@ MOST_DIGITS = 18
 """More digits than any count, time or size needs; Python refuses to read more than 4,300."""
 
 MOST_HOURS = 2562047
-"""The longest time span: what Go's time.Duration can hold (int64 nanoseconds)."""
+"""The longest time span: the largest time.Duration of Go (int64 nanoseconds)."""
 
 _NANOSECONDS = {
     "h": 3600 * 10**9,

@@ -119,7 +119,7 @@ class Reader:
 
 
 _STATIC = (NodeRecord, ConfigMapRecord, SliceRecord, TopologyRecord)
-"""Records of what changes seldom."""
+"""Records that seldom change."""
 
 
 _UNUSED = NodeUsage()

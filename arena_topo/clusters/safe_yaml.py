@@ -67,7 +67,7 @@ def _examine(text: str | bytes, most: int | None) -> None:
 
 @cache
 def _loader() -> Any:
-    """A loader of plain values, with libyaml where PyYAML has it."""
+    """A loader of plain values, with libyaml if PyYAML has it."""
     import yaml
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,4 +1,4 @@
-"""Pods, claims and recorded placements -> what is in use on every node: GPUs, CPU, memory.
+"""Pods, claims and recorded placements -> the use of every node: GPUs, CPU, memory.
 
 A pod whose devices are unknown, or whose annotation is invalid, still holds as many GPUs as it
 requests. Sources of the devices, most reliable first: the allocation of its claim; the kubelet, as

@@ -54,7 +54,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A plan, or the reason why there is none, with all that a person needs to judge it.
+    """A plan, or the reason why there is none, with the data to judge it.
 
     `job` is the job as it was asked. Without --gputopology `plan` is what it would get with that
     flag, and `comparison` what it gets. If the caller named a placement (`named`), `best` is the

@@ -33,7 +33,7 @@ _YOUNG = 10.0
 """Seconds since the last write of a submitter for which it may still be working on its job."""
 
 _LOOK = 0.2
-"""Seconds between two polls of what changes within seconds."""
+"""Seconds between two polls of a state that changes within seconds."""
 
 _PATIENCE = 300.0
 """Seconds to wait for the end of the pods of a deleted job, unless there is a deadline."""

@@ -40,7 +40,7 @@ class Site:
 
     @property
     def engine(self) -> Backend:
-        """The engine; UsageError where there is none."""
+        """The engine; UsageError without one."""
         if self.backend is None:
             raise UsageError(
                 "there is no cluster to place on",

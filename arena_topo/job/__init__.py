@@ -71,7 +71,7 @@ class PodShape(StrEnum):
     SHARED = "shared"
     """A pod for each worker; they share IPC and see each other's GPUs."""
     AUTO = "auto"
-    """Fused where that gives more and is possible, else separate; decided at creation."""
+    """Fused if that gives more and is possible, else separate; decided at creation."""
 
 
 class NodeLoss(StrEnum):
@@ -211,7 +211,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A persistent volume claim and where it is mounted: `--data NAME:/PATH`."""
+    """A persistent volume claim and its mount path: `--data NAME:/PATH`."""
 
     name: str
     path: str
@@ -230,7 +230,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPath:
-    """A folder of the node and where it is mounted: `--data-dir /HOST[:/CONTAINER]`."""
+    """A folder of the node and its mount path: `--data-dir /HOST[:/CONTAINER]`."""
 
     host: str
     container: str

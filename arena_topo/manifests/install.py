@@ -21,7 +21,7 @@ from arena_topo.manifests import Manifest, templates
 from arena_topo.topology import published
 
 SYSTEM = published.OWN_NAMESPACE
-"""The namespace of the controller, the agent, and what they publish."""
+"""The namespace of the controller, the agent, and their ConfigMaps."""
 
 VIEW = published.VIEW
 """The ConfigMap there with which users plan without the right to list nodes."""

@@ -225,7 +225,7 @@ def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
     )
 
 
-# What the objects look like
+# The objects
 
 
 def render(

@@ -24,8 +24,8 @@ class Traits:
 
     `template` is below `templates/mpijob`. `first_worker` are the labels of worker 0, `job_labels`
     the labels with a pod's job, `worker_labels` the labels that only workers of a placed job have.
-    `{job}` stands for the name of the job. `launcher_env` are further variables for a launcher of
-    Open MPI 5.
+    `{job}` is replaced by the name of the job. `launcher_env` are further variables for a launcher
+    of Open MPI 5.
     """
 
     template: str

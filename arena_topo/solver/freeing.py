@@ -153,7 +153,7 @@ class Freeing:
     def _chosen(self, node: Node, load: int, terms: Terms) -> tuple[int | None, ...] | None:
         """The fewest GPUs whose release gives a load its bandwidth.
 
-        None if no release of this node does; an entry of None in it stands for any GPU.
+        None if no release of this node does; an entry of None in the result is any GPU.
         """
         size, floor = load * self.request.gpus, self.request.min_bandwidth
         any_more = max(0, size - node.free_count)

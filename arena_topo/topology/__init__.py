@@ -155,10 +155,10 @@ class Machine:
     def graph(self) -> nx.Graph[str]:
         """The machine as a networkx graph: GPUs and NICs, and the links between them.
 
-        GPUs are `GPU0` and so on, with `kind` "gpu", `index`, and `model`, `uuid`, `numa` where
-        known; NICs are `NIC0` and so on, with `kind` "nic", `name`, and `speed` (GB/s) where known.
+        GPUs are `GPU0` and so on, with `kind` "gpu", `index`, and `model`, `uuid`, `numa` if
+        known; NICs are `NIC0` and so on, with `kind` "nic", `name`, and `speed` (GB/s) if known.
         Links have `kind` in the words of nvidia-smi, and `lanes`. The graph has `name`, `nvswitch`,
-        `knowledge`, and `nics_assumed` where its NICs are.
+        `knowledge`, and `nics_assumed` if its NICs are.
         """
         import networkx as nx
 
@@ -241,7 +241,7 @@ class Node:
     """A machine and its current use.
 
     `free` holds the GPUs that are healthy and not known to be in use. `unattributed` counts those
-    of them that are in use all the same, by pods whose devices are unknown: such a node is counted,
+    of them that are in use all the same, by pods whose devices are unknown: that node is counted,
     but none of its GPUs is treated as known to be free. `allocatable` holds the healthy GPUs, in
     use or not. `cpu` (cores) and `memory` (bytes) are the remainder of `all_cpu` and `all_memory`;
     None means not known, and not limited. `unavailable` says why no pod can start now (cordoned,

@@ -223,7 +223,7 @@ _NETWORKS: tuple[_Family, ...] = (
     # label-nodes-daemon.py: the parts of physical_host, before GKE had labels of its own.
     _switch_family("topology.gke.io/rack", "topology.gke.io/cluster"),
     # docs.aws.amazon.com/eks/latest/userguide/ml-workload-topology.html: layer 1 is the top, and
-    # only some instance types have a layer 4 below the third. It counts where all nodes have it.
+    # only some instance types have a layer 4 below the third. It counts if all nodes have it.
     _switch_family(*(f"{_EKS}{layer}" for layer in (4, 3, 2, 1))),
     _switch_family(*(f"{_EKS}{layer}" for layer in (3, 2, 1))),
     # oracle-quickstart/oci-hpc-oke, docs/using-rdma-network-locality-when-running-workloads-on-

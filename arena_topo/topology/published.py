@@ -57,7 +57,7 @@ HEALTHY = "Healthy"
 
 
 SELF = "N-A"
-"""What ACK writes on the diagonal; nvidia-smi writes X."""
+"""ACK's word on the diagonal; nvidia-smi writes X."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
