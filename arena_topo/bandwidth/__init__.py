@@ -713,7 +713,7 @@ def _least(found: Estimate, one: Estimate) -> Estimate:
     )
 
 
-# ---------------------------------------------------------------- Machines
+# ---------------------------------------------------------------- machines
 
 
 def _likeness(host: Host) -> tuple[object, ...]:

@@ -75,7 +75,7 @@ _STANDARD = "resource.kubernetes.io"
 deviceattribute)."""
 
 
-# ---------------------------------------------------------------- The records
+# ---------------------------------------------------------------- the records
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -271,7 +271,7 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.expected} {self.name or 'without a name'} is ignored: {self.why}"
 
 
-# ---------------------------------------------------------------- Decoding
+# ---------------------------------------------------------------- decoding
 
 
 StatusOf = Callable[[Object], str]
@@ -372,7 +372,7 @@ def _name(one: msgspec.Raw | _Foreign | Object) -> str:
     return "" if name is None else brief(name if isinstance(name, str) else repr(name), 63)
 
 
-# ---------------------------------------------------------------- Objects as the server sends them
+# ---------------------------------------------------------------- objects as the server sends them
 
 
 class _Foreign(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -237,7 +237,7 @@ def compare(
     )
 
 
-# ---------------------------------------------------------------- Changes that would give more
+# ---------------------------------------------------------------- changes that would give more
 
 
 def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
@@ -317,7 +317,7 @@ def _other_shape(job: MPIJob, cluster: Cluster, site: Site, least: float) -> str
     return words
 
 
-# ---------------------------------------------------------------- Placements beside the best
+# ---------------------------------------------------------------- placements beside the best
 
 
 def _named(

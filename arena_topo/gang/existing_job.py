@@ -212,7 +212,7 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
         try:
             news = _left(job, site, uid, stored)
         except (ClusterError, TimedOut) as error:
-            # A single request may fail; the next one may not.
+            # One failed request says nothing about the next.
             unseen = error.message
             news = f"what is left of it cannot be seen ({unseen})"
         if news is None:

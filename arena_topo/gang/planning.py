@@ -71,7 +71,7 @@ class Decision:
 UNDECIDED = Decision()
 
 
-# ---------------------------------------------------------------- The placement of a job
+# ---------------------------------------------------------------- the placement of a job
 
 
 def decide(
@@ -95,8 +95,7 @@ def decide(
     if best is not None and best.placement is not None and best.binding is not None:
         as_bound = valued_as(best.placement, cluster, best.binding)
         if counted_on(as_bound, best.binding) != as_bound.bandwidth:
-            # If the kubelet may pick slower GPUs, the bandwidth of the best GPUs must not be the
-            # advice.
+            # If the kubelet may pick slower GPUs, their bandwidth must be the advice.
             check_bandwidth(job, best.placement, cluster, best.binding, verdict=refused.verdict)
     raise refused
 
@@ -220,7 +219,7 @@ def check_bandwidth(
     )
 
 
-# ---------------------------------------------------------------- The objects of a job
+# ---------------------------------------------------------------- the objects of a job
 
 
 def plan(
@@ -375,7 +374,7 @@ def _nodes(site: Site, cluster: Cluster) -> tuple[Node, ...]:
     return cluster.nodes or (site.backend.machines() if site.backend else ())
 
 
-# ---------------------------------------------------------------- Caveats
+# ---------------------------------------------------------------- caveats
 
 
 _DOUBTS = {

@@ -199,8 +199,7 @@ def _unborne(job: MPIJob, taints: Sequence[Taint]) -> tuple[Taint, ...]:
     )
 
 
-# ---------------------------------------------------------------- Changes for a job that was
-# refused
+# ---------------------------------------------------------------- changes for a refused job
 
 
 _MOST_TRIED = 4

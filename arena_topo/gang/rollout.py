@@ -47,8 +47,7 @@ _SETTLE = 5.0
 within a second or two."""
 
 _GONE = 30.0
-"""Seconds to wait for the old pods of a gang after a rollback: the grace period of kubelets is 30
-s."""
+"""Seconds to wait for the old pods of a gang after a rollback: kubelets grant them 30 s."""
 
 _PATIENCE = 60.0
 """Seconds of failing requests after which the watch of a gang ends with the error."""
@@ -372,8 +371,7 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
                 return None
             pods = queue.pods(stored)
         except ClusterError as error:
-            # Whether pods need an object; not arena's ConfigMap, nor claims, which are created at
-            # the start.
+            # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
             if isinstance(error, AccessDenied) or time.monotonic() - answered > _PATIENCE:
                 raise
             time.sleep(_LOOK)

@@ -94,8 +94,7 @@ def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
     )
 
 
-# ---------------------------------------------------------------- The number of ranks in mpirun's
-# options
+# ---------------------------------------------------------------- the ranks of mpirun
 
 
 _ELSEWHERE = (

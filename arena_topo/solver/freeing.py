@@ -265,7 +265,7 @@ def _names(names: Sequence[str]) -> str:
     return listed([*shown, f"{more} more"] if more > 0 else shown)
 
 
-# ---------------------------------------------------------------- The knapsack
+# ---------------------------------------------------------------- the knapsack
 
 
 class _Step(NamedTuple):
