@@ -1,6 +1,7 @@
 """`arena-topo`, and `python -m arena_topo`: the program, which signals end quietly at any moment.
 
-Half of a short command's time goes into loading it, so that is guarded here, before it begins.
+Half of the time of a short command is spent on imports, so signals are handled here, before these
+begin.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the program on the words of the shell, and exit; 128 and its number after a signal."""
+    """Run the program on its arguments, and exit; after a signal with 128 and its number."""
     try:
         import os  # noqa: PLC0415 - nothing is loaded before it can be interrupted
 
@@ -19,14 +20,14 @@ def main() -> None:
             _complete()
         import signal  # noqa: PLC0415
 
-        # Whoever started the program may have it ignore signals: nohup does, and shells' `&`.
+        # The parent may have set signals to be ignored, as nohup and `&` of shells do.
         heeded = [
             one
             for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             if signal.getsignal(one) in {signal.SIG_DFL, signal.default_int_handler}
         ]
 
-        # An exception would be printed and lost in the callbacks of imports, and in those at exit.
+        # An exception would be printed and lost in callbacks of imports, and at exit.
         def at_once(number: int, _frame: object) -> None:
             os._exit(128 + number)
 
@@ -46,8 +47,8 @@ def main() -> None:
 
 
 def _complete() -> None:
-    """Answer a shell that asks at TAB; the process ends with it."""
-    # The module with the names of signals takes longer to load than the whole answer.
+    """Answer a shell's completion request; the process ends with it."""
+    # The module `signal` takes longer to import than the whole answer.
     import _signal  # noqa: PLC0415
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -58,7 +59,7 @@ def _complete() -> None:
 
 
 def _ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
-    """Have names read for TAB, which waits for them for a moment only."""
+    """Read names for completion in a thread, and wait at most `LIMIT` seconds."""
     import contextlib  # noqa: PLC0415
     import os  # noqa: PLC0415
     import signal  # noqa: PLC0415
@@ -66,30 +67,30 @@ def _ask(kind: str, given: Sequence[tuple[str, str]]) -> None:
 
     from arena_topo.completion.names import LIMIT  # noqa: PLC0415
 
-    # A plugin for credentials is not to ask a person, on the terminal or in a window; and Typer
-    # would answer the shell itself.
+    # A credential plugin must not prompt a person, on the terminal or in a window; and Typer must
+    # not answer the shell itself.
     for name in ("_ARENA_TOPO_COMPLETE", "DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         os.environ.pop(name, None)
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 2)
     leads = False
-    with contextlib.suppress(OSError):  # it leads a group of processes already
+    with contextlib.suppress(OSError):  # it is a group leader already
         os.setsid()
         leads = True
 
     def read() -> None:
-        with contextlib.suppress(BaseException):  # a prompt is no place for complaints
+        with contextlib.suppress(BaseException):  # no errors on a prompt
             from arena_topo.cli import asking  # noqa: PLC0415 - takes longer than all of TAB else
 
             asking.ask(kind, given)
 
-    # A thread, since a name server that does not answer can be interrupted in no other way.
+    # A thread, since only that can be abandoned while a name server does not answer.
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(LIMIT)
     if reading.is_alive() and leads:
-        # A plugin that has not answered either would be left behind, one more at each TAB.
+        # Else a plugin without an answer would stay behind, one more at each TAB.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
 

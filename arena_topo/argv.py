@@ -1,13 +1,13 @@
-"""The words of a command line, read as Go's pflag reads them: by the program, and at TAB.
+"""Parser of a command line by the rules of Go's pflag: for the program, and for completion.
 
 Users of arena bring their habits and their scripts: `--gang=false`, `-e=A=1`, options before and
-after the words, old spellings. An option that takes a value takes the next word, whatever that
-looks like.
+after the words, old spellings. An option with a value takes the next word, even if that looks like
+an option.
 
-Two differences from pflag are on purpose. A command that was not quoted is refused, where pflag
-would read `mpirun -np 4` as namespace `p`. And `--no-gang` is understood as `--gang=false`.
+Two differences from pflag are intended. An unquoted command is refused; pflag would read `mpirun
+-np 4` as namespace `p`. And `--no-gang` means `--gang=false`.
 
-A TAB loads this module, so it imports nothing that takes time.
+Completion loads this module at each TAB, so it imports nothing slow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from arena_topo.errors import UsageError
 
 TYPE_CHECKING = False
-"""As in `typing`, which would take as long to load as all the rest."""
+"""As in `typing`, which takes as long to import as all the rest."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,10 +29,11 @@ class UnknownFlag(UsageError):
 
 
 class Option:
-    """An option of a command: what `given` calls it, and how it is written.
+    """An option of a command: its name in `given`, and its spellings.
 
-    A switch is on or off. `alone` is the value of an option that stands without one (pflag's
-    NoOptDefVal); without it an option takes the next word. `old` spellings work with a warning.
+    A switch is true or false. `alone` is the value of an option without an argument (pflag's
+    NoOptDefVal); if it is empty, the option takes the next word. `old` spellings work with a
+    warning.
     """
 
     __slots__ = ("alone", "hidden", "name", "old", "spellings", "switch")
@@ -52,12 +53,12 @@ class Option:
 
 
 class Reader:
-    """Takes the words of one command line, one after the other.
+    """The parser of one command line, word by word.
 
-    `given` are (name, value) of the options in their order, `words` what is no option. `dash` is
-    how many words stood before `--`, None where there is none. `waiting` is the option whose value
-    is the next word. With `launches` the words after the first so many (`named`) are a command to
-    run, and options among them that were not quoted are refused.
+    `given` are (name, value) of the options in their order, `words` are the positional arguments.
+    `dash` is the number of words before `--`, None without it. `waiting` is the option whose value
+    is the next word. With `launches`, the words after the first `named` ones are a command to run,
+    and unquoted options among them are refused.
     """
 
     def __init__(
@@ -71,18 +72,18 @@ class Reader:
         self.dash: int | None = None
         self.waiting: Option | None = None
         self.help = False
-        self._spelled = ""  # how the option that waits was written
+        self._spelled = ""  # the spelling of the waiting option
         self._before = ""
-        self._since_word = ""  # an option that came after the first word of a bare command
-        self._doubt: tuple[str, str] | None = None  # a word that may be meant as a switch's value
+        self._since_word = ""  # the first option after the first word of an unquoted command
+        self._doubt: tuple[str, str] | None = None  # may be the value of a switch
 
     def use(self, options: Iterable[Option], *, launches: bool = False, named: int = 0) -> None:
-        """Read on as the line of the command that has these options."""
+        """Continue the line with the options of this command."""
         self.options = {text: one for one in options for text in (*one.spellings, *one.old)}
         self._launches, self._named = launches, named
 
     def read(self, word: str) -> None:
-        """Take the next word; UsageError says what cannot be read."""
+        """Parse the next word; UsageError explains an invalid one."""
         before, self._before = self._before, word
         if self.waiting is not None:
             option, self.waiting = self.waiting, None
@@ -99,7 +100,7 @@ class Reader:
             self._word(word, before)
 
     def finish(self) -> None:
-        """The line is at its end; UsageError where the value of an option is missing."""
+        """End the line; UsageError if the value of an option is missing."""
         if self.waiting is not None:
             raise UsageError(f"flag needs an argument: {self._spelled}")
         if self._doubt is not None and len(self.words) > 1:
@@ -110,14 +111,14 @@ class Reader:
 
     @property
     def bare(self) -> bool:
-        """Whether a command that was not quoted has begun."""
+        """Whether an unquoted command has begun."""
         command = self.words[self._named :]
         return bool(self._launches and command and not _spaced(command[0]))
 
     def bundle(self, word: str) -> list[tuple[Option, str, str]]:
-        """The short options of a word such as `-Aw`, each with the text up to it and what follows.
+        """The short options of a word such as `-Aw`, each with the text up to it and the rest.
 
-        The last may have a value; after a letter that is no option there is nothing.
+        The last may have a value; the list ends before a letter that is no option.
         """
         found: list[tuple[Option, str, str]] = []
         for at in range(1, len(word)):
@@ -179,7 +180,7 @@ class Reader:
             raise self._unknown(f"-{letter}", f"unknown shorthand flag: {letter!r} in {word}")
 
     def _stands(self, option: Option, name: str) -> None:
-        """Take an option that stands alone in its word."""
+        """Take an option without `=`: a value follows in the next word unless it has one alone."""
         if option.alone:
             self._take(option, name, option.alone)
         else:
@@ -196,7 +197,7 @@ class Reader:
 
         known = [text for text, one in self.options.items() if not one.hidden]
         known = [text for text in known if text not in self.options[text].old]
-        # The dashes would make any two short flags alike.
+        # With the dashes any two short flags would be similar.
         names = {text.lstrip("-"): text for text in known}
         near = difflib.get_close_matches(name.lstrip("-"), names, n=1)
         guess = f"did you mean {names[near[0]]}?" if near else None
@@ -218,7 +219,7 @@ class Reader:
 
 
 def read(reader: Reader, line: Sequence[str], *, leading: bool = False) -> Reader:
-    """Read a whole line, up to `--help`; with `leading` options stop at the first word."""
+    """Parse a whole line, up to `--help`; with `leading` options stop at the first word."""
     for at, word in enumerate(line):
         reader.read(word)
         if reader.help:
@@ -231,7 +232,7 @@ def read(reader: Reader, line: Sequence[str], *, leading: bool = False) -> Reade
 
 
 def truth(name: str, text: str) -> str:
-    """`true` or `false` as Go reads it; UsageError names the flag or variable that says it."""
+    """`true` or `false` by Go's rules; UsageError names the flag or variable."""
     if text in TRUE:
         return "true"
     if text in FALSE:
@@ -240,7 +241,7 @@ def truth(name: str, text: str) -> str:
 
 
 def shell_command(words: Sequence[str]) -> str:
-    """What the shell of the job runs: one word as it stands, several quoted again."""
+    """The command for the job's shell: a single word unchanged, several words quoted again."""
     import shlex  # noqa: PLC0415 - not at TAB
 
     return words[0] if len(words) == 1 else shlex.join(words)

@@ -1,22 +1,22 @@
-"""What can go wrong, each with a sentence for a person and an exit code for a script.
+"""The error tree: each error has a sentence for a person and an exit code for a script.
 
     ArenaError                  1  anything that stopped the work
     ├─ UsageError               2  the request cannot be read, or contradicts itself
-    │  └─ InvalidJob            2  a field of the job is wrong (arena's own texts where it has one)
+    │  └─ InvalidJob            2  a field of the job is wrong (arena's own text if it has one)
     │     └─ InvalidValue       2  a text is no quantity, no variable, no claim ...
-    ├─ UnreadableTopology       1  a matrix, ConfigMap or dump made no sense; says where
+    ├─ UnreadableTopology       1  a matrix, ConfigMap or dump is invalid; says where
     ├─ solver.Unplaceable     3|5  no set of GPUs fits: not now (3), never on this cluster (5)
-    ├─ NotPossible              1  the job is in no state for what was asked of it
-    ├─ NotNow                   3  a gang that was asked to start has to wait
+    ├─ NotPossible              1  the state of the job does not allow this
+    ├─ NotNow                   3  a gang was to start, and has to wait
     ├─ NotFound                 1  the job or pod named does not exist
     │  └─ JobNotFound           1  no job has this name
     ├─ AlreadyExists            1  the name is taken
     │  └─ JobExists             1  a job has this name already
-    ├─ JobDeleted               1  the job was deleted while something was done with it
+    ├─ JobDeleted               1  the job was deleted meanwhile
     ├─ JobFailed                *  the job ended badly; carries the launcher's own exit code
     ├─ ClusterError             1  the API server said no, or did not answer
     │  └─ AccessDenied          4  not authenticated, or not allowed
-    └─ TimedOut                 6  the answer did not come in time
+    └─ TimedOut                 6  a deadline has passed
 
 Only `cli.main` turns these into exits. Nothing below it prints, logs or exits.
 """
@@ -24,7 +24,7 @@ Only `cli.main` turns these into exits. Nothing below it prints, logs or exits.
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""As in `typing`, which would take as long to load as all the rest of a TAB."""
+"""As in `typing`, which takes as long to import as all the rest of a completion."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ class ArenaError(Exception):
 
     exit_code = 1
     arena = ""
-    """Arena's own text for it, where arena's SDK searches the output for that text."""
+    """Arena's own text for this error, if arena's SDK searches the output for that text."""
 
     def __init__(self, message: str, *, why: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -47,13 +47,13 @@ class ArenaError(Exception):
         self.why = why
         self.hint = hint
         self.notes: tuple[str, ...] = ()
-        """What is odd in the cluster and may be behind it."""
+        """Oddities of the cluster that may be the cause."""
         for word, text in (("why", why), ("hint", hint)):
             if text:
                 self.add_note(f"{word}: {text}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Constructors take more than the message, which is all that the default would pass.
+        # Constructors take more than the message, the only argument of the default.
         return _bare, (type(self), self.args), self.__dict__
 
 
@@ -114,7 +114,7 @@ class JobNotFound(NotFound):
             hint=hint or "arena-topo list shows the jobs, with -A those of all namespaces",
         )
         self.name = name
-        # Arena's Python SDK compares all of it, with the name of its own program.
+        # Arena's Python SDK compares the whole text, with the name of its own program.
         self.arena = (
             f"Not found training job {name} in namespace {namespace},"
             "please use 'arena submit' to create it."
@@ -168,7 +168,7 @@ class ClusterError(ArenaError):
 
 
 class NotNow(ArenaError):
-    """A gang that was to start has to wait."""
+    """A gang was to start, and has to wait."""
 
     exit_code = 3
 
@@ -176,7 +176,7 @@ class NotNow(ArenaError):
 class AccessDenied(ClusterError):
     """The API server does not know the caller (401), or does not allow the call (403).
 
-    `resource` is what the call was about, where that is one.
+    `resource` is the resource of the call, if it was about one.
     """
 
     exit_code = 4
@@ -191,7 +191,7 @@ class TimedOut(ArenaError):
 
 
 def near(name: str, known: Iterable[str]) -> str | None:
-    """The hint at a known name that is nearly this one; None where there is none."""
+    """The hint with the known name nearest to this one; None without a near name."""
     import difflib  # noqa: PLC0415 - only for what is wrong
 
     found = difflib.get_close_matches(name, list(known), n=1)

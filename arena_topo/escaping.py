@@ -31,9 +31,9 @@ _OF_PROGRAMS = re.compile(
     f"\x1b\\[(?:([0-9;:]{{0,{_LONGEST_SEQUENCE}}})m|[0-2]?(K)|(\\?(?:7|12|25|2004|2026)[hl]))"
     f"|\x1b\\](8;[ -~]{{0,{_LONGEST_LINK}}}(?:\x07|\x1b\\\\))|{_OBEYED.pattern}"
 )
-"""SGR, EL (ECMA-48, 8.3.117 and 8.3.41); what only hides the cursor, or turns wrapping, bracketed
-paste or synchronized output on and off (DEC private modes, xterm's ctlseqs); links (OSC 8); and
-every other character that a terminal would obey."""
+"""SGR, EL (ECMA-48, 8.3.117 and 8.3.41); sequences that hide the cursor, or switch wrapping,
+bracketed paste or synchronized output (DEC private modes, xterm's ctlseqs); links (OSC 8); and
+every other control character."""
 
 _UNFINISHED = re.compile(
     rb"(?:\x1b(?:\[(?:[0-9;:]{0,%d}|\?[0-9]{0,4})|\](?:8(?:;[ -~]{0,%d}\x1b?)?)?)?"
@@ -55,9 +55,9 @@ _LOOK_PARAMETER = (
     r"|0*(?:[0-4]|7|9|2[1-79]|[34][0-79]|9[0-7]|10[0-7])|)"
 )
 _LOOKS = re.compile(rf"{_LOOK_PARAMETER}(?:;{_LOOK_PARAMETER})*")
-"""What SGR may ask for: colours, bold, faint, italic, underlined, reversed, crossed out, and their
-ends. Neither what conceals (8) nor what blinks (5, 6), nor other fonts: a sequence with any of
-these is left out."""
+"""Allowed SGR attributes: colours, bold, faint, italic, underlined, reversed, crossed out, and
+their ends. Not allowed are concealed (8), blinking (5, 6) and other fonts: a sequence with any of
+these is removed."""
 
 
 def escaped(text: str) -> str:
@@ -120,7 +120,7 @@ def cut_short(data: bytes) -> int:
 
 
 def log_line(text: bytes, *, colours: bool) -> str:
-    """A line of a log for use behind a prefix: what a terminal would finally show of it.
+    """A line of a log for use behind a prefix: its final state on a terminal.
 
     Of text that was overwritten (carriage returns) the last remains. Invalid UTF-8 becomes U+FFFD.
     Colours of the program pass with `colours`, and end with the line.

@@ -96,7 +96,7 @@ def replace_file(
 
 
 def encoding(start: bytes) -> str:
-    """The encoding of a text that begins so: UTF-8, or what its byte order mark says."""
+    """The encoding of a text by its first bytes: that of its byte order mark, else UTF-8."""
     return "utf-16" if start.startswith(UTF_16) else "utf-8-sig"
 
 

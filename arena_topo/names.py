@@ -14,12 +14,12 @@ LONGEST_SUBDOMAIN = 253
 
 
 def is_dns_label(text: str) -> bool:
-    """Whether a text is a DNS label (RFC 1123), as names of namespaces, volumes and Services."""
+    """Whether a text is a DNS label (RFC 1123), as in names of namespaces, volumes and Services."""
     return _DNS_LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    """Whether a text is a DNS subdomain (RFC 1123), as names of nodes and most other objects."""
+    """Whether a text is a DNS subdomain (RFC 1123), as in names of nodes and most other objects."""
     return len(text) <= LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 
@@ -34,7 +34,7 @@ def is_label_value(text: str) -> bool:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text is a key of a label: a word, perhaps after a subdomain and `/`."""
+    """Whether a text is a key of a label: a word, optionally after a subdomain and `/`."""
     prefix, slash, word = text.rpartition("/")
     return is_word(word) and (not slash or is_subdomain(prefix))
 

@@ -13,26 +13,26 @@ class Alert(str):
 
 
 SHOWN = 3
-"""Notes on one fault that are shown whole."""
+"""The most notes on one fault that are shown in full."""
 
 NAMED = 10
-"""Further things with the same fault that are named."""
+"""The most further names of one fault."""
 
 MOST_FAULTS = 20
-"""Faults that are shown: with their notes some screens of text."""
+"""The most faults that are shown: with their notes some screens of text."""
 
 _WHO = re.compile(
     r"\b(?:node|pod|configmap|topology|MPIJob|Node|Pod|ConfigMap|Topology)"
     r" (without a name \(object \d+\)|(?!without|other)\S*[^\s:;,])"
 )
-"""A kind and a name, as at the start of notes."""
+"""The kind and name at the start of a note."""
 
 _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|-?\d[\d.]*|\([^)]*\)")
 """The parts that differ between notes on one fault: quoted words, numbers, brackets."""
 
 
 def shortened(notes: Iterable[str]) -> Iterator[str]:
-    """The notes; of more than three on the same fault only the names of the further ones.
+    """The notes; beyond three on the same fault, only the names of the others.
 
     Two notes are on the same fault if they differ only in names, numbers and quoted words.
     """

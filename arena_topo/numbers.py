@@ -1,4 +1,4 @@
-"""Numbers in texts of others: counts in labels, annotations and logs, time spans of flags."""
+"""Numbers in foreign texts: counts in labels, annotations and logs, time spans of flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_DIGITS = 18
 """More digits than any count, time or size needs; Python refuses to read more than 4,300."""
 
 MOST_HOURS = 2562047
-"""The longest time span: what Go's time.Duration can hold (int64 nanoseconds)."""
+"""The longest time span: the largest time.Duration of Go (int64 nanoseconds)."""
 
 _NANOSECONDS = {
     "h": 3600 * 10**9,
@@ -28,11 +28,11 @@ _NANOSECONDS = {
 
 _UNIT = "|".join(sorted(_NANOSECONDS, reverse=True))
 SPAN = rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({_UNIT})"
-"""A number and its unit, as a regular expression: a time span is some of these."""
+"""A number and its unit, as a regular expression: a time span is a sequence of these."""
 
 
 def whole(text: object) -> int | None:
-    """The number that ASCII digits write; None for any other text and for more than 18 digits."""
+    """The number in a text of ASCII digits; None for any other text and for more than 18 digits."""
     said = str(text)
     plain = said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS
     return int(said) if plain else None

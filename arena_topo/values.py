@@ -1,7 +1,7 @@
-"""All that the package offers to programs: the client, a few functions, and every type of theirs.
+"""The types of the Python API: the client, some functions, and all types that they use.
 
-The package itself has all of these names (`arena_topo.Client`). One that has the name of another is
-called otherwise here: `SeenDevice`.
+The package itself exports all of these names (`arena_topo.Client`). If two types have the same
+name, one has another name here: `SeenDevice`.
 """
 
 from arena_topo.admin.checks import Finding as Finding

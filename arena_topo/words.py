@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""As in `typing`, which would take as long to load as all the rest of a TAB."""
+"""As in `typing`, which takes as long to import as all the rest of a completion."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -39,36 +39,36 @@ from arena_topo.topology.models import MODELS, MOST_LANES, Architecture, Model
 from arena_topo.topology.nics import NICs
 
 ASSUMED_LANE_RATE = 20.0
-"""GB/s per NVLink and direction where the GPU model is not known: V100's and A100's (topo.h)."""
+"""GB/s per NVLink and direction of an unknown GPU model: the rate of V100 and A100 (topo.h)."""
 
 ASSUMED_GENERATION = 3
-"""The PCIe generation where neither machine nor model tell: the oldest with measured rows."""
+"""The PCIe generation if neither machine nor model tell it: the oldest with measured rows."""
 
 MOST_OF_CARDS = 4
-"""NVLinks of the workstation cards of which boards differ (RTX A6000, A40: one bridge of four)."""
+"""NVLinks of workstation cards whose boards differ (RTX A6000, A40: one bridge of four)."""
 
 NEWEST_GENERATION = 5
 """The newest PCIe generation with measured rows."""
 
 FLAT = 8
-"""GPUs from which NVLS gains nothing more: NVL72 reaches with 32 what it reaches with 8."""
+"""GPUs from which NVLS no longer gains: NVL72 reaches with 32 what it reaches with 8."""
 
 MOST_BRIDGED = 12
-"""NVLinks that bridges join on two PCIe cards at most (NVIDIA product briefs of A100 and H100
-PCIe: three bridges of four links); more come from an NVSwitch of which two GPUs are seen."""
+"""The most NVLinks between two bridged PCIe cards (NVIDIA product briefs of A100 and H100 PCIe:
+three bridges of four links); more links mean an NVSwitch of which two GPUs are visible."""
 
 NVLS_FROM = {Architecture.HOPPER: 5, Architecture.BLACKWELL: 6}
-"""GPUs of one host from which NCCL chooses NVLS; measured on H100, H200 and B200 by GPU count."""
+"""The fewest GPUs of one host for which NCCL chooses NVLS; measured on H100, H200 and B200."""
 
 SOCKETS = fitted.UNKNOWN_TCP[1] / fitted.TCP_SHARE
-"""GB/s of a network of known rate over which sockets reach what they reach of an unknown one."""
+"""The rate in GB/s of a network on which sockets reach as much as on an unknown one."""
 
 _PAIR = 2
 _RING = 3
 
 
 class Algorithm(StrEnum):
-    """The algorithms of NCCL that can be asked for by NCCL_ALGO."""
+    """The algorithms of NCCL that NCCL_ALGO can select."""
 
     RING = "ring"
     TREE = "tree"
@@ -76,14 +76,14 @@ class Algorithm(StrEnum):
 
 
 class Wire(StrEnum):
-    """How hosts reach each other."""
+    """The transport between hosts."""
 
     RDMA = "rdma"
     TCP = "tcp"
 
 
 class Regime(StrEnum):
-    """What decides a bandwidth; each regime has a form and fitted constants."""
+    """The bottleneck model of a bandwidth; each regime has a form and fitted constants."""
 
     SWITCH = "nvswitch-ring"
     NVLS = "nvls"
@@ -99,11 +99,11 @@ class Regime(StrEnum):
 
 
 BETWEEN_HOSTS = frozenset({Regime.TWO_HOSTS, Regime.HOSTS, Regime.TCP})
-"""The regimes of GPUs that NCCL takes for those of several hosts."""
+"""The regimes of jobs that NCCL treats as several hosts."""
 
 
 class Limit(StrEnum):
-    """The part that would have to be faster for the bandwidth to rise."""
+    """The bottleneck: the part that must become faster to raise the bandwidth."""
 
     NVLINK = "NVLinks"
     BRIDGE = "NVLink bridge"
@@ -115,15 +115,15 @@ class Limit(StrEnum):
 
 
 class NotModelled(ValueError):
-    """No measured row supports a number for this; the message says what is missing."""
+    """No measured row supports a number; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Bus bandwidth in GB/s: a point and an 80 % range, and what decides it.
+    """Bus bandwidth in GB/s: a point, an 80 % range, and the bottleneck.
 
-    `latency` is seconds that each all-reduce takes whatever its size, from which follows what a
-    message of some size reaches (`share`, `at`). `assumed` are the facts that nobody gave.
+    `latency` is seconds per all-reduce of any size; it determines the bandwidth of a message of a
+    given size (`share`, `at`). `assumed` lists the facts that were not given.
     """
 
     point: float
@@ -136,7 +136,7 @@ class Estimate:
     assumed: tuple[str, ...] = ()
 
     def share(self, size: int) -> float:
-        """The part of `point` that an all-reduce of `size` bytes reaches, from 0 to 1."""
+        """The share of `point` that an all-reduce of `size` bytes reaches, from 0 to 1."""
         return self._reached(size, self.point, self.latency.value) / self.point
 
     def at(self, size: int) -> tuple[float, float, float]:
@@ -154,10 +154,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What NCCL counts as one host: some GPUs of a machine, or of several in one NVLink domain.
+    """One host in the sense of NCCL: GPUs of a machine, or of several in one NVLink domain.
 
-    A pod is a host where each pod has its own hostname, a node where its pods share one. Hosts
-    whose machines have one name are on one machine, and share its NICs.
+    A pod is a host if each pod has its own hostname, a node if its pods share one. Hosts whose
+    machines have the same name are on one machine, and share its NICs.
     """
 
     parts: tuple[tuple[Machine, GPUSet], ...]
@@ -169,7 +169,7 @@ class Host:
 
     @property
     def size(self) -> int:
-        """How many GPUs it has."""
+        """The number of its GPUs."""
         return sum(count(gpus) for _, gpus in self.parts)
 
 
@@ -185,13 +185,13 @@ def estimate(
 ) -> Estimate | None:
     """The bus bandwidth of an all-reduce among all GPUs of these hosts; None for a single GPU.
 
-    Without `algorithm` it is NCCL's own choice. `wire` joins the hosts; None means RDMA where the
-    chosen GPUs have NICs, else a network of which nothing is known. `network` is GB/s that the
-    network lets each machine send, where somebody said so, infinite for a rate that is looked at
-    elsewhere: NICs of known speed count up to it, assumed ones not at all. With `among` these are
-    some hosts of a job of so many hosts on several machines and `ranks` GPUs, and the answer is
-    what they limit it to: a job gets the least of this over its machines, and of `network_limit`.
-    NotModelled for an algorithm of which there are no measured rows on such hosts.
+    Without `algorithm` it is NCCL's own choice. `wire` joins the hosts; None means RDMA if the
+    chosen GPUs have NICs, else a network about which nothing is known. `network` is GB/s that the
+    network lets each machine send, if that is given, and infinite for a rate that is applied
+    elsewhere: NICs of known speed count up to it, assumed ones not at all. With `among`, these are
+    some hosts of a job of so many hosts on several machines with `ranks` GPUs, and the result is
+    the limit by these hosts: the job gets the minimum of this over its machines, and of
+    `network_limit`. NotModelled for an algorithm without measured rows on such hosts.
     """
     if not all(host.size for host in hosts) or not hosts:
         raise ValueError("each host needs a GPU")
@@ -215,7 +215,7 @@ def estimate(
     if wire is None:
         wire = Wire.RDMA if all(one.nics for one in machines.values()) else Wire.TCP
     if wire is Wire.RDMA:
-        # Between pods of one machine nothing of the network is in the way but its NICs.
+        # Between pods of one machine only its NICs limit the traffic, not the network.
         found = _over_nics(hosts, job, None if local else network, constants, doubts)
     elif local:
         found = _sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
@@ -229,7 +229,7 @@ def estimate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What of a whole job decides its traffic: its hosts and GPUs, and whether a tree may be it."""
+    """The traffic parameters of a whole job: hosts, GPUs, and whether a tree is possible."""
 
     hosts: int
     ranks: int
@@ -237,17 +237,17 @@ class _Job:
 
     @property
     def once(self) -> float:
-        """How often the NICs of a host count: on two hosts a tree sends each byte once."""
+        """The factor of a host's NICs: on two hosts a tree sends each byte once."""
         return 2 * (self.ranks - 1) / self.ranks if self.two else 1.0
 
     @property
     def two(self) -> bool:
-        """Whether a tree on two hosts reduces as one host does."""
+        """Whether the job is a tree on two hosts, which reduces as one host does."""
         return self.tree and self.hosts == _PAIR
 
 
 def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> float:
-    """GB/s that a job of so many hosts and GPUs gets as far as a network of so many limits it."""
+    """GB/s of a job of so many hosts and GPUs, as limited by a network of `network` GB/s."""
     if wire is Wire.TCP:
         low, high = _socket_range(network)
         return math.sqrt(low * high)
@@ -257,15 +257,15 @@ def network_limit(network: float, *, among: int, ranks: int, wire: Wire) -> floa
 def inside(
     host: Host, *, algorithm: Algorithm | None = None, constants: Constants = FITTED
 ) -> Estimate:
-    """The bus bandwidth of two or more GPUs of one host; NotModelled as `estimate`."""
+    """The bus bandwidth of two or more GPUs of one host; NotModelled as in `estimate`."""
     parts = tuple((_facts(one, constants), gpus) for one, gpus in host.parts)
     return _inside(parts, algorithm)
 
 
 class Facts:
-    """What of a machine decides the bandwidth of its sets of GPUs, worked out once for all of them.
+    """The facts of a machine that decide the bandwidth of its GPU sets, computed once.
 
-    `inside` gives what the function of that name gives for the same GPUs alone on one host.
+    `inside` is the function of that name for these GPUs alone on one host.
     """
 
     def __init__(self, machine: Machine, constants: Constants = FITTED) -> None:
@@ -278,7 +278,7 @@ class Facts:
         self._direct: dict[GPUSet, Estimate] = {}
 
     def direct(self, gpus: GPUSet) -> Estimate:
-        """The bus bandwidth of two or more of these GPUs, which no switch joins."""
+        """The bus bandwidth of two or more of these GPUs without a switch."""
         found = self._direct.get(gpus)
         if found is None:
             found = self._direct[gpus] = _direct(self, gpus)
@@ -289,17 +289,17 @@ class Facts:
         return _inside(((self, gpus),))
 
     def in_domain(self, gpus: GPUSet, ranks: int) -> float:
-        """GB/s of an NVLink domain of `ranks` GPUs as far as these limit it; 0 off the switch."""
+        """GB/s of an NVLink domain of `ranks` GPUs, as limited by these; 0 off the switch."""
         part = ((self, gpus),)
         if not self.machine.nvswitch or not _switched(part):
             return 0.0
         return _computed(part, ranks=ranks).point
 
     def twin(self, gpus: GPUSet) -> float | None:
-        """The least GB/s measured of sets like this one; None where none was measured.
+        """The lowest measured GB/s of equivalent sets; None if none was measured.
 
-        Sets are alike whose GPUs have the same links among themselves, and the same computed
-        bandwidth.
+        Sets are equivalent if their GPUs have the same links among themselves, and the same
+        computed bandwidth.
         """
         return self._twins.get(self._likeness(gpus)) if self._twins else None
 
@@ -327,9 +327,10 @@ class Facts:
 
     @functools.cached_property
     def lanes(self) -> list[list[int]]:
-        """NVLinks that lead straight from GPU to GPU."""
+        """NVLinks directly from GPU to GPU."""
         if self.machine.nvswitch:
-            # Behind a switch no GPU has lanes to one other: those off the fabric have only PCIe.
+            # Behind a switch no GPU has direct lanes to another: GPUs off the fabric have only
+            # PCIe.
             return [[0] * len(row) for row in self.nvlinks]
         return self.nvlinks
 
@@ -340,7 +341,7 @@ class Facts:
 
     @functools.cached_property
     def doubling(self) -> float:
-        """How much faster PCIe is than at the generation of the constants."""
+        """The factor of PCIe bandwidth over the generation of the constants."""
         return 2.0 ** ((self.generation or ASSUMED_GENERATION) - ASSUMED_GENERATION)
 
     @functools.cached_property
@@ -352,30 +353,30 @@ class Facts:
         return [[0.0 if link is None else known[link] for link in row] for row in links]
 
     def rate(self, link: Link) -> float:
-        """GB/s of a link that leads straight from GPU to GPU, all its lanes together."""
+        """GB/s of a direct link from GPU to GPU, all its lanes together."""
         if link.kind is LinkKind.NVLINK and not self.machine.nvswitch:
             return link.lanes * self.lane_rate
         return _path(link.kind, self.constants).value * self.doubling
 
     @functools.cached_property
     def doubts(self) -> frozenset[str]:
-        """What of the machine nobody said."""
+        """The facts about the machine that are assumed."""
         return frozenset(_doubts(self.machine))
 
 
 _MOST_FACTS = 256
-"""Machines of which the facts are remembered."""
+"""The size of the cache of facts, in machines."""
 
 _known_facts: dict[int, Facts] = {}
 
 
 def _facts(machine: Machine, constants: Constants) -> Facts:
-    """The facts of a machine; those of the latest machines are remembered, by identity."""
+    """The facts of a machine; a cache by identity has the latest machines."""
     if constants is not FITTED:
         return Facts(machine, constants)
     if len(_known_facts) > _MOST_FACTS:
         _known_facts.clear()
-    # Facts refer to their machine, so no other object gets its id.
+    # The facts refer to their machine, so its id cannot be reused.
     return _known_facts.setdefault(id(machine), Facts(machine))
 
 
@@ -427,7 +428,7 @@ def _computed(
 
 
 def _direct(facts: Facts, gpus: GPUSet) -> Estimate:
-    """GPUs that no switch joins: over NVLink rings where there are any, else over PCIe."""
+    """GPUs without a switch: over NVLink rings if there are any, else over PCIe."""
     parts, constants = ((facts, gpus),), facts.constants
     matrix = facts.lanes
     inside_set = members(gpus)
@@ -461,7 +462,7 @@ def _over_pcie(
     kind = facts.machine.link(*slowest).kind
     path = _path(kind, constants)
     if len(joined) > 1 and all(len(one) >= _PAIR for one in joined):
-        # A ring enters a pair at one card and leaves it at the other: its mirror image fits too.
+        # A ring enters a pair at one card and leaves it at the other, so its mirror image fits too.
         form = 2 * doubling * path.value
         return _made(parts, Regime.ISLANDS, form, constants.islands, constants)
     if len(joined) == 1:
@@ -470,7 +471,7 @@ def _over_pcie(
 
 
 def _relayed(path: Factor) -> Factor:
-    """A set that NVLinks join without a ring: its path over PCIe, or relays over other GPUs."""
+    """A set connected by NVLinks without a ring: its PCIe path, or relays over other GPUs."""
     return replace(path, low=path.value * fitted.UNRELAYED, high=path.value * fitted.RELAYED)
 
 
@@ -490,10 +491,10 @@ def _staged(facts: Facts, gpus: GPUSet, constants: Constants) -> Estimate:
 
 
 def _ceiling(host: Host, job: _Job, algorithm: Algorithm | None, constants: Constants) -> Estimate:
-    """What a host lets through from its inside.
+    """The limit by the inside of a host.
 
-    On two hosts a tree reduces as one host does. A ring through three and more leaves each host
-    once, so that a GPU's NVLinks carry g-1 of its g channels; but never more than one host alone
+    On two hosts a tree reduces as one host does. A ring through three or more hosts leaves each
+    host once, so a GPU's NVLinks carry g-1 of its g channels; but never more than one host alone
     reaches.
     """
     if algorithm is Algorithm.NVLS:
@@ -515,7 +516,7 @@ def _over_nics(
     constants: Constants,
     doubts: set[str],
 ) -> Estimate:
-    """What RDMA lets through, whatever the hosts are inside."""
+    """The limit by RDMA between the hosts, whatever is inside them."""
     rails, assumed = _rails(hosts, network, constants)
     net, once = constants.network, job.once
     point = net.value * once * rails.value
@@ -535,7 +536,7 @@ def _over_nics(
 
 
 def usual_nics(machine: Machine) -> Machine:
-    """The machine with NICs as its like usually has, of assumed speed, where it tells none."""
+    """The machine with the usual NICs of its kind, of assumed speed, if its NICs are not known."""
     if machine.nics:
         return machine
     known = _model(machine)
@@ -546,9 +547,9 @@ def usual_nics(machine: Machine) -> Machine:
 def _rails(
     hosts: Sequence[Host], network: float | None, constants: Constants
 ) -> tuple[Factor, set[str]]:
-    """GB/s that the weakest host sends over its NICs and the network, and what is assumed of it.
+    """GB/s that the weakest host sends over its NICs and the network, and the assumptions.
 
-    Where the rate of the network is known, NICs of assumed speed do not count.
+    If the rate of the network is known, NICs of assumed speed do not count.
     """
     machines: dict[str, Machine] = {}
     pods: dict[str, list[tuple[int, GPUSet]]] = {}
@@ -582,7 +583,7 @@ _Range = tuple[float, float, float]
 def _sent(
     machine: Machine, pods: Sequence[GPUSet], constants: Constants
 ) -> Iterator[tuple[_Range, frozenset[str]]]:
-    """GB/s that each pod of a machine sends over its NICs, with its ends, and what is assumed."""
+    """GB/s that each pod of a machine sends over its NICs, with its range, and the assumptions."""
     speeds = _speeds(machine)
     cards = [
         {card for gpu in members(gpus) for card in _nearest(machine, speeds, gpu)} for gpus in pods
@@ -597,7 +598,7 @@ def _sent(
                 sent[at] += one / users[card]
         if generation is not None:
             port = _path(LinkKind.PIX, constants).value * 2.0 ** (generation - ASSUMED_GENERATION)
-            # The efficiency of NICs and of ports is the same loss, counted once.
+            # The efficiencies of NICs and of ports are the same loss, counted once.
             most = count(gpus) * port / constants.network.value
             sent = [min(one, most) for one in sent]
         notes = frozenset(speeds[card][1] for card in own) - {""}
@@ -607,14 +608,14 @@ def _sent(
 def nearest_nics(machine: Machine, gpu: int) -> tuple[int, ...]:
     """The NICs that a GPU uses: the nearest among its fastest.
 
-    NCCL takes the way with most bandwidth first, then the shortest (src/graph/search.cc,
-    ncclTopoGetLocal), so a management port beside the GPU is not used where rails are faster.
+    NCCL prefers the path with the most bandwidth, then the shortest (src/graph/search.cc,
+    ncclTopoGetLocal), so a management port beside the GPU is not used if rails are faster.
     """
     return _nearest(machine, _speeds(machine), gpu)
 
 
 _Speeds = list[tuple[Factor, str]]
-"""GB/s of each NIC of a machine, and what is assumed of it."""
+"""GB/s of each NIC of a machine, and the assumption about it."""
 
 
 def _nearest(machine: Machine, speeds: _Speeds, gpu: int) -> tuple[int, ...]:
@@ -633,20 +634,20 @@ def _speeds(machine: Machine) -> _Speeds:
 
 
 def _speed(given: float | None, known: Model | None) -> tuple[Factor, str]:
-    """GB/s of a NIC; where nobody gave it, what the maker's reference machine has, with a range."""
+    """GB/s of a NIC; if not given, that of the maker's reference machine, with a range."""
     if given is not None:
         return Factor(value=given, low=given, high=given), ""
     if known is None or known.nic is None:
         note = f"NICs of {SLOWEST_RAIL:g} GB/s, the slowest of machines with RDMA"
         return Factor(value=SLOWEST_RAIL, low=SLOWEST_RAIL, high=FASTEST_RAIL), note
-    # Reference machines have a NIC for each GPU, or one for two (DGX-1).
+    # Reference machines have a NIC for each GPU, or one for every two (DGX-1).
     card = known.nic if known.nic >= SLOWEST_RAIL else 2 * known.nic
     note = f"NICs of {card:g} GB/s, as machines with {known.name} usually have"
     return Factor(value=card, low=card * fitted.FEWER_NICS, high=card), note
 
 
 SLOWEST_RAIL, FASTEST_RAIL = 12.5, 50.0
-"""GB/s of a NIC of which nothing is known: EDR and 100GbE to NDR, as the measured rows have."""
+"""GB/s of a NIC about which nothing is known: EDR and 100GbE to NDR, as in the measured rows."""
 
 
 def _over_tcp(
@@ -658,7 +659,7 @@ def _over_tcp(
 ) -> Estimate:
     """Sockets between machines: a share of one NIC, which the pods of a machine share.
 
-    A NIC of which nobody told the speed tells nothing: pods without RDMA seldom use the rails.
+    A NIC of unknown speed is ignored: pods without RDMA seldom use the rails.
     """
     pods = Counter(name for host in hosts for name in {machine.name for machine, _ in host.parts})
     machines = {machine.name: machine for host in hosts for machine, _ in host.parts}
@@ -677,7 +678,7 @@ def _over_tcp(
 
 
 def _socket_range(rate: float) -> tuple[float, float]:
-    """GB/s that sockets get at least and at most of a network of known rate."""
+    """The range in GB/s of sockets on a network of known rate."""
     high = min(fitted.TCP_SHARE * rate, fitted.MOST_TCP)
     return max(min(fitted.UNKNOWN_TCP[0], high / 2), high / fitted.TCP_WIDTH), high
 
@@ -685,7 +686,7 @@ def _socket_range(rate: float) -> tuple[float, float]:
 def _sockets(
     span: tuple[float, float], job: _Job, constants: Constants, notes: Iterable[str]
 ) -> Estimate:
-    """A forecast of sockets: the middle of its range, by ratio."""
+    """An estimate for sockets: the geometric mean of its range."""
     low, high = span
     return Estimate(
         point=math.sqrt(low * high),
@@ -700,7 +701,7 @@ def _sockets(
 
 
 def _least(found: Estimate, one: Estimate) -> Estimate:
-    """The smaller of what is between hosts and in one of them, end by end; the point decides."""
+    """The minimum of the limits between hosts and inside one, end by end, with the bottleneck."""
     point = min(found.point, one.point)
     return replace(
         found,
@@ -712,7 +713,7 @@ def _least(found: Estimate, one: Estimate) -> Estimate:
     )
 
 
-# ---------------------------------------------------------------- what machines are
+# ---------------------------------------------------------------- machines
 
 
 def _likeness(host: Host) -> tuple[object, ...]:
@@ -730,7 +731,7 @@ def lane_rate(model: str | None) -> float:
 
 
 def rate_is_assumed(machine: Machine) -> bool:
-    """Whether the machine has NVLinks of which the rate is not known."""
+    """Whether the machine has NVLinks of unknown rate."""
     links = {link for row in machine.links for link in row if link is not None}
     known = _model(machine)
     unknown = known is None or known.lane_rate is None
@@ -746,9 +747,9 @@ def _generation(machine: Machine) -> int | None:
 
 
 def _switched(parts: _Parts) -> int:
-    """NVLinks of each GPU that lead to a switch which joins all of a host; 0 without one.
+    """NVLinks of each GPU to a switch that connects all GPUs of a host; 0 without one.
 
-    The links of the set decide: one GPU off the fabric makes the sets with it slow, and no others.
+    The links of the set decide: one GPU off the fabric slows down only the sets with it.
     """
     fewest = MOST_LANES
     for facts, gpus in parts:
@@ -765,14 +766,14 @@ def _switched(parts: _Parts) -> int:
 
 
 def _path(kind: LinkKind, constants: Constants) -> Factor:
-    """GB/s of a PCIe path at generation 3, by what it crosses."""
+    """GB/s of a PCIe path at generation 3, by the devices that it crosses."""
     if kind in {LinkKind.PIX, LinkKind.PXB}:
         return constants.pcie_switch
     return constants.pcie_host
 
 
 def _doubts(machine: Machine) -> set[str]:
-    """What of a machine nobody said."""
+    """The facts about a machine that are assumed."""
     found: set[str] = set()
     known = _model(machine)
     nvlink = any(
@@ -821,7 +822,7 @@ def _made(
 
 
 def _unsure(facts: Facts, limit: Limit) -> tuple[float, float]:
-    """How far the ends of a range move where nobody said the GPU model or the PCIe generation."""
+    """The factors on the ends of a range if the GPU model or the PCIe generation is not known."""
     if limit in {Limit.NVLINK, Limit.BRIDGE}:
         if facts.model is not None and facts.model.lane_rate is not None:
             return 1.0, 1.0

@@ -17,7 +17,7 @@ from arena_topo.topology.models import Architecture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """What turns a form into GB/s: the point, an 80 % range, and how many rows stand behind it."""
+    """A constant that turns a form into GB/s: the point, an 80 % range, and its number of rows."""
 
     value: float
     low: float
@@ -69,37 +69,40 @@ FITTED = Constants(
 )
 
 STAGED_LOW = 8.0
-"""GB/s at the low end through host memory: what the GPUs of a node share in the pools that
+"""The low end of GB/s through host memory: the share of the GPUs of a node in the pools that
 published step times (fits of three pools give 7.8 to 9); the measured rows are of newer CPUs."""
 
 UNRELAYED = 0.5
 RELAYED = 3.0
-"""Range of a set that NVLinks join without a ring, beside its PCIe path: the P100's five GPUs reach
-0.6 of it (Tartan, NCCL of 2018); MAPA's fit for the V100, whose GPUs relay, is 2.3 to 3 times."""
+"""The range of a set that NVLinks connect without a ring, relative to its PCIe path: the P100's
+five GPUs reach 0.6 of it (Tartan, NCCL of 2018); MAPA's fit for the V100, whose GPUs relay, is 2.3
+to 3 times."""
 
 PORT_HIGH = 1.05
-"""How far above a PCIe port's figure (NCCL's 12 GB/s for generation 3) measured rows reach."""
+"""The factor of measured rows over a PCIe port's figure (NCCL's 12 GB/s for generation 3)."""
 
 FEWER_NICS = 0.25
-"""The fewest NICs of machines with one GPU model, beside those of the maker's reference machine:
-instance types with A100 have 50 to 200 GB/s, those with H100 100 to 400 (`topology/presets`)."""
+"""The fewest NICs of machines with one GPU model, as a share of those in the maker's reference
+machine: instance types with A100 have 50 to 200 GB/s, those with H100 100 to 400
+(`topology/presets`)."""
 
 RING_OF_OLD = 0.8
-"""On two hosts, what of the NICs old NCCL and untuned RoCE still reach, at ring's traffic (rows 58,
-116, 117, 120 and 124: 0.60 to 0.95, median 0.80)."""
+"""The share of the NICs that old NCCL and untuned RoCE still reach on two hosts, at ring's traffic
+(rows 58, 116, 117, 120 and 124: 0.60 to 0.95, median 0.80)."""
 
 UNKNOWN_TCP = (0.4, 1.6)
-"""GB/s between hosts where nothing is known: TCP in the pools that published step times (ACK 0.79,
+"""GB/s between hosts if nothing is known: TCP in the pools that published step times (ACK 0.79,
 Philly 0.8, Gandiva 0.4, T4 at AWS 0.45 to 0.77, RTX 1.5 to 1.7)."""
 
 TCP_SHARE = 0.85
-"""The most that TCP gets of its NICs: 10 of 12.5 GB/s (row 6), and room for a newer kernel."""
+"""The highest share of its NICs that TCP gets: 10 of 12.5 GB/s (row 6), and a margin for a newer
+kernel."""
 
 MOST_TCP = 10.0
 """GB/s: no measured row has more over TCP, however fast its NICs (row 6)."""
 
 TCP_WIDTH = 5.0
-"""The widest range of TCP that still tells something."""
+"""The widest range of TCP, as a ratio, that is still useful."""
 
 LOCAL_TCP = (3.2, MOST_TCP)
 """GB/s between pods of one machine over TCP: the published VGG16 run of four one-GPU pods needs 3.2

@@ -1,6 +1,6 @@
-"""Rings through a set of GPUs: how many fit side by side and which, and the best single one.
+"""Packing of rings in a set of GPUs: how many disjoint ones, which, and the best single ring.
 
-Exact within the stated effort; only links and lanes come in, no rates of any model.
+Exact within the stated effort. The input is links and lanes only, without the rates of any model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from arena_topo.topology import GPUSet, LinkKind, Matrix, members
 
 
 def lanes(links: Matrix) -> list[list[int]]:
-    """NVLink lanes between every two GPUs; 0 where there are none."""
+    """NVLink lanes between every two GPUs; 0 without NVLink."""
     return [
         [link.lanes if link is not None and link.kind is LinkKind.NVLINK else 0 for link in row]
         for row in links
@@ -20,7 +20,7 @@ def lanes(links: Matrix) -> list[list[int]]:
 
 
 def components(gpus: Iterable[int], joined: Callable[[int, int], bool]) -> list[frozenset[int]]:
-    """The groups of GPUs that links join, directly or over others, in the order of indexes."""
+    """The connected components of GPUs, in the order of indexes."""
     left = set(gpus)
     found: list[frozenset[int]] = []
     while left:
@@ -40,24 +40,24 @@ Ring = tuple[int, ...]
 """GPUs in the order of a ring, each joined to the next and the last to the first."""
 
 EFFORT = 50_000
-"""Steps spent on finding the rings of one set; those of a DGX-1 take fewer than 2,000."""
+"""The limit of steps for the rings of one set; a DGX-1 takes fewer than 2,000."""
 
 WORK = 50_000
-"""Rings that are looked at while rings are laid side by side; for a DGX-1 fewer than 10,000."""
+"""The limit of rings that are tried in combination; a DGX-1 takes fewer than 10,000."""
 
 
 def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet, *, effort: int = EFFORT) -> int:
-    """The most NVLink rings through all of a set (3 or more GPUs) that share no lane.
+    """The most NVLink rings through all GPUs of a set (3 or more) that share no lane.
 
-    Branch and bound: rings are laid one after the other, in all combinations; every ring takes two
-    lanes at each GPU, which bounds how many more there can be. Where that takes too long, as many
-    count as were laid.
+    Branch and bound: rings are added one after the other, in all combinations; every ring takes two
+    lanes at each GPU, which bounds the number of further rings. If the work limit is reached, the
+    best number so far counts.
     """
     inside = members(gpus)
     left = [[multiplicity[one][other] for other in inside] for one in inside]
     size = len(inside)
     if len({left[one][other] for one in range(size) for other in range(one)}) == 1:
-        # A full mesh, each link n-fold, falls apart into rings and at most one perfect matching
+        # A full mesh, each link n-fold, decomposes into rings and at most one perfect matching
         # (Walecki in Lucas 1892; n-fold: Bryant, Horsley, Maenhaut, Smith 2011).
         return min(map(sum, left)) // 2
     best, work = 0, WORK
@@ -84,19 +84,20 @@ def _links(ring: Ring) -> Iterator[tuple[int, int]]:
 
 
 def _take(lanes_of: list[list[int]], ring: Ring, lanes: int) -> None:
-    """Take lanes of each link of a ring."""
+    """Remove lanes from each link of a ring; a negative number adds them."""
     for one, other in _links(ring):
         lanes_of[one][other] -= lanes
         lanes_of[other][one] -= lanes
 
 
 def _rings(lanes_of: Sequence[Sequence[int]], steps: Iterator[int]) -> Iterator[Ring]:
-    """All rings through all of a set, each once, while there are steps left."""
+    """All Hamiltonian rings of a set, each once, within the limit of steps."""
 
     def walk(path: Ring) -> Iterator[Ring]:
         row = lanes_of[path[-1]]
         if len(path) == len(lanes_of):
-            # A ring and its mirror image are one: the one that turns to the lower side first.
+            # A ring and its mirror image are the same: only the one whose second index is smaller
+            # than its last counts.
             if path[1] < path[-1] and row[0]:
                 yield path
             return
@@ -110,9 +111,9 @@ def _rings(lanes_of: Sequence[Sequence[int]], steps: Iterator[int]) -> Iterator[
 def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...]:
     """The GPUs of a set in the order of its best single ring, lowest index first.
 
-    Best is the largest slowest link; of equal rings the first in dictionary order, so that
-    consecutive ranks are neighbours. A ring that is not found within `ORDERED` steps is passed over
-    for a slower one.
+    Best is the ring whose slowest link is fastest; of equal rings the first in lexicographic order,
+    so that consecutive ranks are neighbours. If no ring is found within `ORDERED` steps, slower
+    links are allowed.
     """
     inside = members(gpus)
     if len(inside) <= 3:  # noqa: PLR2004  every order of three is the same ring
@@ -132,4 +133,4 @@ def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...
 
 
 ORDERED = 100_000
-"""Steps spent on one ring."""
+"""The limit of steps for one ring."""

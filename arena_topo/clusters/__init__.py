@@ -1,1 +1,1 @@
-"""What a cluster says: plain JSON and dumps -> nodes, what is in use, what joins them."""
+"""The state of a cluster: plain JSON and dumps -> nodes, their use, and the network."""

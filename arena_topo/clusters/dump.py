@@ -1,7 +1,7 @@
-"""Files -> data: dumps that `kubectl get ... -o json` or `-o yaml` has written, fabric files.
+"""Reader of files: dumps of `kubectl get ... -o json` or `-o yaml`, and fabric files.
 
-A dump of a large cluster is hundreds of megabytes. It is gone through without being decoded, and of
-one object after another only what is read becomes values.
+A dump of a large cluster has hundreds of megabytes. It is decoded one object at a time, and of each
+object only the fields that are read become values.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, UTF_16, opened
 
 _MOST_BYTES, _MOST_VALUES = 256 << 10, 2000
-"""What a small file may have: levels of a network are few."""
+"""Limits of a small file, in bytes and values: the levels of a network are few."""
 _MOST_YAML = 64 << 20
-"""Bytes of YAML, which takes far more memory than JSON; that many take a minute to read."""
+"""The limit of YAML in bytes: it takes far more memory than JSON, and this much takes a minute."""
 
 _SMALL = "give a small text file in YAML or JSON; docs/how-it-works.md shows one"
 _HINT = (
@@ -40,9 +40,8 @@ def read(paths: Sequence[str], *, status_of: StatusOf | None = None) -> Iterator
 
     JSON or YAML, in UTF-8; several documents in one file; lists of one kind or mixed; single
     objects. An object of a typed list (NodeList) gets the kind that the list implies. `status_of`
-    is as of `record`. UsageError for a file that cannot be opened, and for one that is cut off or
-    makes no sense, with the position: what else it would say is not known, so GPUs that look free
-    might be in use.
+    is as of `record`. UsageError, with the position, for a file that cannot be opened, is truncated
+    or is invalid: the rest of its content is unknown, so GPUs that look free might be in use.
     """
     for path in paths:
         name, data = _content(path, _HINT)
@@ -64,9 +63,9 @@ _START = re.compile(rb"[^ \t\r\n]")
 
 
 def document(path: str) -> tuple[Any, str]:
-    """The one document in a small YAML or JSON file, and the name of the file for people.
+    """The one document of a small YAML or JSON file, and the name of the file for messages.
 
-    `-` is standard input. UsageError names the file and the position of what makes no sense.
+    `-` is standard input. UsageError names the file and the position of an invalid value.
     """
     import yaml
 
@@ -74,7 +73,7 @@ def document(path: str) -> tuple[Any, str]:
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{name}: is larger than {_MOST_BYTES >> 10} KiB", hint=_SMALL)
     text = _text(name, data, _SMALL)
-    # JSON is almost YAML, which wants no tabs and takes 1e2 for a word.
+    # JSON is almost YAML, but YAML allows no tabs and reads 1e2 as a word.
     with suppress(ValueError, RecursionError):
         return json.loads(text), name
     try:
@@ -88,7 +87,7 @@ def document(path: str) -> tuple[Any, str]:
 
 
 def _content(path: str, hint: str | None, most: int | None = None) -> tuple[str, bytearray]:
-    """What people call a file, and what is in it; UsageError if it cannot be read."""
+    """The name of a file for messages, and its content; UsageError if it cannot be read."""
     name, data = "standard input" if path == STDIN else path, bytearray()
     try:
         with opened(path) as file:
@@ -96,7 +95,7 @@ def _content(path: str, hint: str | None, most: int | None = None) -> tuple[str,
                 if piece.startswith(UTF_16) and not data:
                     hint = "in PowerShell: COMMAND | Out-File -Encoding utf8"
                     raise UsageError(f"{name}: is UTF-16, not UTF-8", hint=hint)
-                # A pipe may be without an end.
+                # A pipe may be endless.
                 if b"\0" in piece:
                     raise UsageError(f"{name}: is not text: it has NUL characters", hint=hint)
                 data += piece
@@ -125,11 +124,11 @@ def _text(name: str, data: bytearray, hint: str) -> str:
 
 
 _Found = Iterator[tuple[str | None, msgspec.Raw]]
-"""Objects, each with its kind where that is read."""
+"""Objects, each with its kind, or None for a kind that is not read."""
 
 
 class _Head(msgspec.Struct, rename="camel"):
-    """What says which kind of object this is, or that it is a list of objects."""
+    """The fields that tell the kind of an object, or a list of objects."""
 
     kind: Any = None
     api_version: Any = None
@@ -149,7 +148,7 @@ def _of_json(name: str, data: bytes | bytearray) -> _Found:
         try:
             found = _DOCUMENT.decode(one)
         except ValueError as error:
-            # Another document follows; all of this one has been looked at.
+            # Another document follows; this one was parsed completely.
             more = re.search(r"trailing characters \(byte (\d+)\)", str(error))
             if more is None:
                 _refuse(name, data, at, error)
@@ -169,7 +168,7 @@ def _of_json(name: str, data: bytes | bytearray) -> _Found:
 
 
 def _of_head(head: _Head, one: msgspec.Raw, implied: str | None) -> _Found:
-    """An object, or those in it if it is a list; what is no object is passed over."""
+    """An object, or the objects of a list; values that are not objects are skipped."""
     kind = head.kind if implied is None or head.kind is not None else implied
     if head.items is msgspec.UNSET or (head.kind and not str(head.kind).endswith("List")):
         yield known_kind(kind, head.api_version), one
@@ -181,7 +180,7 @@ def _of_head(head: _Head, one: msgspec.Raw, implied: str | None) -> _Found:
 
 
 def _refuse(name: str, data: bytes | bytearray, start: int, error: ValueError) -> NoReturn:
-    """Say where JSON that begins there makes no sense."""
+    """Raise UsageError with the position of the error in the JSON that begins at `start`."""
     told = re.search(r"(.*) \(byte (\d+)\)$", str(error))
     if isinstance(error, UnicodeDecodeError):
         raise UsageError(f"{name}: is not UTF-8 text", hint=_HINT) from error

@@ -1,7 +1,7 @@
-"""The network of a cluster, from what is known of it -> tiers, and the domains of every node.
+"""The network of a cluster, by all its sources -> tiers, and the domains of every node.
 
-What counts, best first: a fabric file that a person wrote; the Kueue `Topology` that places most
-GPU nodes; the labels of nodes. Pure: `observed` hands in what it has read.
+Sources, best first: a fabric file written by a person; the Kueue `Topology` that places most GPU
+nodes; the labels of nodes. Pure: `observed` passes in what it has read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from arena_topo.topology.models import MODELS
 from arena_topo.topology.nics import is_rdma
 
 RDMA_RATE = 12.5
-"""GB/s of a node that offers RDMA and not how fast: one NIC of 100 Gb/s, a floor of our own, less
-than nodes sold with RDMA have. (NCCL takes 10 Gb/s where a driver tells no speed: topo.cc.)"""
+"""GB/s of a node that offers RDMA at an unknown rate: one NIC of 100 Gb/s, our own lower bound,
+less than nodes sold with RDMA have. (NCCL takes 10 Gb/s if a driver reports no speed: topo.cc.)"""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
-    """How nodes reach each other: as in `Cluster`, with an entry of `domains` for every node.
+    """The network between nodes: as in `Cluster`, with an entry of `domains` for every node.
 
-    `limits` are GB/s of the nodes whose own network is slower than what joins them. `unused` are
+    `limits` are GB/s of the nodes whose own network is slower than that between nodes. `unused` are
     the levels of a file that join no nodes.
     """
 
@@ -44,7 +44,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rdma_resource(offers: Iterable[str]) -> str | None:
-    """The first of these resources that stands for RDMA; None where none does."""
+    """The first of these resources that is RDMA, by name; None without one."""
     return min(filter(is_rdma, offers), default=None)
 
 
@@ -58,9 +58,9 @@ def joining(
 ) -> Network:
     """The network between nodes of which some have GPUs.
 
-    `rdma` is the resource by which a node offers RDMA, where it does; `topologies` are the levels
-    of Kueue's, by name. Nodes without GPUs get domains of their own: nothing is placed there, and
-    what they lack is no gap.
+    `rdma` is the RDMA resource of each node that offers one; `topologies` are the levels of Kueue's
+    topologies, by name. Nodes without GPUs get domains of their own: nothing is placed there, and
+    missing labels on them are no gap.
     """
     with_gpus = {name: one for name, one in machines.items() if one.gpus}
     labels = {name: labels[name] for name in with_gpus}
@@ -88,7 +88,7 @@ def joining(
 
 
 def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]:
-    """For each level whose bandwidth nobody gave, what is known of it."""
+    """For each level without a given bandwidth, what its default rests on."""
     named = sorted(resources)
     more = ", ..." if named[1:] else ""
     lacking = len(found.limits)
@@ -111,14 +111,14 @@ def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]
 def _reach(
     machines: Mapping[NodeName, Machine], labels: fabric.Labels
 ) -> dict[NodeName, float | None]:
-    """GB/s that a GPU of each node reaches over NVLink in other nodes, None where not known.
+    """GB/s over NVLink from a GPU of each node to other nodes, None if not known.
 
-    Nodes that surely have no such links are left out.
+    Nodes that certainly have no such links are left out.
     """
     known: dict[int, tuple[bool, float | None]] = {}
     found: dict[NodeName, float | None] = {}
     for name, machine in machines.items():
-        # Nodes of a kind share their GPUs, and asking a machine for its model looks at each.
+        # Nodes of a kind share their GPUs, and `model` looks at each GPU.
         key = id(machine.gpus)
         if key not in known:
             known[key] = _reach_of(machine.model)
@@ -129,7 +129,7 @@ def _reach(
 
 
 def _reach_of(model: str | None) -> tuple[bool, float | None]:
-    """Whether NVLink may leave a machine with these GPUs, and how fast it is, where known."""
+    """Whether NVLink may leave a machine with these GPUs, and its rate (None if not known)."""
     known = MODELS.get(model or "")
     if known is None or known.nvlinks is None:
         return True, None
@@ -142,7 +142,7 @@ def _best(
     """The levels of the Kueue topology that places most GPU nodes, the deepest of equals.
 
     Kueue places pods only on nodes that have all labels of a topology's levels (its documentation,
-    "Topology Aware Scheduling"), so only those count. None if no topology places any.
+    "Topology Aware Scheduling"), so only those count. Empty if no topology places any.
     """
     placed = {
         name: sum({level.label for level in levels} <= said.keys() for said in labels.values())

@@ -1,4 +1,4 @@
-"""Plain Kubernetes objects, and how what is in them is asked for without trusting them."""
+"""Type-checked access to plain Kubernetes objects, which may be invalid."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Object = Mapping[str, Any]
 
 
 def of(one: Object, key: str) -> Object:
-    """The mapping under a key; an absent or null one is empty, another type is a TypeError."""
+    """The mapping under a key; empty if absent or null; TypeError for another type."""
     value = one.get(key)
     if value is None:
         return {}
-    # Asked some twenty times for every node, and `Mapping` is slow to answer.
+    # A hot path, some twenty calls per node, and an instance check of `Mapping` is slow.
     if type(value) is not dict and not isinstance(value, Mapping):
         raise TypeError(f"{key} is no mapping")
     return value
 
 
 def items(one: Object, key: str) -> list[Object]:
-    """The mappings in the list under a key; absent or null is empty, else a TypeError."""
+    """The mappings in the list under a key; empty if absent or null; else TypeError."""
     value = one.get(key)
     if value is None:
         return []
@@ -32,5 +32,5 @@ def items(one: Object, key: str) -> list[Object]:
 
 
 def misfit(error: Exception) -> str:
-    """What is wrong with an object: `spec.taints: expected a list, got a mapping`."""
+    """The error of an invalid object, as a text: `spec.taints: expected a list, got a mapping`."""
     return ": ".join(filter(None, decoding.misfit(error)))

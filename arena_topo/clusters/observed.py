@@ -1,7 +1,7 @@
-"""Records of Kubernetes objects -> Cluster: which GPUs there are, which are free, what joins them.
+"""Records of Kubernetes objects -> Cluster: the GPUs, which of them are free, and the network.
 
-The same reader serves a living cluster and a dump on disk. What cannot be understood becomes a note
-and counts against what is free, never for it.
+The same reader serves a live cluster and a dump on disk. An invalid object becomes a note and
+counts against what is free, never for it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _Told = TypeVar("_Told")
 
 
 class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster, and what it was made from: who uses which node, and what claims hold."""
+    """A cluster with its sources: the use of each node, and the allocations of claims."""
 
     cluster: Cluster
     uses: Mapping[str, NodeUsage]
@@ -77,23 +77,22 @@ def cluster(
     file: FabricFile | None = None,
     now: float | None = None,
 ) -> Cluster:
-    """Build the cluster that nodes, pods, MPIJobs, ConfigMaps and Kueue topologies describe.
+    """Build the cluster from nodes, pods, MPIJobs, ConfigMaps and Kueue topologies.
 
     ResourceSlices and ResourceClaims count as well. Objects come in any order, as records or as
-    plain values, of which those of other kinds are ignored. `source` names the origin for people.
-    `file` says what joins the nodes, where it is given, whatever else does. `now` (Unix seconds) is
-    when the objects were read; where that is not known, the newest that an agent has published
-    counts as now. Every node has as many domains as the cluster has tiers. `notes` of the cluster
-    name whatever is not understood and say what becomes of it, each thing by itself.
+    plain values; other kinds are ignored. `source` names the origin for people. `file` overrides
+    all other sources about the network. `now` (Unix seconds) is when the objects were read; if that
+    is not known, the newest time of an agent counts as now. Every node has as many domains as the
+    cluster has tiers. `notes` of the cluster name each invalid object and its consequence.
     """
     return Reader(source=source, file=file).read(objects, now=now).cluster
 
 
 class Reader:
-    """Builds clusters of one origin.
+    """A reader for clusters of one origin.
 
-    Machines and the network are worked out once for the same records of nodes, ConfigMaps, slices
-    and topologies; what is in use is worked out anew for each cluster.
+    Machines and the network are cached for the same records of nodes, ConfigMaps, slices and
+    topologies; the use is computed anew for each cluster.
     """
 
     def __init__(self, *, source: str, file: FabricFile | None = None) -> None:
@@ -104,7 +103,7 @@ class Reader:
     def read(
         self, objects: Iterable[Record | Unread | Object], *, now: float | None = None
     ) -> ClusterReading:
-        """Build the cluster as `cluster` does, and keep what it was made from."""
+        """Build the cluster as `cluster` does, with its sources."""
         found: dict[str, list[Any]] = defaultdict(list)
         unread: list[str] = []
         for one in objects:
@@ -120,14 +119,14 @@ class Reader:
 
 
 _STATIC = (NodeRecord, ConfigMapRecord, SliceRecord, TopologyRecord)
-"""Records of what changes seldom."""
+"""Records that seldom change."""
 
 
 _UNUSED = NodeUsage()
 
 
 class _Inventory:
-    """The machines of a cluster and what joins them, whatever runs on them."""
+    """The static part of a cluster: its machines and their network."""
 
     def __init__(
         self, static: list[Record], found: Mapping[str, list[Any]], file: FabricFile | None
@@ -170,7 +169,7 @@ class _Inventory:
                 self._notes += _impossible(nodes[one.name], one.resource)
 
     def is_of(self, static: list[Record]) -> bool:
-        """Whether it was made of these very records."""
+        """Whether it was built from exactly these records."""
         return len(static) == len(self._static) and all(map(operator.is_, static, self._static))
 
     def used(
@@ -181,7 +180,7 @@ class _Inventory:
         source: str,
         now: float | None,
     ) -> ClusterReading:
-        """The cluster with what pods, jobs and claims use of it."""
+        """The cluster with its use by pods, jobs and claims."""
         notes = [*unread, *self._notes]
         if self._idle:
             notes += self._machines.stale(now)
@@ -206,16 +205,16 @@ class _Inventory:
 
 
 def _where(labels: Object, known: NodeGPUs) -> Object:
-    """The labels that tell of the network, with the NVLink domain that only a driver tells."""
+    """The labels about the network, with the NVLink domain if only a driver publishes it."""
     if known.clique is None or fabric.CLIQUE in labels:
         return labels
     return {**labels, fabric.CLIQUE: known.clique}
 
 
 class _Cards:
-    """The NICs of each node: as the fabric file says, else its own, else its instance type's.
+    """The NICs of each node: from the fabric file, else its own, else its instance type's.
 
-    Nodes of a kind share them, which spares the solver comparing them.
+    Nodes of a kind share one object, so the solver need not compare them.
     """
 
     def __init__(self, file: FabricFile | None) -> None:
@@ -226,7 +225,7 @@ class _Cards:
         self._notes: list[str] = []
 
     def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
-        """The machine of a node that has these labels, with its NICs."""
+        """The machine of a node with these labels, with its NICs."""
         machine = known.machine
         at = next(
             (at for at, one in enumerate(self._entries) if labels.get(one.label) == one.value), None
@@ -242,7 +241,7 @@ class _Cards:
         instance = presets.labelled_instance(labels) if at is None else ""
         if not machine.gpus or (at is None and not instance):
             return known
-        # The machine that a key was made from is remembered, so its tuple keeps its identity.
+        # The machine of a key is remembered too, so that the id of its tuple stays unique.
         key = (id(machine.nics), len(machine.gpus), at, instance)
         if key not in self._made:
             made = (
@@ -256,7 +255,7 @@ class _Cards:
         return replace(known, machine=machine)
 
     def notes(self) -> Iterable[str]:
-        """What of the file is not used."""
+        """Notes on unused entries of the file."""
         yield from self._notes
         for at, one in self._unused.items():
             yield (
@@ -273,14 +272,14 @@ _INSTEAD = {
     published.UUIDS: "node {node} does without",
     published.ALLOCATIONS: "what pods of node {node} have is taken from themselves",
 }
-"""What becomes of a node whose ConfigMap makes sense but for this key."""
+"""The consequence for a node whose ConfigMap is valid but for this key."""
 
 
 class _Machines:
     """The machine of each node: from its ConfigMap, else from its labels.
 
-    Nodes of a cluster are bought by the dozen, so equal descriptions are parsed once and share
-    their link matrix.
+    Nodes of a cluster are bought by the dozen, so equal descriptions are parsed once and share one
+    link matrix.
     """
 
     def __init__(self, config_maps: Iterable[ConfigMapRecord], notes: list[str]) -> None:
@@ -309,7 +308,7 @@ class _Machines:
         read: Callable[[Object], _Told | None],
         known: dict[str, _Told],
     ) -> None:
-        """Remember what only an agent knows of a node, where it has written it."""
+        """Read one key that only an agent writes, if it is there."""
         try:
             if key in one.data and (found := read(one.plain())) is not None:
                 known[node] = found
@@ -317,7 +316,7 @@ class _Machines:
             self._notes.append(f"{error}; {_INSTEAD[key].format(node=node)}")
 
     def stale(self, now: float | None) -> Iterable[str]:
-        """A note for each node whose agent has not looked at it for long (`now`: Unix seconds)."""
+        """A note for each node whose agent has published nothing for long (`now`: Unix seconds)."""
         looked = {
             node: at
             for node, one in self._config_maps.items()
@@ -333,9 +332,9 @@ class _Machines:
                 )
 
     def of(self, node: NodeRecord, present: int, dra: NodeGPUs | None) -> NodeGPUs:
-        """The machine of a node that has so many GPUs, as far as it says.
+        """The machine of a node with so many GPUs, as far as it is described.
 
-        `dra` is what a DRA driver publishes of it, where one does.
+        `dra` is the description of a DRA driver, if one serves the node.
         """
         name, labels = node.name, node.labels
         if dra is None:
@@ -351,7 +350,7 @@ class _Machines:
             if size != len(known.machine.gpus):
                 return known
             return replace(known, machine=_merged(known.machine, dra.machine))
-        # The driver's, with the links of its ConfigMap, where they are told.
+        # The driver's machine, with the links of its ConfigMap if that has some.
         product = {nodelabels.PRODUCT_LABELS[0]: dra.product} if dra.product else {}
         said = self._published(name, {**product, **labels}, 0)
         if said is None:
@@ -370,7 +369,7 @@ class _Machines:
         )
 
     def _said(self, name: str, labels: Object, offered: int) -> NodeGPUs:
-        """The machine of a node that offers so many GPUs."""
+        """The machine of a node that offers so many GPUs, by its ConfigMap or its labels."""
         known = self._published(name, labels, offered)
         if known is not None:
             return known
@@ -381,14 +380,15 @@ class _Machines:
         return _renamed(self._parsed[key], name)
 
     def _published(self, name: str, labels: Object, offered: int) -> NodeGPUs | None:
-        """The machine of a node as its ConfigMap tells it; None where that does not serve."""
+        """The machine in a node's ConfigMap; None without a usable ConfigMap."""
         config_map = self._config_maps.get(name)
         if config_map is None:
             return None
         product = next((labels[key] for key in nodelabels.PRODUCT_LABELS if key in labels), None)
         told = {**config_map.data, **config_map.annotations, "product": product}
         key = frozenset(one for one in told.items() if one[0] not in _OF_ONE)
-        # Its label is no part of the key, so one that names another node is looked at by itself.
+        # The label is not part of the key, so a ConfigMap whose label names another node is parsed
+        # by itself.
         label = config_map.labels.get(published.NODE_LABEL)
         known = self._parsed.get(key) if label in {None, "", name} else None
         if known is None:
@@ -425,7 +425,7 @@ _OF_ONE = frozenset({"nodeName", published.OBSERVED, published.ALLOCATIONS, publ
 
 
 def _merged(one: Machine, other: Machine) -> Machine:
-    """A machine with what another description of it knows of each GPU."""
+    """A machine with the facts about each GPU from another description of it."""
     gpus = tuple(
         replace(
             gpu,
@@ -443,7 +443,7 @@ def _renamed(known: NodeGPUs, name: str) -> NodeGPUs:
 
 
 def ago(seconds: float) -> str:
-    """How long ago that is, in one unit."""
+    """A time span in one unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -458,7 +458,7 @@ def _telling(labels: Object) -> Iterable[tuple[str, str]]:
 
 
 def _resource(node: NodeRecord) -> str:
-    """What a node calls its GPUs; empty where it offers none."""
+    """The name of a node's GPU resource; empty if it offers no GPUs."""
     for offers in (node.offers, node.capacity or {}):
         for resource in GPU_RESOURCES:
             if resource in offers:
@@ -467,14 +467,14 @@ def _resource(node: NodeRecord) -> str:
 
 
 def _present(node: NodeRecord) -> int:
-    """How many GPUs a node has, as far as it says; 0 where no machine has so many."""
+    """The number of a node's GPUs, as far as known; 0 for more than any machine has."""
     there = node.offers if node.capacity is None else node.capacity
     said = int(there.get(_resource(node), 0))
     counted, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
     if replicas > 1:
-        # The plugin offers each GPU so many times; the label counts it once.
+        # The device plugin offers each GPU several times; the label counts it once.
         return _possible(counted or said // replicas)
-    # A device that fell off the bus leaves the capacity, but the label keeps counting it.
+    # The capacity loses a device that fell off the bus; the label still counts it.
     return max(_possible(said), _possible(counted))
 
 
@@ -487,7 +487,7 @@ def _possible(gpus: int) -> int:
 
 
 class _Idle:
-    """A node as far as its use does not change it."""
+    """The part of a node that does not depend on its use."""
 
     def __init__(self, one: NodeRecord, known: NodeGPUs, joined: network.Network) -> None:
         labels, limits = one.labels, one.allocatable or {}
@@ -525,12 +525,12 @@ class _Idle:
         )
 
     def used(self, use: NodeUsage, notes: list[str]) -> Node:
-        """The node with what is in use of it."""
+        """The node with its use."""
         healthy = self._known.healthy
         free, unattributed = _free(self.name, self._known, use, notes)
         unattributed += count(healthy) - self._usable
         if unattributed >= count(free):
-            # Every GPU is in use, whoever has which.
+            # Then every GPU is in use, and the indexes do not matter.
             free, unattributed = GPUSet(0), 0
         return self._node(
             free=free,
@@ -542,7 +542,7 @@ class _Idle:
 
 
 def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
-    """The GPUs nobody is known to have, and how many of them somebody has all the same."""
+    """The GPUs without a known holder, and how many of them are in use all the same."""
     free, busy, unattributed = known.healthy, GPUSet(0), use.unattributed
     for who, gpus in use.known:
         there = GPUSet(gpus & known.machine.everything)
@@ -551,14 +551,14 @@ def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple
                 f"{who} says it has GPU {(gpus ^ there).bit_length() - 1} of node {name},"
                 f" which has {len(known.machine.gpus)}; it counts as a GPU of unknown index",
             )
-        # Two that name one GPU cannot both be right: one of them has another that nobody names.
+        # Two holders of one GPU cannot both be right: one of them has another, unattributed GPU.
         unattributed += count(GPUSet(gpus ^ there)) + count(GPUSet(there & busy))
         busy = GPUSet(busy | there)
     return GPUSet(free & ~busy), unattributed
 
 
 def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
-    """What a node offers that is more GPUs than any machine has, and what becomes of it."""
+    """A note on a node that offers more GPUs than any machine has."""
     many = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
     if many > MOST_GPUS:
         yield (
@@ -568,8 +568,8 @@ def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
 
 
 def _rdma(node: NodeRecord) -> str | None:
-    """The resource by which a node offers RDMA."""
-    # A device that is not there any more is listed with 0.
+    """The RDMA resource of a node."""
+    # A device plugin that is gone leaves its resource at 0.
     return network.rdma_resource(name for name, many in node.offers.items() if many)
 
 
@@ -588,7 +588,7 @@ def _unavailable(node: NodeRecord) -> str | None:
 
 
 def _shown(note: str) -> str:
-    """The note without anything that a terminal would obey."""
+    """The note with control characters escaped."""
     if note.isprintable():
         return note
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in note)

@@ -1,4 +1,4 @@
-"""Whether a job is suspended, and which queue other than ours alone suspends and resumes it."""
+"""Whether a job is suspended, and the other queue, if any, that alone suspends and resumes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from arena_topo.clusters.objects import Object, of
 
 KUEUE = "Kueue"
 KUBE_QUEUE_NAME = "kube-queue"
-"""What people call the queues that `suspender` knows by name."""
+"""The names of the queues that `suspender` knows, for people."""
 
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """Label of jobs that Kueue starts and stops."""
@@ -15,22 +15,22 @@ KUBE_QUEUE = "scheduling.x-k8s.io/suspend"
 """Annotation of jobs that kube-queue starts and stops."""
 
 _OPERATOR = "kubeflow.org/mpi-operator"
-"""What `managedBy` says of a job that nobody else manages."""
+"""The value of `managedBy` for a job of the MPI operator."""
 
 
 def suspended(mpijob: Object) -> bool:
-    """Whether the operator is not to run a job; TypeError if it makes no sense as one."""
+    """Whether the job is suspended for its operator; TypeError for an invalid object."""
     return of(of(mpijob, "spec"), "runPolicy").get("suspend") is True
 
 
 def manager(mpijob: Object) -> str | None:
-    """Who runs a job in place of the MPI operator, as its `managedBy` says; None if nobody."""
+    """The controller that `managedBy` names in place of the MPI operator; None without one."""
     name = str(of(of(mpijob, "spec"), "runPolicy").get("managedBy") or _OPERATOR)
     return name if name != _OPERATOR else None
 
 
 def suspender(mpijob: Object) -> str | None:
-    """Who alone suspends and resumes a job: a queue that its labels or annotations name."""
+    """The queue that alone suspends and resumes a job, by its labels or annotations, or None."""
     meta, managed = mpijob["metadata"], manager(mpijob)
     if (meta.get("labels") or {}).get(KUEUE_LABEL) or "kueue" in (managed or ""):
         return KUEUE
@@ -40,12 +40,12 @@ def suspender(mpijob: Object) -> str | None:
 
 
 def queuing(mpijob: Object, *, pods: bool) -> str | None:
-    """The queue that keeps a job from running now; None where none does.
+    """The queue that prevents a job from running now; None without one.
 
-    `pods` says whether the job has any.
+    `pods`: whether the job has pods.
     """
     if suspended(mpijob):
         return suspender(mpijob)
-    # Operators that know kube-queue need no `suspend` beside its annotation.
+    # With kube-queue's annotation the operators that know it hold a job without `suspend`.
     notes = mpijob["metadata"].get("annotations") or {}
     return KUBE_QUEUE_NAME if notes.get(KUBE_QUEUE) == "true" and not pods else None

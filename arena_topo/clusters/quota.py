@@ -1,7 +1,7 @@
-"""ResourceQuotas -> what of a gang they would refuse; the whole gang, its launcher included.
+"""ResourceQuotas -> the shortage for a gang as a whole, its launcher included.
 
-Pure. The API server looks at one pod at a time, so a quota one GPU short lets all workers but one
-through; this looks at all of them before any is created.
+Pure. The API server checks one pod at a time, so a quota one GPU short admits all workers but one;
+this checks all pods before any is created.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PLAIN = {"cpu": "requests.cpu", "memory": "requests.memory"}
 
 
 _REFUSED = re.compile(r"\b(exceeded|failed) quota: ")
-"""What an API server says of an object that a quota refuses (kubernetes, plugin/pkg/admission/
+"""The API server's text for an object that a quota refuses (kubernetes, plugin/pkg/admission/
 resourcequota)."""
 
 
 def refusal(text: str) -> Cause:
-    """The cause in a server's refusal to create an object of a gang."""
+    """The cause of a refusal by the server to create an object of a gang."""
     by_quota = _REFUSED.search(text) is not None
     return because(CauseCode.QUOTA_REFUSED if by_quota else CauseCode.TEXT, text=text)
 
@@ -39,12 +39,12 @@ def shortfall(
     claims: Iterable[Object] = (),
     held: Iterable[Object] = (),
 ) -> Cause | None:
-    """What a namespace has too little of for all pods of an MPIJob; None if it is enough.
+    """The shortage of a namespace for all pods of an MPIJob; None if its quotas suffice.
 
-    `mpijob` is the job as it would run, `claims` are the claims that it would have, `held` those
-    that it has and that count already. Quotas for some pods only (scopes) count if they speak of
-    the job's priority class or of pods without a deadline; quantities that make no sense are passed
-    over, as the server itself decides in the end.
+    `mpijob` is the job in the form in which it would run, `claims` are the claims that it would
+    have, `held` its existing claims, which count already. Scoped quotas count if their scope is the
+    job's priority class or pods without a deadline; invalid quantities are skipped, as the server
+    itself decides in the end.
     """
     wanted = _wanted(mpijob)
     for name, value in _claimed(claims).items():
@@ -78,7 +78,7 @@ def shortfall(
 
 
 def _wanted(mpijob: Manifest) -> dict[str, float]:
-    """What all pods of a job count for in quotas, by the names that quotas use."""
+    """The use of all pods of a job, by the names that quotas have."""
     total: dict[str, float] = defaultdict(float)
     for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values():
         replicas = int(role.get("replicas", 1))
@@ -91,7 +91,7 @@ def _wanted(mpijob: Manifest) -> dict[str, float]:
 
 
 def _claimed(claims: Iterable[Object]) -> dict[str, float]:
-    """What claims count for: themselves, and their devices by class (KEP-4840, quota of DRA)."""
+    """The use of claims: their number, and their devices by class (KEP-4840, quota of DRA)."""
     total: dict[str, float] = defaultdict(float)
     for one in claims:
         if one.get("kind", "ResourceClaim") != "ResourceClaim":
@@ -105,7 +105,7 @@ def _claimed(claims: Iterable[Object]) -> dict[str, float]:
 
 
 def _of_pod(pod: Object) -> dict[str, float]:
-    """What a pod counts for, by the rule of the scheduler, as far as its quantities make sense."""
+    """The use of a pod, by the rule of the scheduler; invalid quantities are skipped."""
     found: dict[str, float] = {}
     for container in (*items(pod, "containers"), *items(pod, "initContainers")):
         resources = of(container, "resources")

@@ -1,7 +1,7 @@
 """Kubernetes objects -> records: the few hundred bytes of each that are read, checked once.
 
-An object comes as JSON that nobody has decoded, from pages and dumps, or as plain values. Its types
-are checked as it is decoded; one that does not fit is `Unread`, with the place that is wrong.
+An object comes as raw JSON, from pages and dumps, or as plain values. Decoding checks its types; an
+object that does not fit becomes an `Unread`, with the path of the error.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from arena_topo.topology.fabric import Level, levels_of
 from arena_topo.topology.nics import is_rdma
 
 KUEUE = "kueue.x-k8s.io"
-"""The API group of the `Topology` that tells of the network."""
+"""The API group of the `Topology` that describes the network."""
 
 MEMORY_GIVEN = "scheduler.framework.gpushare.allocation"
 CORE_GIVEN = "gpushare.alibabacloud.com/core-percentage"
 MEMORY_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
-"""Annotations by which ACK says what a pod has of which GPU; JSON by container, and an index."""
+"""ACK's annotations about a pod's share of a GPU: JSON by container, and an index."""
 
 GPU_PREFIXES = ("nvidia.com/", "aliyun.com/")
 
 NOWHERE = "N/A"
 
 Device = tuple[str, str, str]
-"""What names a device in a cluster: its driver, its pool, its name there."""
+"""The identity of a device in a cluster: its driver, its pool, its name in the pool."""
 
 _ANNOTATIONS = frozenset(
     {
@@ -65,17 +65,17 @@ _ANNOTATIONS = frozenset(
         *(MEMORY_GIVEN, CORE_GIVEN, MEMORY_INDEX),
     }
 )
-"""Those of pods that are read."""
+"""The annotations of pods that are read."""
 
 _BARRING = frozenset({"NoSchedule", "NoExecute"})
-"""Effects of device taints by which the scheduler does not allocate the device."""
+"""Effects of a device taint that exclude the device from allocation by the scheduler."""
 
 _STANDARD = "resource.kubernetes.io"
 """The domain of attributes that all drivers share (k8s.io/dynamic-resource-allocation,
 deviceattribute)."""
 
 
-# ---------------------------------------------------------------- what is read
+# ---------------------------------------------------------------- the records
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -88,15 +88,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its namespace and name."""
+        """The namespace and the name."""
         return self.namespace, self.name
 
 
 class NodeRecord(Record, frozen=True, kw_only=True, gc=False):
     """A node.
 
-    `ready` is the status of its condition of that name, None where it has none. `allocatable` and
-    `capacity` are what it tells of what is read: CPU, memory, GPUs and RDMA.
+    `ready` is the status of its condition Ready, None without one. `allocatable` and `capacity` are
+    the quantities of the resources that are read: CPU, memory, GPUs and RDMA.
     """
 
     kind: ClassVar[str] = "Node"
@@ -111,19 +111,19 @@ class NodeRecord(Record, frozen=True, kw_only=True, gc=False):
 
     @property
     def offers(self) -> dict[str, float]:
-        """What of it pods may have."""
+        """The resources that pods may have."""
         return (self.capacity or {}) if self.allocatable is None else self.allocatable
 
 
 class PodRecord(Record, frozen=True, kw_only=True, gc=False):
-    """A pod: where it is, and what it takes there.
+    """A pod: its node, and what it uses there.
 
-    `node` is also where one of ours will be that is only `promised` it. `gpus` is how many it asks
-    for; None where that is no number, which `notes` tell. `claims` are its ResourceClaims, the
-    empty name one that nobody can tell; `extended` is the claim that the scheduler made of what it
-    asks for. `started` (Unix seconds) is when its kubelet took it, `deleted` (RFC 3339)
-    when it was told to end. `asks` is the sum of its limits
-    of each GPU resource. `status` is kubectl's word for it, where whoever reads it wants to know.
+    `node` is also the node that one of our pods is only `promised`. `gpus` is how many GPUs it
+    requests; None for an invalid quantity, which `notes` report. `claims` are the names of its
+    ResourceClaims, an empty name for an unknown one; `extended` is the claim that the scheduler
+    made for its extended resource. `started` (Unix seconds) is when its kubelet accepted it,
+    `deleted` (RFC 3339) when its deletion was requested. `asks` is the sum of its limits of each
+    GPU resource. `status` is kubectl's word for its status, if the reader asked for it.
     """
 
     kind: ClassVar[str] = "Pod"
@@ -153,10 +153,10 @@ class PodRecord(Record, frozen=True, kw_only=True, gc=False):
 
 
 class JobRecord(Record, frozen=True, kw_only=True, gc=False):
-    """An MPIJob, and the placement recorded on it, as far as that counts.
+    """An MPIJob, and the placement recorded on it, as far as it counts.
 
-    `workers` have each an index, a node and GPUs, and hold at most `each` GPUs. Unless they are
-    `exact`, the kubelet chooses which.
+    `workers` are tuples of index, node and GPUs; a worker holds at most `each` GPUs. Unless the
+    GPUs are `exact`, the kubelet picks them.
     """
 
     kind: ClassVar[str] = "MPIJob"
@@ -172,7 +172,7 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
 
 
 class ConfigMapRecord(Record, frozen=True, kw_only=True, gc=False):
-    """A ConfigMap; of one that says nothing of a machine, or may not, `data` is left out."""
+    """A ConfigMap; `data` is empty if it does not describe a machine, or is not trusted."""
 
     kind: ClassVar[str] = "ConfigMap"
 
@@ -185,7 +185,7 @@ class ConfigMapRecord(Record, frozen=True, kw_only=True, gc=False):
         return f"configmap {self.namespace}/{self.name}"
 
     def plain(self) -> Object:
-        """The object again, as the readers of `topology` take it."""
+        """The object in the form that the readers of `topology` take."""
         meta = {"name": self.name, "namespace": self.namespace}
         return {
             "metadata": {**meta, "labels": self.labels, "annotations": self.annotations},
@@ -202,7 +202,7 @@ class TopologyRecord(Record, frozen=True, kw_only=True, gc=False):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A whole GPU, or a part of one, as a slice tells it."""
+    """A whole GPU, or a part of one, as a ResourceSlice describes it."""
 
     name: str
     pool: str
@@ -220,7 +220,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def whole(self) -> bool:
-        """Whether it is a GPU that a pod may have for itself."""
+        """Whether a pod can have it as a whole GPU."""
         return self.uuid is not None and self.type in {None, "gpu"}
 
 
@@ -238,9 +238,9 @@ class SliceRecord(Record, frozen=True, kw_only=True, gc=False):
 
 
 class ClaimRecord(Record, frozen=True, kw_only=True, gc=False):
-    """A ResourceClaim: its devices, but for those that it only looks at, and the pods it is for.
+    """A ResourceClaim: its devices, without those of admin access, and the pods that use it.
 
-    `ours` says that it belongs to an MPIJob, or that arena-topo made it; see `belongs`.
+    `ours`: it belongs to an MPIJob, or arena-topo created it; see `belongs`.
     """
 
     kind: ClassVar[str] = "ResourceClaim"
@@ -250,16 +250,16 @@ class ClaimRecord(Record, frozen=True, kw_only=True, gc=False):
     devices: tuple[Device, ...]
 
     def belongs(self, pods: Collection[tuple[str, str]]) -> bool:
-        """Whether it is of a job of arena-topo, which placed these pods (namespace, name).
+        """Whether the claim is of a job of arena-topo, which placed these pods (namespace, name).
 
-        It is a job's own, or only such pods are to use it.
+        That is the claim of a job, or a claim that only such pods use.
         """
         users = [(self.namespace, name) for name in self.users]
         return self.ours or (bool(users) and all(user in pods for user in users))
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that does not fit its type: what is wrong with it, and where."""
+    """An object that does not fit its type: the error and its path."""
 
     kind: ClassVar[str] = ""
 
@@ -271,7 +271,7 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.expected} {self.name or 'without a name'} is ignored: {self.why}"
 
 
-# ---------------------------------------------------------------- reading
+# ---------------------------------------------------------------- decoding
 
 
 StatusOf = Callable[[Object], str]
@@ -284,9 +284,9 @@ def record(
     *,
     status_of: StatusOf | None = None,
 ) -> Record | Unread:
-    """The record of an object of one of these `KINDS`; KeyError for another.
+    """The record of an object of one of `KINDS`; KeyError for another kind.
 
-    `status_of` is asked about pods that may hold GPUs.
+    `status_of` is called for pods that may hold GPUs.
     """
     _, make = KINDS[kind]
     told: Any = one
@@ -308,16 +308,16 @@ def record(
 
 
 def read(one: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
-    """The record of an object that says its kind itself; None where nobody reads that kind."""
+    """The record of an object, by the kind in the object; None for a kind that is not read."""
     kind = known_kind(one.get("kind"), one.get("apiVersion"))
     return None if kind is None else record(kind, one, status_of=status_of)
 
 
 def known_kind(kind: object, version: object) -> str | None:
-    """The kind, if it is read; other groups have kinds of these names as well."""
+    """The kind if it is read; other API groups have kinds of the same names."""
     if not isinstance(kind, str) or kind not in KINDS:
         return None
-    # In a bare list items may not say their group.
+    # Items of a bare list may lack their group.
     group = KUEUE if version is None else str(version).partition("/")[0]
     return None if kind == "Topology" and group != KUEUE else kind
 
@@ -332,12 +332,14 @@ class _Page(msgspec.Struct, Generic[_Item]):
 
 
 PageReader = Callable[[bytes], Mapping[str, Any] | None]
-"""Makes records of a page of a list: its `items`, beside its `metadata`; None for what is none."""
+"""A function from a page of a list to its records (`items`) and `metadata`; None if it is no
+list."""
 
 
 def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
-    """What makes records of the pages of a list of one of these `KINDS`."""
-    # At once where that serves; one by one, where one that does not fit must not hide the others.
+    """The page reader for lists of one of `KINDS`."""
+    # Whole pages are decoded at once; if that fails, item by item, so that one invalid object does
+    # not hide the others.
     forms = [msgspec.Raw] if status_of or kind == "MPIJob" else [KINDS[kind][0], msgspec.Raw]
     decoders = [msgspec.json.Decoder(_Page[form]) for form in forms]  # type: ignore[valid-type]
 
@@ -362,7 +364,7 @@ _NAMED = msgspec.json.Decoder(_Named)
 
 
 def _name(one: msgspec.Raw | _Foreign | Object) -> str:
-    """The name of an object that may be no object at all, on one line; empty where it has none."""
+    """The name of an object, which may be no object at all, on one line; empty without a name."""
     name = getattr(getattr(one, "metadata", None), "name", None)
     if isinstance(one, msgspec.Raw):
         with suppress(ValueError, RecursionError):
@@ -370,11 +372,11 @@ def _name(one: msgspec.Raw | _Foreign | Object) -> str:
     return "" if name is None else brief(name if isinstance(name, str) else repr(name), 63)
 
 
-# ---------------------------------------------------------------- as a server gives them out
+# ---------------------------------------------------------------- objects as the server sends them
 
 
 class _Foreign(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A part of an object: what is read of it, null as good as absent."""
+    """A part of an object: the fields that are read; null counts as absent."""
 
 
 class _Entry(_Foreign, frozen=True, gc=False):
@@ -453,7 +455,7 @@ def _is_read(resource: str) -> bool:
 
 
 def _quantities(offers: dict[str, Any] | None) -> dict[str, float] | None:
-    """What a node offers of what is read; ValueError for what is no quantity."""
+    """The quantities of the resources that are read; ValueError for an invalid quantity."""
     if offers is None:
         return None
     return {resource: amount(said) for resource, said in offers.items() if _is_read(resource)}
@@ -478,8 +480,8 @@ class _PodSpec(_Foreign, frozen=True, gc=False):
     affinity: dict[str, Any] | None = None
 
     def asked(self) -> _Asked:
-        """What the pod asks for."""
-        # Pods are alike in this by the hundred.
+        """The resources that the pod requests."""
+        # Cached: hundreds of pods have the same requests.
         return _asked_in(
             msgspec.json.encode(
                 {
@@ -536,7 +538,7 @@ def _pod(one: _Pod) -> PodRecord:
         memory=asked.memory,
         claims=tuple(_claims(spec, status)) if bound and spec.resource_claims else (),
         extended=None if extended is None else extended.resource_claim_name or "",
-        # Without a start no kubelet has given it anything.
+        # A pod without a start time has no devices from a kubelet.
         started=published.moment(status.start_time),
         asks=asked.limits if bound else {},
         notes=tuple(
@@ -548,7 +550,7 @@ def _pod(one: _Pod) -> PodRecord:
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks for, as its record has it; `wrong` are errors, and what becomes of each."""
+    """The requests of a pod; `wrong` are errors, each with its consequence."""
 
     gpus: int | None
     cpu: float
@@ -559,7 +561,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=4096)
 def _asked_in(spec: bytes) -> _Asked:
-    """What the JSON of a pod's spec asks for."""
+    """The requests in the JSON of a pod's spec."""
     pod, wrong = msgspec.json.decode(spec), list[tuple[str, str]]()
 
     def counted(count: Callable[[], float], outcome: str) -> float | None:
@@ -591,33 +593,32 @@ def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[str]:
     told = {one.name: one for one in status.resource_claim_statuses or ()}
     for one in spec.resource_claims or ():
         said = told.get(one.name)
-        # A template may make no claim, which the status tells by a name that is missing.
+        # A template may create no claim; then the entry in the status has no name.
         if said is None or said.resource_claim_name:
             yield (said or one).resource_claim_name or ""
 
 
 def _promised(spec: _PodSpec) -> str | None:
-    """The one node that a worker of ours will get as soon as a scheduler looks at it.
+    """The one node to which a scheduler will bind one of our workers, for certain.
 
-    Nobody can take that back any more: neither the end of its job nor that of its record keeps the
-    scheduler from it, until the operator has deleted the pod. None for one that waits at our gate,
-    which no scheduler looks at before it has its place. None for one that may go to several nodes
-    (the workers of a template share their terms): it will be on one of them only, and counted on
-    each it would keep GPUs from others that nobody gets. None for one without GPUs to be counted as
-    well: two pods never get one claim's, whatever becomes of them.
+    Neither the end of its job nor of its record prevents that: only the deletion of the pod does.
+    None for a pod at our gate, which no scheduler considers. None for a pod with several possible
+    nodes (the workers of a template share their terms): it will be on only one of them, and
+    counting it on each would block GPUs that it never gets. None for a pod without countable GPUs:
+    two pods never share the devices of a claim.
     """
     if spec.affinity is None or any(one.name == GATE for one in spec.scheduling_gates or ()):
         return None
     required = of(of(spec.affinity, "nodeAffinity"), REQUIRED)
-    # A term without anything matches no node.
+    # An empty term matches no node.
     terms = [one for one in items(required, "nodeSelectorTerms") if one]
     nodes = {_only_node(items(term, "matchFields")) for term in terms}
-    # What asks for nonsense counts too, and whoever counts it says so.
+    # Invalid quantities count too; the caller reports them.
     return nodes.pop() if len(nodes) == 1 and spec.asked().gpus != 0 else None
 
 
 def _only_node(fields: list[Object]) -> str | None:
-    """The node that a node selector term is about; None if it is not about exactly one."""
+    """The node of a node selector term; None if it does not name exactly one."""
     names = [one.get("values") for one in fields if one.get("key") == "metadata.name"]
     operators = {one.get("operator") for one in fields}
     if len(names) != 1 or operators != {"In"} or not isinstance(names[0], list):
@@ -629,7 +630,7 @@ def _job(one: dict[str, Any]) -> JobRecord:
     meta = msgspec.convert(one.get("metadata"), _Meta)
     bare = JobRecord(name=meta.name, namespace=meta.namespace or "", suspended=suspended(one))
     notes = meta.annotations or {}
-    # What its own queue has suspended holds nothing, whatever is still written on it.
+    # A job that its queue has suspended holds nothing, whatever its annotations say.
     idle = bare.suspended and suspender(one) is not None
     placed = notes.get(STATE) == "placed" and MAP in notes and not idle
     if not placed or meta.deletion_timestamp is not None or job_over(one):
@@ -653,14 +654,14 @@ def _job(one: dict[str, Any]) -> JobRecord:
 
 
 def _asked_for(job: Object) -> tuple[int | None, int]:
-    """How many workers a job has, where it says so, and how many GPUs each of their pods asks for.
+    """The number of workers (None if unknown), and the GPUs that each of their pods requests.
 
-    Pods that claim their GPUs have no limits to say so; there it is what the job asked the solver
-    for, which several workers in one pod share.
+    Pods with claims have no limits that tell the number; then it follows from the request to the
+    solver, divided among the pods.
     """
     spec = of(worker_template(job), "spec")
     if not items(spec, "containers"):
-        # Its operator makes no pods of it, and nobody withdraws its record (`queue.queued`).
+        # The operator makes no pods of it, and its record is never withdrawn (`queue.queued`).
         raise ValueError("its workers have no containers")
     workers, each = worker_replicas(job), gpu_count(spec)
     if not isinstance(workers, int) or workers < 0:
@@ -680,7 +681,7 @@ def _number(value: object) -> int:
 
 
 def _guarantee(job: Object, notes: Mapping[str, str]) -> str:
-    """What is guaranteed of a recorded placement; a job that has not started says it itself."""
+    """The guarantee of a recorded placement; before the start it is in the job's forecast."""
     said = of(of(worker_template(job), "metadata"), "annotations").get(GUARANTEE)
     if said is None:
         with suppress(KeyError, ValueError, AttributeError, RecursionError):
@@ -720,7 +721,7 @@ class _Levels(_Foreign, frozen=True, gc=False):
 
 
 class _Topology(_Foreign, frozen=True, gc=False):
-    """v1alpha1, v1beta1 and v1beta2 agree on all that is read."""
+    """The Topology of Kueue; v1alpha1, v1beta1 and v1beta2 agree on all fields that are read."""
 
     metadata: _Meta
     spec: _Levels
@@ -778,8 +779,8 @@ def _slice(one: _Slice) -> SliceRecord:
 
 
 def _gpu(device: _Device, driver: str, pool: str) -> Gpu | None:
-    """A device as far as it is read; None if it is no GPU and no part of one."""
-    # v1beta1 nests what is of a device one level deeper.
+    """The GPU or part of a GPU that a device is; None for other devices."""
+    # v1beta1 nests the fields of a device one level deeper.
     inside = device.basic or device
     texts, numbers = dict[str, str](), dict[str, int]()
     for name, value in (inside.attributes or {}).items():
@@ -799,7 +800,7 @@ def _gpu(device: _Device, driver: str, pool: str) -> Gpu | None:
         uuid=texts.get("uuid"),
         product=texts.get("productName"),
         profile=texts.get("profile"),
-        # The second until release 25.12 of NVIDIA's driver.
+        # The second name was used until release 25.12 of NVIDIA's driver.
         bus=texts.get("pciBusID") or texts.get("pcieBusID"),
         clique=texts.get("nvlinkClique"),
         parent=texts.get("parentUUID"),
@@ -837,7 +838,7 @@ def _claim(one: _Claim) -> ClaimRecord:
         namespace=meta.namespace or "",
         ours=FORMAT in (meta.annotations or {}) or any(one.kind == "MPIJob" for one in owners),
         users=tuple(name for name in users if name is not None),
-        # Monitoring may look at devices that others hold.
+        # Admin access (monitoring) allocates no device.
         devices=tuple(
             (result.driver or "", result.pool or "", result.device or "")
             for result in devices.results or ()
@@ -855,6 +856,6 @@ KINDS: Mapping[str, tuple[Any, Callable[[Any], Record]]] = {
     "ResourceSlice": (_Slice, _slice),
     "ResourceClaim": (_Claim, _claim),
 }
-"""The kinds that are read: what is decoded of each, and what makes a record of it."""
+"""The kinds that are read: the decoded type, and the function that makes the record."""
 
 _DECODERS = {kind: msgspec.json.Decoder(form) for kind, (form, _) in KINDS.items()}

@@ -1,8 +1,8 @@
-"""YAML that anybody may have written: plain values, or an error that says where, never a crash.
+"""Reader of untrusted YAML: plain values, or an error with its position, never a crash.
 
-PyYAML composes by recursion in C, without a bound, and aliases (`*a`) can stand for far more than
-is written. So the text is gone through once before it is composed, which costs a seventh of reading
-it, and aliases are refused.
+PyYAML composes recursively in C, without a limit, and aliases (`*a`) can expand to far more than is
+written. So the text is scanned once before it is composed, which costs a seventh of the time of
+reading it, and aliases are refused.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from functools import cache, partial
 from typing import Any
 
 DEEPEST = 100
-"""Levels of nesting; an object of Kubernetes has some 30, and Python's stack room for some 200."""
+"""Levels of nesting; a Kubernetes object has some 30, and Python's stack allows some 200."""
 
 _LONGEST = 100
-"""Characters of a number; Python turns no more than 4,300 digits into one."""
+"""Characters of a number; Python converts at most 4,300 digits."""
 
 
 class Excess(Exception):
-    """There is too much in a text: what, and in which line."""
+    """A text exceeds a limit: which one, and in which line."""
 
     def __init__(self, problem: str, mark: Any) -> None:
         super().__init__(f"{problem} (line {mark.line + 1})")
 
 
 def documents(text: str | bytes, *, most: int | None = None) -> Iterator[Any]:
-    """The documents of a text, as plain values; numbers and dates that are none stay text.
+    """The documents of a text as plain values; invalid numbers and dates stay text.
 
-    Excess if it is nested too deeply, has more than `most` values, or aliases; yaml.YAMLError, with
-    a mark, for all else that cannot be read.
+    Excess if the text is nested too deeply, has more than `most` values, or has aliases;
+    yaml.YAMLError, with a mark, for any other invalid text.
     """
     import yaml
 
@@ -67,7 +67,7 @@ def _examine(text: str | bytes, most: int | None) -> None:
 
 @cache
 def _loader() -> Any:
-    """A loader of plain values, with libyaml where PyYAML has it."""
+    """A loader of plain values, with libyaml if PyYAML has it."""
     import yaml
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -79,7 +79,7 @@ def _loader() -> Any:
 
 
 def _constructed(construct: Callable[[Any, Any], Any], loader: Any, node: Any) -> Any:
-    """The value of a plain word, or the word itself where it is no such value."""
+    """The value of a plain scalar, or the scalar itself if it has no valid value."""
     try:
         return construct(loader, node) if len(node.value) <= _LONGEST else node.value
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):

@@ -25,10 +25,9 @@ _FORM = "expected labels such as team=vision, team in (vision,speech), owner or 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSelector:
-    """What the labels of an object must be, all of it; without requirements anything is selected.
+    """A conjunction of requirements on the labels of an object; without any it selects everything.
 
-    A requirement is a key, the values that are wanted (None: any), and whether all that is turned
-    round.
+    A requirement is a key, its allowed values (None: any), and whether it is negated.
     """
 
     text: str
@@ -36,7 +35,7 @@ class LabelSelector:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a selector as kubectl takes it; ValueError shows the form."""
+        """Read a selector in kubectl's syntax; ValueError shows the form."""
         found: list[Requirement] = []
         at = 0
         while at < len(text) or not found:
@@ -45,7 +44,7 @@ class LabelSelector:
                 raise ValueError(f"{_FORM}, got {text!r}")
             found.append(_requirement(one))
             at = one.end() + 1
-            if at == len(text):  # a comma, and nothing after it
+            if at == len(text):  # a comma with nothing after it
                 raise ValueError(f"{_FORM}, got {text!r}")
         return cls(text=text, requirements=tuple(found))
 
@@ -61,12 +60,12 @@ class LabelSelector:
 
 
 def every(*texts: str) -> str:
-    """The selector of what all of these select; empty ones select anything."""
+    """The conjunction of some selectors; empty ones select everything."""
     return ",".join(filter(None, texts))
 
 
 def either(key: str, values: Iterable[str]) -> str:
-    """The selector of what has one of these values."""
+    """The selector of objects that have one of these values."""
     return f"{key} in ({','.join(sorted(values))})"
 
 

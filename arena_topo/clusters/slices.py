@@ -1,8 +1,8 @@
-"""ResourceSlices and ResourceClaims -> the GPUs that DRA drivers publish, and which are allocated.
+"""ResourceSlices and ResourceClaims -> the GPUs of DRA drivers, and which are allocated.
 
-Any driver counts whose devices have a UUID and say that they are GPUs, in the words of NVIDIA's
-(kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin, deviceinfo.go and mig.go), in every
-shape of resource.k8s.io since v1beta1.
+Any driver counts whose devices have a UUID and are marked as GPUs by the attributes of NVIDIA's
+driver (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin, deviceinfo.go and mig.go), in
+every shape of resource.k8s.io since v1beta1.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from arena_topo.topology.models import model_of
 GROUP = "resource.k8s.io"
 
 VERSIONS = ("v1", "v1beta2", "v1beta1")
-"""Those of the group that have slices of one shape, best first; the last nests it under `basic`."""
+"""API versions whose slices have one shape, best first; the last nests it under `basic`."""
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
-    """What all drivers publish: by node, and where each device is, with the GPU that it takes."""
+    """The devices of all drivers: the GPUs by node, and for each device its node and its GPU."""
 
     nodes: Mapping[str, NodeGPUs] = {}
     places: Mapping[Device, tuple[str, GPUSet]] = {}
 
 
 class _Pool(msgspec.Struct):
-    """The devices that one driver publishes of one node."""
+    """The devices of one driver on one node."""
 
     devices: list[Gpu] = []
     complete: bool = True
@@ -54,7 +54,7 @@ class _Pool(msgspec.Struct):
 
     @property
     def product(self) -> str | None:
-        """What all GPUs are called; None if they differ or are not called anything."""
+        """The product name of all GPUs; None if they differ or have none."""
         products = {one.product for one in self.gpus}
         return products.pop() if len(products) == 1 else None
 
@@ -76,10 +76,10 @@ def devices(
     uuids: Mapping[str, Sequence[str]],
     notes: list[str],
 ) -> Devices:
-    """The GPUs in slices; `notes` get what of them is not used.
+    """The GPUs in slices; unused ones are reported in `notes`.
 
-    Of a pool the newest generation counts, and its GPUs may be used once it is complete, as the
-    scheduler has it. `counts` are the GPUs that nodes say they have, in case slices tell fewer;
+    Only the newest generation of a pool counts, and its GPUs may be used once it is complete, as in
+    the scheduler. `counts` are the numbers of GPUs that nodes report, in case slices have fewer;
     `uuids` are the GPUs of nodes by index, as an agent there has seen them.
     """
     pools: dict[tuple[str, str], dict[str, SliceRecord]] = defaultdict(dict)
@@ -122,7 +122,7 @@ def devices(
             )
             continue
         numbered = _numbered(gpus, uuids.get(node, ()))
-        # One that is lost is still counted by a label.
+        # A label still counts a lost GPU.
         counted = counts.get(node, 0) if counts.get(node, 0) <= MOST_GPUS else 0
         size = max(max(numbered) + 1, counted) if numbered else 0
         healthy = gpu_set(index for index, one in numbered.items() if not one.tainted)
@@ -136,7 +136,7 @@ def devices(
             product=pool.product,
         )
         index_of = {(one.pool, one.name): index for index, one in numbered.items()}
-        # A part that is allocated takes its GPU, whose whole is then no more to be had.
+        # An allocated part takes its GPU, which is then not free as a whole.
         taken = {one.bus: index for index, one in numbered.items()}
         taken |= {one.uuid: index for index, one in numbered.items()}
         taken.pop(None, None)
@@ -149,13 +149,13 @@ def devices(
 
 
 def _numbered(gpus: Sequence[Gpu], uuids: Sequence[str]) -> dict[int, Gpu]:
-    """The GPUs by their number on the machine, as nvidia-smi counts them.
+    """The GPUs by their index on the machine, as nvidia-smi counts them.
 
-    That is what an agent has seen (`uuids`); else their attribute `index`, which NVIDIA's driver
-    has dropped; else the number in their name, which is the minor number of the device file and so
-    leaves a gap for a GPU that is lost; but not on machines whose minor numbers run against the
-    PCIe addresses, by which nvidia-smi counts (CUDA_DEVICE_ORDER=PCI_BUS_ID in NVIDIA's CUDA
-    programming guide).
+    Sources, best first: an agent (`uuids`); the attribute `index`, which NVIDIA's driver no longer
+    writes; the number in the name. The last is the minor number of the device file, so it leaves a
+    gap for a lost GPU; it is not used on machines whose minor numbers do not follow the PCIe
+    addresses, by which nvidia-smi counts (CUDA_DEVICE_ORDER=PCI_BUS_ID in NVIDIA's CUDA programming
+    guide).
     """
     by_uuid = {uuid: index for index, uuid in enumerate(uuids)}
     for numbers in ([by_uuid.get(one.uuid or "") for one in gpus], [one.index for one in gpus]):
@@ -177,11 +177,11 @@ def _numbered(gpus: Sequence[Gpu], uuids: Sequence[str]) -> dict[int, Gpu]:
 
 
 _NAME = re.compile(r"gpu-(\d{1,4})")
-"""How NVIDIA's driver calls a GPU, by its minor number (deviceinfo.go, CanonicalName)."""
+"""The name of a GPU by NVIDIA's driver, with its minor number (deviceinfo.go, CanonicalName)."""
 
 
 def _by_number(numbers: Sequence[int | None], gpus: Sequence[Gpu]) -> dict[int, Gpu] | None:
-    """The GPUs by these numbers, if all are there, possible and different."""
+    """The GPUs by these indexes, if all are known, valid and different."""
     known = [one for one in numbers if one is not None and 0 <= one < MOST_GPUS]
     if len(known) != len(numbers) or len(known) != len(set(known)):
         return None
@@ -197,7 +197,7 @@ def _machine(
 ) -> Machine:
     """The machine of these GPUs among `size`, each with its UUID and NUMA node.
 
-    Nodes are bought by the dozen, so equal ones share one matrix, which `shapes` remembers.
+    Nodes are bought by the dozen, so equal ones share one matrix, cached in `shapes`.
     """
     if (product, size) not in shapes:
         known = presets.match(product, size, name) if product else None
@@ -223,9 +223,9 @@ def _machine(
 
 
 class Allocated(msgspec.Struct, kw_only=True):
-    """What claims hold: GPUs by node, the pods that hold them, and the claims that were read.
+    """The allocations of claims: GPUs by node, the pods that hold them, and the claims read.
 
-    `foreign` are nodes on which somebody else's claims hold GPUs. `given` are the GPUs that pods
+    `foreign` are nodes on which claims of other systems hold GPUs. `given` are the GPUs that pods
     have by their claims, each on its own node.
     """
 
@@ -241,11 +241,11 @@ def allocated(
     places: Mapping[Device, tuple[str, GPUSet]],
     ours: Collection[tuple[str, str]],
 ) -> Allocated:
-    """What the allocations of claims hold.
+    """The allocations of claims.
 
-    An allocation holds its devices as long as it is written there, whether or not its pod is still
-    there: the scheduler gives them to nobody else. Claims that want devices and have none yet hold
-    nothing. `ours` are the pods that arena-topo placed.
+    An allocation holds its devices as long as it is recorded, whether or not its pod still exists:
+    the scheduler gives them to no other claim. Claims without an allocation hold nothing. `ours`
+    are the pods that arena-topo placed.
     """
     found = Allocated()
     for claim in claims:
@@ -258,6 +258,6 @@ def allocated(
                 found.foreign.add(node)
             for user in users:
                 found.given[user] = GPUSet(found.given.get(user, 0) | gpus)
-            # A worker's own claim has its name.
+            # The claim of a worker has the worker's name.
             found.holders |= users | {claim.key}
     return found

@@ -1,8 +1,8 @@
-"""Pods, claims and recorded placements -> what is in use of every node: GPUs, CPU, memory.
+"""Pods, claims and recorded placements -> the use of every node: GPUs, CPU, memory.
 
-A pod that does not say which GPUs it has, or says it so that nobody understands, still holds as
-many as it asked for. Who says which they are, the surest first: the allocation of its claim; the
-kubelet, as the node's agent publishes it; the annotations of the pod.
+A pod whose devices are unknown, or whose annotation is invalid, still holds as many GPUs as it
+requests. Sources of the devices, most reliable first: the allocation of its claim; the kubelet, as
+the node's agent publishes it; the annotations of the pod.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ ACK_ALLOCATION = "gputopology.alibabacloud.com/allocation"
 (koordinator, pkg/scheduler/plugins/ack/gputopology)."""
 
 _ALL = 1 << 20
-"""More GPUs than any machine has: what a pod counts for that holds nobody knows how many."""
+"""More GPUs than any machine has: the count for a pod whose number of GPUs is unknown."""
 
 _KIBI = 1024.0
 
 _SHORT = 15
-"""Digits, with Ki too, that surely stand for less than that."""
+"""Characters up to which a number, with `Ki` too, is certainly below the largest quantity."""
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-"""Where a pod says which nodes it must be on."""
+"""The field with the required node affinity of a pod."""
 
 EVICTED = "MPIJobEvicted"
-"""Why mpi-operator calls a job failed of which a worker was evicted."""
+"""The reason with which mpi-operator reports a job as failed after the eviction of a worker."""
 
 OVER = ("Succeeded", "Failed")
-"""Phases in which a pod or a job holds nothing any more."""
+"""Phases in which a pod or a job holds no resources."""
 
 
 def _role(mpijob: Object, name: str) -> Object:
-    """What an MPIJob says of its launcher or its workers, in any of the three versions."""
+    """The part of an MPIJob for its launcher or its workers, in any of the three versions."""
     spec = of(mpijob, "spec")
     return of(of(spec, "mpiReplicaSpecs"), name) if "mpiReplicaSpecs" in spec else spec
 
 
 def worker_template(mpijob: Object) -> Object:
-    """The pod template of the workers; empty where there is none."""
+    """The pod template of the workers; empty without one."""
     return of(_role(mpijob, "Worker"), "template")
 
 
 def worker_replicas(mpijob: Object) -> object:
-    """How many workers an MPIJob has, as it says it; None where it does not."""
+    """The number of workers in an MPIJob, as written; None without one."""
     return _role(mpijob, "Worker").get("replicas")
 
 
 def launcher_command(mpijob: Object) -> str:
-    """The words that an MPIJob's launcher is told to run; empty where it has none.
+    """The command of an MPIJob's launcher; empty without one.
 
-    With the shell that runs them, if there is one, and without any quotes.
+    It includes the shell that runs it, if there is one, and has no quotes.
     """
     try:
         template = of(_role(mpijob, "Launcher"), "template")
@@ -78,9 +78,9 @@ def launcher_command(mpijob: Object) -> str:
 
 
 def job_over(mpijob: Object) -> bool:
-    """Whether the operator says that the job has ended, for good.
+    """Whether the operator reports that the job has ended, for good.
 
-    mpi-operator calls a job failed as soon as a worker is evicted, and goes on with it all the
+    mpi-operator reports a job as failed as soon as a worker is evicted, and goes on with it all the
     same: it may be suspended and resumed (pkg/controller/mpi_job_controller.go, `isEvicted`).
     """
     status = of(mpijob, "status")
@@ -93,29 +93,30 @@ def job_over(mpijob: Object) -> bool:
 
 
 def pod_over(pod: Object) -> bool:
-    """Whether a pod has ended, and holds nothing any more."""
+    """Whether a pod has ended, so that it holds no resources."""
     return of(pod, "status").get("phase") in OVER
 
 
 def gpu_count(pod_spec: Object) -> int:
     """The GPUs that a pod holds: its limits, under either name of the resource.
 
-    TypeError or ValueError for quantities that are none.
+    TypeError or ValueError for invalid quantities.
     """
     return round(sum(requested(pod_spec, name, limits=True) for name in GPU_RESOURCES))
 
 
 def requested(pod_spec: Object, resource: str, *, limits: bool = False) -> float:
-    """What a pod takes of a resource, or its limit, by the scheduler's rule for init containers.
+    """A pod's request for a resource, or its limit, by the scheduler's rule for init containers.
 
-    Init containers run one after another before the others start; those that restart always stay
-    (kubernetes, pkg/api/v1/resource: PodRequests). TypeError or ValueError for what is no quantity.
+    Init containers run one after another before the others start; those with restart policy Always
+    keep running (kubernetes, pkg/api/v1/resource: PodRequests). TypeError or ValueError for an
+    invalid quantity.
     """
 
     def asked(one: Object) -> float:
         resources = of(one, "resources")
         wanted = None if limits else of(resources, "requests").get(resource)
-        # The API server fills in requests from limits; a hand-written dump may not.
+        # The API server sets missing requests to the limits; a hand-written dump may lack them.
         return amount(of(resources, "limits").get(resource) if wanted is None else wanted)
 
     overhead = amount(of(pod_spec, "overhead").get(resource))
@@ -132,11 +133,11 @@ def requested(pod_spec: Object, resource: str, *, limits: bool = False) -> float
 
 
 def amount(quantity: Any) -> float:
-    """The number of a Kubernetes quantity, None being 0; ValueError if it is none."""
+    """The number of a Kubernetes quantity, 0 for None; ValueError for an invalid one."""
     if quantity is None:
         return 0.0
     text = str(quantity)
-    # How a node tells its GPUs and its memory; the second is another on every node.
+    # The usual form of GPUs and of memory; the memory differs from node to node, so no cache helps.
     if len(text) <= _SHORT and text.isascii():
         if text.isdigit():
             return float(text)
@@ -151,7 +152,7 @@ def _parsed(text: str) -> float:
 
 
 class Holder(NamedTuple):
-    """Who holds GPUs of a node: a pod, the record of an MPIJob, or claims, whose name is empty."""
+    """A holder of GPUs on a node: a pod, the record of an MPIJob, or claims (without a name)."""
 
     kind: str
     namespace: str = ""
@@ -162,9 +163,9 @@ class Holder(NamedTuple):
 
 
 class NodeUsage(msgspec.Struct, kw_only=True):
-    """What pods and recorded placements take of one node, while it is being added up.
+    """The use of one node by pods and recorded placements, as a running sum.
 
-    `unattributed` counts GPUs of which nobody knows which they are.
+    `unattributed` counts GPUs in use whose indexes are unknown.
     """
 
     known: list[tuple[Holder, GPUSet]] = []
@@ -175,10 +176,10 @@ class NodeUsage(msgspec.Struct, kw_only=True):
 
 
 class AllocationSources(msgspec.Struct, frozen=True, kw_only=True):
-    """What others than pods say of who has which GPUs.
+    """Sources of device allocations other than pods.
 
-    `claims` hold GPUs of nodes that DRA drivers serve, which are `served`; `kubelets` have written
-    down the GPUs that they gave, by node.
+    `claims` are the allocations on nodes of DRA drivers, which are `served`; `kubelets` are the
+    allocations that node agents published, by node.
     """
 
     claims: Allocated
@@ -192,7 +193,7 @@ def uses_of(
     sources: AllocationSources,
     notes: list[str],
 ) -> dict[str, NodeUsage]:
-    """What these take of every node they are on; `notes` gets what of them is not understood."""
+    """The use of every node by pods, jobs and claims; `notes` gets the invalid parts of them."""
     uses: dict[str, NodeUsage] = defaultdict(NodeUsage)
     claims = sources.claims
     workers: dict[tuple[str, str], PodRecord | None] = dict.fromkeys(claims.holders)
@@ -223,10 +224,10 @@ def uses_of(
 
 
 def _stands_for(pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecord) -> bool:
-    """Whether that worker of the job's record needs nothing beside what this pod holds.
+    """Whether this pod covers the worker of a job's record, which then holds nothing more.
 
-    None stands for a pod that claims its GPUs. A pod that ends, one that is only promised its node,
-    or one of a job that is suspended, may be of an earlier placement: then both hold their GPUs.
+    None is a pod with claimed GPUs. A pod that is being deleted, that is only promised its node, or
+    whose job is suspended may be of an earlier placement: then pod and record both hold their GPUs.
     """
     here = pod is not None and not pod.over and pod.node == node
     ends = pod is not None and pod.deleted is not None
@@ -248,7 +249,7 @@ def _add_gpus(
     if node in sources.served:
         lost = next((one for one in pod.claims if not _is_read(pod, one, sources)), None)
         if lost is not None:
-            # They may be of any GPU.
+            # The devices may be any GPUs.
             use.unattributed += _ALL
             name = f"ResourceClaim {lost}" if lost else "a ResourceClaim"
             notes.append(
@@ -258,12 +259,12 @@ def _add_gpus(
     if pod.gpus is None:
         use.unattributed += _ALL
         return
-    # The scheduler may have made a claim of what the pod asks for, and that counts.
+    # The scheduler may have made a claim for the extended resource; that claim counts instead.
     if not pod.gpus or (pod.extended is not None and _is_read(pod, pod.extended, sources)):
         return
-    # Other schedulers write device ids as well; only ours keep to the devices they were given.
+    # Other schedulers write device ids too, but only pods of ours are restricted to them.
     use.foreign |= not pod.ours
-    # Where only the node is guaranteed, the ids are the plan's, not what the kubelet gave.
+    # If only the node is guaranteed, the ids are those of the plan, not of the kubelet.
     planned = pod.annotations.get(GUARANTEE, "gpus") != "gpus"
     given = _given(pod, node, sources) if planned or not pod.ours else None
     if given is None:
@@ -278,16 +279,16 @@ def _is_read(pod: PodRecord, claim: str, sources: AllocationSources) -> bool:
 
 
 def _given(pod: PodRecord, node: str, sources: AllocationSources) -> GPUSet | None:
-    """The GPUs that the kubelet gave a pod; None where nobody has looked since it started."""
+    """The GPUs that the kubelet gave a pod; None if no agent has looked since its start."""
     kubelet = sources.kubelets.get(node)
-    # Another pod may have had this name before.
+    # An earlier pod may have had the same name.
     if kubelet is None or pod.started is None or kubelet.observed_at <= pod.started:
         return None
     return kubelet.gpus.get(f"{pod.namespace}/{pod.name}")
 
 
 def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
-    """The GPUs that the annotations of a pod name."""
+    """The GPUs in the annotations of a pod."""
     for key in (GPU_GROUP, ACK_ALLOCATION):
         if key in pod.annotations:
             try:
@@ -302,9 +303,9 @@ def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
 
 @lru_cache(maxsize=4096)
 def _device_ids(text: str) -> GPUSet:
-    """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError if it is none of them.
+    """Read `0,3`, `[0, 3]` or ACK's allocation; ValueError for anything else.
 
-    Most pods of a cluster have one of few texts.
+    Cached: most pods of a cluster have one of few texts.
     """
     wrong = ValueError(f"{text[:80]!r} is no list of GPU ids")
     try:

@@ -1,7 +1,7 @@
-"""Cluster <-> the ConfigMap `cluster-view`, for those who may not list nodes and pods.
+"""Cluster <-> the ConfigMap `cluster-view`, for users who may not list nodes and pods.
 
-What the solver and the screens need of a cluster, and no name of a person or a job: JSON of its
-nodes, in gzip, which finds by itself what nodes have in common.
+It has what the solver and the screens need of a cluster, and no name of a person or a job: JSON of
+its nodes, in gzip, which compresses what nodes have in common.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ LARGEST = 1_000_000
 """Bytes of a view: a ConfigMap holds 1 MiB in all (kubernetes, MaxSecretSize)."""
 
 _LARGEST_TEXT = 256 << 20
-"""Bytes of JSON that are unpacked at most; 100,000 nodes take some 15 MB."""
+"""The limit of unpacked JSON in bytes; 100,000 nodes take some 15 MB."""
 
 _WHERE = f"configmap {NAMESPACE}/{NAME}"
 
 _HOSTNAME = "kubernetes.io/hostname"
 
 _FAST = -1.0
-"""What stands for a network without a limit, as JSON has no infinity."""
+"""The value of an unlimited network rate, as JSON has no infinity."""
 
 
 class _View(msgspec.Struct):
-    """The machine of each node is one of `machines`; in its place stands one named by its number.
+    """The content of a view; nodes refer to their machine in `machines` by its number.
 
     `omitted` are labels of nodes that are left out.
     """
@@ -65,8 +65,9 @@ def encode(cluster: Cluster, *, observed_at: float) -> dict[str, Any]:
     """The `data` and the `binaryData` of the ConfigMap.
 
     `observed_at` (Unix seconds) is when the cluster was read. Notes are left out, as they name
-    pods, and so are UUIDs. Where it is too large, labels are left out that single out nodes, such
-    as serial numbers, and the view says so. ArenaError if it does not fit in a ConfigMap at all.
+    pods, and so are UUIDs. If the view is too large, labels that differ from node to node, such as
+    serial numbers, are left out, and the view says so. ArenaError if it does not fit in a ConfigMap
+    even then.
     """
     looked = datetime.fromtimestamp(observed_at, UTC).isoformat(timespec="milliseconds")
     packed = _packed(cluster, frozenset())
@@ -86,7 +87,7 @@ def encode(cluster: Cluster, *, observed_at: float) -> dict[str, Any]:
 def decode(config_map: Mapping[str, Any], *, now: float, source: str = "") -> Cluster:
     """The cluster in the ConfigMap, with its age at `now` (Unix seconds) as a note.
 
-    UnreadableTopology if it makes no sense, or was written by another version.
+    UnreadableTopology if it is invalid, or was written by another version.
     """
     data = config_map.get("data")
     if not isinstance(data, Mapping):
@@ -139,7 +140,7 @@ def _unpacked(text: str) -> bytes:
 
 
 def _single(cluster: Cluster) -> frozenset[str]:
-    """The labels by which fewer than two nodes on average are alike, such as serial numbers."""
+    """The labels with fewer than two nodes per value on average, such as serial numbers."""
     values = Counter(key for _, key in {(v, k) for n in cluster.nodes for k, v in n.labels.items()})
     nodes = Counter(key for node in cluster.nodes for key in node.labels)
     single = {key for key, many in values.items() if many > 1 and 2 * many > nodes[key]}
@@ -175,7 +176,7 @@ def _packed(cluster: Cluster, omitted: frozenset[str]) -> bytes:
 
 
 def _shape(machine: Machine) -> object:
-    """What makes machines equal; those of one kind share their matrices, as readers make them."""
+    """The identity of a kind of machine; readers let machines of one kind share matrices."""
     return (
         *(id(machine.links), id(machine.nics), id(machine.measured), id(machine.bandwidth)),
         *(machine.nvswitch, machine.pcie_generation, machine.knowledge, machine.nics_assumed),
@@ -184,7 +185,7 @@ def _shape(machine: Machine) -> object:
 
 
 def _bare(machine: Machine) -> Machine:
-    """A machine without what is its own alone."""
+    """A machine without its individual parts."""
     return replace(machine, name="", gpus=tuple(replace(gpu, uuid=None) for gpu in machine.gpus))
 
 

@@ -11,25 +11,26 @@ Tell = Callable[[str], None]
 
 
 class Exists(StrEnum):
-    """What `submit` makes of a job that has the name already."""
+    """How `submit` treats an existing job of the same name."""
 
     FAIL = "fail"
     OK = "ok"
-    """The very same request is as good as submitted; another one is an error."""
+    """A job with the same request counts as submitted; a job with another request is an error."""
     REPLACE = "replace"
-    """It is deleted for the new one, whatever it was submitted with."""
+    """The job is deleted and submitted anew, whatever its request was."""
 
 
 def _unheard(_text: str) -> None:
-    """Take a message, and drop it."""
+    """Ignore a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """How a command stays with a gang, and who hears of it.
+    """How long a command watches a gang, and its callbacks.
 
-    Until all workers have their nodes, with `stay` until they run, for no longer than `end`
-    (monotonic). `tell` hears what happens, `sees` at every look what there is still to wait for.
+    It watches until all workers have their nodes, with `stay` until they run, but not past the
+    deadline `end` (monotonic seconds). `tell` gets each event as a sentence, `sees` at each poll
+    the progress.
     """
 
     stay: bool = False
@@ -39,11 +40,11 @@ class Watcher:
 
     @property
     def late(self) -> bool:
-        """Whether there is no time left."""
+        """Whether the deadline has passed."""
         return self.end is not None and time.monotonic() >= self.end
 
     def pause(self, seconds: float) -> bool:
-        """Wait before the next look; False where there is no time for one."""
+        """Wait before the next poll; False if the deadline has passed."""
         if self.late:
             return False
         time.sleep(seconds)

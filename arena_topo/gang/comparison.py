@@ -1,4 +1,4 @@
-"""What `plan` shows beside a placement: what it is measured against, and what would do better."""
+"""What `plan` shows beside a placement: baselines, and changes that would give more bandwidth."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ from arena_topo.solver import (
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, count, gpu_set, members
 
 RDMA_DEVICE = "rdma/hca"
-"""What --rdma asks for."""
+"""The flag that requests RDMA devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What others would give the same gang; None where it does not fit.
+    """What other schedulers would give the same gang; each value is None if the gang does not fit.
 
     `best_empty` is the best placement on this cluster without any other job; `first_fit` and
-    `spread` are what schedulers that do not know topology would do now (solver/baselines.py).
+    `spread` are the baselines: schedulers without topology, on the cluster as it is now
+    (solver/baselines.py).
     """
 
     best_empty: Placement | None
@@ -53,13 +54,13 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A plan, or why there is none, with all that a person needs to judge it.
+    """A plan, or the reason why there is none, with the data to judge it.
 
-    `job` is as it was asked; without --gputopology `plan` is what it would get with it, and the
-    `comparison` what it gets. Where a person named the placement (`named`), `best` is the best that
-    fits now; a placement that cannot be had now is planned and `refused`. `rows` are the best
-    placement and the next best, where they were asked for. `request` and `comparison` are of the
-    pods in the shape that was planned; they are None for a job without GPUs.
+    `job` is the job as it was asked. Without --gputopology `plan` is what it would get with that
+    flag, and `comparison` what it gets. If the caller named a placement (`named`), `best` is the
+    best that fits now; a named placement that is not free now is planned and `refused`. `rows` are
+    the best placement and the next best, if they were requested. `request` and `comparison` have
+    the pods of the planned shape; they are None for a job without GPUs.
     """
 
     job: MPIJob
@@ -94,7 +95,7 @@ class Proposal:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of the cluster."""
+        """Notes on the cluster for a person."""
         if self.plan is not None:
             return self.plan.notes
         return self.cluster.notes if self.cluster is not None else ()
@@ -102,14 +103,14 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """How often a gang fits by numbers alone; `refused` says that it does not."""
+    """How often a gang fits by counting; `refused` is the reason if it does not."""
 
     counts: Counts
     refused: Unplaceable | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the gang fits by numbers."""
+        """Whether the gang fits by counting."""
         return Verdict.PLACEABLE if self.refused is None else self.refused.verdict
 
 
@@ -123,12 +124,12 @@ def propose(
     on: str = "",
     top: int = 1,
 ) -> Proposal:
-    """Plan a job as `planning.plan` does, and compare; a refusal is part of the answer here.
+    """Plan a job as `planning.plan` does, and compare; a refusal is part of the result here.
 
-    `on` is a placement such as `node-a/0,3;node-b/1,2` to value instead of the best, in use or
-    not. `top` is how many placements are listed, the best among them. A job without --gputopology
-    is planned as if it had it. UsageError where there is nothing to place on, or for nodes and GPUs
-    in `on` that are not there, or that are not what the job asks for.
+    `on` is a placement such as `node-a/0,3;node-b/1,2`, to be valued instead of the best one,
+    whether its GPUs are in use or not. `top` is how many placements are listed, the best among
+    them. A job without --gputopology is planned as if it had it. UsageError if there is nothing to
+    place on, or if `on` names nodes or GPUs that do not exist or do not match the job.
     """
     site = Site(backend=backend, namespace=namespace, version=api)
     if not (job.gputopology or job.gpus):
@@ -155,12 +156,12 @@ def propose(
         request = _as_bound(plan)
     else:
         request = request_of(shape.shaped(job, cluster, site, later=True), cluster, site)
-    # An engine that binds by itself gives GPUs to all jobs alike.
+    # An engine that binds by itself allocates GPUs to all jobs in the same way.
     apart = not asked.gputopology and site.native is None
     compared = compare(request, cluster, set_aside_for_topology(job, cluster) if apart else {})
     free = shape.shaped(job, cluster.idle(), site) if on else job
     if on and plan is not None and free.workers != plan.job.workers:
-        # The placement named has pods of another size than the best on an empty cluster.
+        # The named placement may have pods of another size than the best on an empty cluster.
         empty = planning.fit(free, cluster.idle(), site)
         compared = replace(compared, best_empty=empty)
     return Proposal(
@@ -179,23 +180,23 @@ def propose(
 
 
 def _valued(plan: Plan, cluster: Cluster) -> Placement:
-    """The placement of a plan with what its pods get as they are bound."""
+    """The placement of a plan with the bandwidth of its pods under their binding."""
     assert plan.placement is not None
     assert plan.binding is not None
     return valued_as(plan.placement, cluster, plan.binding)
 
 
 def _as_bound(plan: Plan) -> Request:
-    """What the pods of a plan ask of the solver, which their binding may keep apart."""
+    """The request of a plan under its binding, which may keep its pods apart."""
     assert plan.request is not None
     assert plan.binding is not None
     return replace(plan.request, joined=not plan.binding.separate)
 
 
 def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = None) -> Counted:
-    """Count how often a gang fits by numbers alone, choosing nothing.
+    """Count how often a gang fits by numbers alone, without a choice of GPUs.
 
-    Numbers say nothing of bandwidth, nodes and levels; limits of these are not looked at.
+    Limits of bandwidth, nodes and levels are ignored.
     """
     site = Site(backend=backend)
     cluster = cluster or site.engine.cluster()
@@ -222,10 +223,10 @@ def count_only(job: MPIJob, backend: Backend | None, cluster: Cluster | None = N
 def compare(
     request: Request, cluster: Cluster, set_aside: Mapping[NodeName, Reason] | None = None
 ) -> Comparison:
-    """What the empty cluster would allow, and what schedulers that only count would do now.
+    """The best placement on the empty cluster, and the baselines on the cluster as it is now.
 
-    Who only counts GPUs knows no bandwidth to keep to. `set_aside` are the nodes that a job without
-    --gputopology may not use, where the job is of this kind.
+    The baselines ignore --min-bandwidth, as they do not know bandwidths. `set_aside` are the nodes
+    that a job without --gputopology may not use, for a job of that kind.
     """
     excluded = set_aside or request.excluded
     counted, now = replace(request, min_bandwidth=0.0, excluded=excluded), Solver.of(cluster)
@@ -236,13 +237,14 @@ def compare(
     )
 
 
-# ---------------------------------------------------------------- what would give more
+# ---------------------------------------------------------------- changes that would give more
 
 
 def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
-    """What would give the pods of a plan more: another shape of theirs, or the NICs of their nodes.
+    """Changes that would give the pods of a plan more: another shape, or the NICs of their nodes.
 
-    `cluster` is as the plan was made on it, so it may be said of a job that holds its GPUs by now.
+    `cluster` is the cluster on which the plan was made, so it also holds for a job that has its
+    GPUs by now.
     """
     placement, binding, forecast = plan.placement, plan.binding, plan.forecast
     if placement is None or binding is None or forecast is None or forecast.usable is None:
@@ -260,12 +262,12 @@ def advised(plan: Plan, cluster: Cluster, site: Site) -> tuple[str, ...]:
 
 
 def _has_nics(node: Node) -> bool:
-    """Whether a node is known to have NICs, and not only taken for a machine that has some."""
+    """Whether the NICs of a node are known, and not assumed from its model."""
     return bool(node.machine.nics) and not node.machine.nics_assumed
 
 
 def _with_nics(nodes: Sequence[Node], found: Estimate, placement: Placement) -> str:
-    """What pods would get over the NICs of their nodes, which nobody gives them."""
+    """The bandwidth of pods with the NICs of their nodes, which they do not get now."""
     words = f"would give these pods {estimates.text(found)}"
     before = placement.bandwidth.assumed if placement.bandwidth is not None else ()
     if more := [note for note in found.assumed if note not in before]:
@@ -279,9 +281,9 @@ def _with_nics(nodes: Sequence[Node], found: Estimate, placement: Placement) -> 
 
 
 def _other_shape(job: MPIJob, cluster: Cluster, site: Site, least: float) -> str | None:
-    """What pods of another shape could use, on whatever nodes, where that is a higher band.
+    """The bandwidth of pods of another shape, on any nodes, if that is in a higher band.
 
-    Fused pods ask for nothing of the cluster, so `shared` is named only where it gives more.
+    Fused pods need no support from the cluster, so `shared` is named only if it gives more.
     """
     words = None
     tried = {PodShape.FUSED, PodShape.SHARED} - {job.pod_shape}
@@ -294,7 +296,7 @@ def _other_shape(job: MPIJob, cluster: Cluster, site: Site, least: float) -> str
             other = planning.as_pods(replace(job, pod_shape=pods), cluster, site, later=False)
             found = planning.find(other, cluster, site)
         except ArenaError:
-            # What cannot be planned in another shape is no advice.
+            # A shape that cannot be planned is not advice.
             continue
         if found is None or found.placement is None or found.binding is None:
             continue
@@ -321,7 +323,7 @@ def _other_shape(job: MPIJob, cluster: Cluster, site: Site, least: float) -> str
 def _named(
     text: str, job: MPIJob, cluster: Cluster, site: Site, best: Placement | None
 ) -> tuple[Plan, Unplaceable | None]:
-    """The plan of a placement that a person names, and why the job cannot have it now, if so."""
+    """The plan of a placement that the caller names, and why it is not free now, if so."""
     try:
         workers = parse_map(text.replace(" ", ""))
     except ValueError as error:
@@ -375,7 +377,7 @@ def _wrong(
 
 
 def _check_fused(pods: Sequence[tuple[int, str, tuple[int, ...]]]) -> None:
-    """Refuse several pods of each node, of which --pod-shape fused makes one."""
+    """Refuse several pods on one node: --pod-shape fused makes one pod of them."""
     by_node: dict[str, list[tuple[int, ...]]] = {}
     for _at, node, gpus in pods:
         by_node.setdefault(node, []).append(gpus)
@@ -391,12 +393,12 @@ def _check_fused(pods: Sequence[tuple[int, str, tuple[int, ...]]]) -> None:
 
 
 def _check(at: int, node: Node, gpus: Sequence[int], size: int) -> None:
-    """Refuse GPUs that the node has not, or of which a worker needs another number."""
+    """Refuse GPUs that the node does not have, and a wrong number of them."""
     most = len(node.machine.gpus)
     if odd := [gpu for gpu in gpus if gpu >= most]:
         has = f"GPUs 0 to {most - 1}" if most > 1 else "GPU 0 alone" if most else "no GPUs"
         raise _wrong(f"worker {at}: {node.name} has {has}, not GPU {odd[0]}")
-    # Without any the kubelet picks them.
+    # Without indexes the kubelet picks the GPUs.
     if gpus and len(gpus) != size:
         raise _wrong(f"worker {at} has {len(gpus)} GPU{'s' * (len(gpus) != 1)}, and --gpus {size}")
 
@@ -407,7 +409,7 @@ def _hindrances(
     seats: Sequence[tuple[NodeName, tuple[int, ...]]],
     used: Sequence[Node],
 ) -> Iterator[str]:
-    """Why these GPUs cannot be had now."""
+    """Why these GPUs are not free now, or not usable."""
     solver = Solver.of(cluster)
     loads = Counter(name for name, _gpus in seats)
     for node in used:
@@ -431,7 +433,7 @@ def _hindrances(
 def next_best(
     request: Request, cluster: Cluster, first: Placement, rows: int
 ) -> tuple[Placement, ...]:
-    """The best placement and those after it, at most so many rows, best first.
+    """The best placement and alternatives, at most `top` rows, best first.
 
     Each row is the best that uses no node of the rows above it.
     """

@@ -1,8 +1,8 @@
-"""A job of the same name that is there: whether it is the same request; making room for another.
+"""An existing job of the same name: whether its request is the same, and its replacement.
 
-What a job was submitted with is in the ConfigMap that arena keeps of it, as flags and values, and
-the texts of its files in theirs. Placements, and whatever servers and operators add, are not part
-of that.
+The request of a job is stored in the ConfigMap that arena keeps of it, as flags and values, and the
+texts of its files in ConfigMaps of their own. Placements, and all that servers and operators add,
+are not part of it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from arena_topo.job import MPIJob, PodShape
 from arena_topo.manifests import INCOMPLETE, Manifest, Plan
 
 _YOUNG = 10.0
-"""Seconds since the last write of a submitter in which it may still be at work on its job."""
+"""Seconds since the last write of a submitter for which it may still be working on its job."""
 
 _LOOK = 0.2
-"""Seconds between two looks at what changes within seconds."""
+"""Seconds between two polls of a state that changes within seconds."""
 
 _PATIENCE = 300.0
-"""Seconds to wait for the end of the pods of a job that was deleted, unless a limit is given."""
+"""Seconds to wait for the end of the pods of a deleted job, unless there is a deadline."""
 
 _SHOWN = 60
-"""Characters of a value that a person needs to see."""
+"""Characters of a value that an error shows."""
 
 Stored = Sequence[Manifest | None]
-"""The objects of a plan as they are in the cluster, in its order; None for one that is missing."""
+"""The stored objects of a plan, in its order; None for each that is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Same:
-    """A job that was submitted with the very same request: its plan and its objects.
+    """An existing job with exactly this request: its plan and its objects.
 
-    `left`: whoever submitted it was stopped before its start.
+    `left`: its submission stopped before its start.
     """
 
     plan: Plan
@@ -58,10 +58,11 @@ class Same:
 
 
 def same(job: MPIJob, site: Site) -> Same | None:
-    """The job of this name, where it was submitted with the very same request; None without one.
+    """The job of this name, if it was submitted with the same request; None without a job.
 
-    One that is still being made or started is awaited for some seconds. AlreadyExists says what is
-    different, or why that cannot be told; AccessDenied which right that takes.
+    A job that another client may still be creating or starting is polled for some seconds.
+    AlreadyExists names the differences, or why they are not known; AccessDenied names the missing
+    right.
     """
     end = time.monotonic() + _YOUNG
     while True:
@@ -78,7 +79,7 @@ def same(job: MPIJob, site: Site) -> Same | None:
             raise JobExists(job.name, why=f"it is another request: {'; '.join(different)}")
         starts, touched = _on_its_way(mpijob)
         queue = site.engine.queue
-        # The local engine makes jobs whole or not at all.
+        # The local engine creates jobs atomically.
         late = queue is None or queue.now() - touched >= _YOUNG or time.monotonic() >= end
         if late or (why is None and not starts):
             break
@@ -89,7 +90,7 @@ def same(job: MPIJob, site: Site) -> Same | None:
 
 
 def _on_its_way(mpijob: Manifest) -> tuple[bool, float]:
-    """Whether a gang is suspended on its way to its start; when it was last seen to by somebody."""
+    """Whether a gang is suspended before its start; the later of its creation and its record."""
     created = moment(mpijob["metadata"].get("creationTimestamp")) or 0.0
     mine = queued(mpijob, {})
     if mine is None or not mine.suspended or mine.suspender is not None:
@@ -98,7 +99,7 @@ def _on_its_way(mpijob: Manifest) -> tuple[bool, float]:
 
 
 def _as_fused(job: MPIJob, mpijob: Manifest, site: Site) -> MPIJob:
-    """The request in the shape that its workers were fused to when it was submitted."""
+    """The request in the shape to which its workers were fused at submission."""
     there = worker_replicas(mpijob)
     if (
         job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}
@@ -111,7 +112,7 @@ def _as_fused(job: MPIJob, mpijob: Manifest, site: Site) -> MPIJob:
 
 
 def _unknown(plan: Plan, mpijob: Manifest, stored: Stored) -> str | None:
-    """Why it cannot be told what a job was submitted with; None if it can."""
+    """Why the request of an existing job is not known; None if it is."""
     meta, files = mpijob["metadata"], _config_maps(plan, stored)
     name = _books(plan)
     books = files.pop(name)
@@ -128,7 +129,7 @@ def _unknown(plan: Plan, mpijob: Manifest, stored: Stored) -> str | None:
 
 
 def _books(plan: Plan) -> str:
-    """The name of the ConfigMap in which arena keeps the flags of a job."""
+    """The name of the ConfigMap in which arena stores the flags of a job."""
     return f"{plan.job.name}-mpijob"
 
 
@@ -139,7 +140,7 @@ def _config_maps(plan: Plan, objects: Stored) -> dict[str, Manifest | None]:
 
 
 def _flags(books: Manifest | None) -> Mapping[str, Any]:
-    """The flags by name that arena's ConfigMap holds; nothing where it is not ours."""
+    """The flags by name in arena's ConfigMap; empty if its content is invalid."""
     import yaml
 
     try:
@@ -150,7 +151,7 @@ def _flags(books: Manifest | None) -> Mapping[str, Any]:
 
 
 def _differences(plan: Plan, stored: Stored) -> Iterator[str]:
-    """What is different about the requests, a phrase for each flag."""
+    """The differences between the requests, a phrase for each flag."""
     theirs, ours = _config_maps(plan, stored), _config_maps(plan, plan.objects)
     there, here = (_flags(maps.pop(_books(plan))) for maps in (theirs, ours))
     for name in dict.fromkeys([*here, *there]):
@@ -158,7 +159,7 @@ def _differences(plan: Plan, stored: Stored) -> Iterator[str]:
         if old == new:
             continue
         if name == "env":
-            # Variables hold passwords, and this is read by more people than those.
+            # Variables may hold passwords, and more people can read this output than the variables.
             names = {pair.partition("=")[0] for pair in {*(old or ())} ^ {*(new or ())}}
             yield f"--env differs in {', '.join(sorted(names))}"
         else:
@@ -172,7 +173,7 @@ def _differences(plan: Plan, stored: Stored) -> Iterator[str]:
 
 
 def _in_order(value: Any) -> Any:
-    """A value whose order says nothing, as that of variables and labels, in one order."""
+    """A value in a canonical order if its order has no meaning, as for variables and labels."""
     return sorted(map(str, value)) or None if isinstance(value, list) else value
 
 
@@ -185,11 +186,11 @@ def _shown(value: Any) -> str:
 
 
 def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
-    """Delete the job of this name for another, and wait until its pods are gone.
+    """Delete the job of this name for a new one, and wait until its pods are gone.
 
-    Nothing is deleted before the new job was found to be valid, as far as the server says without
-    creating it, and to fit on the cluster once others end. TimedOut when the watcher's time is
-    over: then the old job is deleted, and its pods have not ended.
+    Before that the new job must be valid, by a dry run on the server, and fit on the cluster once
+    others end. TimedOut at the watcher's deadline: then the old job is deleted, and its pods have
+    not ended.
     """
     backend, name = site.engine, job.name
     try:
@@ -211,7 +212,7 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
         try:
             news = _left(job, site, uid, stored)
         except (ClusterError, TimedOut) as error:
-            # One answer that does not come says nothing about those after it.
+            # One failed request says nothing about the next.
             unseen = error.message
             news = f"what is left of it cannot be seen ({unseen})"
         if news is None:
@@ -230,16 +231,17 @@ def make_room(job: MPIJob, site: Site, watcher: Watcher) -> None:
 
 
 def _left(job: MPIJob, site: Site, uid: str, stored: Manifest | None) -> str | None:
-    """What is still there of a job that was deleted; None if nothing is to be waited for."""
+    """What remains of a deleted job, as a clause; None if there is nothing to wait for."""
     queue = site.engine.queue
     with suppress(NotFound):
-        # Whoever has taken the name since keeps it, however long one waits for the old pods.
+        # If another job has taken the name, waiting for the old pods does not free it.
         there = site.engine.job(job.name, site.namespace).uid == uid
         return "it is still there" if there else None
     try:
         pods = queue.pods(stored) if queue is not None and stored is not None else []
     except AccessDenied:
-        # Who may not list pods starts the new job among them, as who deletes by hand does.
+        # Without the right to list pods the new job starts beside the old pods, as after kubectl
+        # delete.
         return None
     names = sorted(one["metadata"]["name"] for one in pods)
     if len(names) > 1:

@@ -1,9 +1,9 @@
-"""Whose turn it is: one rule for everybody who starts waiting gangs.
+"""Fairness: one queue order and one backfill rule for every starter of waiting gangs.
 
-The oldest waiting gang (by priority, then age) keeps back the GPUs of its best placement on the
-cluster as if all jobs of arena-topo had ended. Younger ones use only others, except those that must
-end before the head could start: then they are in nobody's way (backfilling as in EASY, Lifka 1995,
-"The ANL/IBM SP Scheduling System").
+The oldest waiting gang (by priority, then age) is the head of the queue. It reserves the GPUs of
+its best placement on the cluster without all jobs of arena-topo. Younger gangs get only other GPUs,
+except gangs that must end before the head could start: these do not delay it (EASY backfilling,
+Lifka 1995, "The ANL/IBM SP Scheduling System").
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
 
 Fit = Callable[[MPIJob, Cluster], Placement | None]
-"""Places a job on a cluster; None where it does not fit, without saying why."""
+"""A function that places a job on a cluster; None, without a reason, if it does not fit."""
 
 STALE = 60.0
-"""Seconds after which a record on a job that nobody resumed may be withdrawn by others."""
+"""Seconds after which the record of a job that was not resumed may be withdrawn by others."""
 
 
 def order(jobs: Iterable[QueuedJob]) -> list[QueuedJob]:
-    """The gangs that wait for their turn, the first one first."""
+    """The waiting gangs in the order of the queue."""
     return sorted(filter(waits, jobs), key=rank)
 
 
 def rank(job: QueuedJob) -> tuple[int, float, str, str]:
-    """The place of a job in the queue: by priority, then age; names settle what is left."""
+    """The sort key of a job in the queue: priority, then age, then name."""
     return -job.priority, job.created, job.namespace, job.name
 
 
@@ -55,12 +55,12 @@ def waits(job: QueuedJob) -> bool:
 
 
 def abandoned(job: QueuedJob, now: float) -> bool:
-    """Whether the record of a job was left behind by somebody who did not come to resume it."""
+    """Whether the starter that recorded a placement on a job has not come back to resume it."""
     return (
         job.state == "placed"
         and job.suspended
         and job.suspender is None
-        # Any tenant may write a time on its job, one to come as well.
+        # A tenant may write any time on its own job, also a future one.
         and (job.recorded is None or abs(now - job.recorded) > STALE)
     )
 
@@ -73,9 +73,9 @@ def left_for(
     *,
     blocked: Callable[[QueuedJob], bool] = lambda _: False,
 ) -> tuple[Cluster, QueuedJob | None]:
-    """The cluster as a job may use it, and the older gang for which the rest is kept, if any is.
+    """The cluster without the GPUs reserved for an older gang, and that gang, if there is one.
 
-    A gang that is `blocked` by something else than GPUs, such as its quota, keeps nothing.
+    A gang that is `blocked` by something other than GPUs, such as its quota, reserves nothing.
     """
     emptied = None
     for head in order(snapshot.jobs):
@@ -87,7 +87,7 @@ def left_for(
             placement = fit(job, emptied)
         except ArenaError:
             continue
-        # One that does not fit even then waits for others than arena-topo's jobs.
+        # A gang that does not fit even then waits for something other than jobs of arena-topo.
         if placement is None or blocked(head):
             continue
         starts = _freed(placement, snapshot.jobs)
@@ -99,19 +99,19 @@ def left_for(
 
 
 def starts_by(job: MPIJob, snapshot: Snapshot, fit: Fit) -> float | None:
-    """When the head of the queue can start at the latest (Unix seconds); None if that is open.
+    """The latest start of the head of the queue (Unix seconds); None if that is not known.
 
-    Then the jobs that hold the GPUs reserved for it must have ended, by their --running-timeout.
+    By then the jobs on its reserved GPUs must have ended, by their --running-timeout.
     """
     placement = fit(job, snapshot.emptied())
     return None if placement is None else _freed(placement, snapshot.jobs)
 
 
 def short_of_quota(queue: Queue, job: QueuedJob) -> bool:
-    """Whether the quota of its namespace keeps a gang from starting, whatever GPUs are free.
+    """Whether a quota of its namespace prevents the start of a gang, whatever GPUs are free.
 
-    By its pods, or by what was recorded when it was last tried: claims count in quotas as well, and
-    not every quota can be read.
+    The quotas are compared with its pods, and the cause of its last try counts too: claims count in
+    quotas as well, and the caller cannot read every quota.
     """
     forecast = recorded(job.manifest)
     if forecast is not None and forecast.cause is not None and forecast.cause.code in QUOTAS:
@@ -140,7 +140,7 @@ def newcomer(job: MPIJob, *, namespace: str, priority: int) -> QueuedJob:
 
 
 def without(cluster: Cluster, placement: Placement, job: MPIJob) -> Cluster:
-    """The cluster after a placement of this job was taken out of what is free."""
+    """The cluster without the GPUs, CPU and memory of a placement of this job."""
     cpu, memory = needs(job)
     taken: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     for one in placement.assignments:
@@ -161,7 +161,7 @@ def without(cluster: Cluster, placement: Placement, job: MPIJob) -> Cluster:
 
 
 def _freed(placement: Placement, jobs: Iterable[QueuedJob]) -> float | None:
-    """When the last of those jobs must have ended that hold GPUs of a placement."""
+    """The time by which all jobs on the GPUs of a placement must have ended; None if not known."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for one in placement.assignments:
         wanted[one.node].update(one.gpus)
@@ -174,7 +174,7 @@ def _freed(placement: Placement, jobs: Iterable[QueuedJob]) -> float | None:
         except ValueError:
             return None
         if any(
-            # Where GPUs are only counted, they may be any.
+            # A record without indexes may be on any GPUs of its node.
             node in wanted and not (gpus and wanted[node] and wanted[node].isdisjoint(gpus))
             for _, node, gpus in workers
         ):

@@ -1,7 +1,7 @@
-"""A job on a cluster -> its Plan: where it goes, how that is held, what is built, what is doubtful.
+"""A job on a cluster -> its Plan: placement, binding, objects, and caveats.
 
-Nothing here writes. `decide` is the one way from a job to a placement: `plan`, `submit`, `resume`
-and the controller all place by it.
+Nothing here writes. `decide` is the only way from a job to a placement: `plan`, `submit`, `resume`
+and the controller all use it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_NODES = Cluster(nodes=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was found for a job: a placement with its binding, or why there is none."""
+    """The decision about a job: a placement with its binding, or the reason why there is none."""
 
     cluster: Cluster = NO_NODES
     placement: Placement | None = None
@@ -61,7 +61,7 @@ class Decision:
 
     @property
     def forecast(self) -> Forecast:
-        """What is to be recorded of it."""
+        """The forecast to record with the decision."""
         if self.placement is None or self.binding is None:
             emulated = self.cluster.emulated
             return Forecast(state="waiting", cause=self.refused, emulated=emulated)
@@ -71,16 +71,16 @@ class Decision:
 UNDECIDED = Decision()
 
 
-# ---------------------------------------------------------------- where a job goes
+# ---------------------------------------------------------------- the placement of a job
 
 
 def decide(
     job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False, each: int = 1
 ) -> Decision:
-    """The best placement that something holds, and that gives pods the bandwidth asked for.
+    """The best placement that a mechanism can enforce and that gives pods the bandwidth asked for.
 
-    `gated`: the workers are at their gates already. `each` is how many workers were fused into one
-    of the job. Unplaceable says why there is none; other errors as of `Site.bind`.
+    `gated`: the workers wait at their gates already. `each` is how many workers were fused into
+    each worker of `job`. Unplaceable says why there is none; other errors as of `Site.bind`.
     """
     found = find(job, cluster, site, gated=gated)
     if found is not None:
@@ -89,22 +89,22 @@ def decide(
     refused = _explained(job, request, cluster, each=each, fusible=partial(_fusible, job, site))
     best = None
     if job.min_bandwidth:
-        # That nothing holds the best now must not hide that the job can never have its bandwidth.
+        # An error of the binding must not hide that the job can never have its bandwidth.
         with suppress(ArenaError):
             best = find(replace(job, min_bandwidth=0.0), cluster, site, gated=gated)
     if best is not None and best.placement is not None and best.binding is not None:
         as_bound = valued_as(best.placement, cluster, best.binding)
         if counted_on(as_bound, best.binding) != as_bound.bandwidth:
-            # Where the kubelet may pick slower GPUs, what the best give is no way out.
+            # If the kubelet may pick slower GPUs, their bandwidth must be the advice.
             check_bandwidth(job, best.placement, cluster, best.binding, verdict=refused.verdict)
     raise refused
 
 
 def find(job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False) -> Decision | None:
-    """What `decide` finds; None, without looking for reasons, where the solver finds nothing.
+    """The result of `decide`; None, without a reason, if the solver finds nothing.
 
-    Where the kubelet would have to pick GPUs on a node whose GPUs we hand out ourselves, the job
-    goes elsewhere.
+    If the kubelet would have to pick GPUs on a node whose GPUs arena-topo allocates, the job is
+    placed elsewhere.
     """
     unheld: ArenaError | None = None
     while (placement := fit(job, cluster, site)) is not None:
@@ -136,7 +136,7 @@ def find(job: MPIJob, cluster: Cluster, site: Site, *, gated: bool = False) -> D
 
 
 def fit(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Placement | None:
-    """The best placement of a job as the solver sees it, whatever holds it; None without one."""
+    """The best placement of a job by the solver, whatever enforces it; None without one."""
     return Solver.of(cluster).find(request_of(job, cluster, site))
 
 
@@ -156,11 +156,11 @@ def _explained(
     each: int = 1,
     fusible: Callable[[Cluster], bool] = lambda _: True,
 ) -> Unplaceable:
-    """Why a request of this job has no place; `fusible`: whether fused pods would have one."""
+    """Why a request of this job has no placement; `fusible`: whether fused pods would have one."""
     limited = bool(request.min_bandwidth or request.per_node)
     return Solver.of(cluster).explain(
         request,
-        # Which flags keep the job from nodes is known here, not in the solver.
+        # The flags that exclude nodes are known here, not in the solver.
         others=alternatives(job, cluster) if request.excluded else (),
         notes=cluster.notes,
         each=each,
@@ -169,14 +169,14 @@ def _explained(
 
 
 def _fusible(job: MPIJob, site: Site, cluster: Cluster) -> bool:
-    """Whether fused pods of a job without a place would have one, now or once others have ended."""
+    """Whether fused pods of a job without a placement would fit, now or once others have ended."""
     if job.pod_shape is PodShape.FUSED or shape.fixes_ranks(job.command):
         return False
     fused = replace(job, pod_shape=PodShape.FUSED)
     for world in (cluster, cluster.idle()):
         each = shape.best(fused, world, site)
         if each is not None:
-            # Where the kubelet picks their GPUs, they may get less than --min-bandwidth.
+            # If the kubelet picks the GPUs of pods, they may get less than --min-bandwidth.
             with suppress(ArenaError):
                 return find(shape.merged(fused, each, site.api), world, site) is not None
             return False
@@ -191,10 +191,10 @@ def check_bandwidth(
     *,
     verdict: Verdict = Verdict.NOT_NOW,
 ) -> None:
-    """Refuse a placement of which the pods can use less than --min-bandwidth.
+    """Refuse a placement whose pods get less than --min-bandwidth under their binding.
 
-    Unplaceable, by default NOT_NOW: which GPUs the kubelet can pick changes with what other jobs
-    use.
+    Unplaceable, by default NOT_NOW: the GPUs among which the kubelet picks change with the use by
+    other jobs.
     """
     forecast = forecast_of(placement, cluster, binding)
     if forecast.usable is None or forecast.usable >= job.min_bandwidth:
@@ -219,7 +219,7 @@ def check_bandwidth(
     )
 
 
-# ---------------------------------------------------------------- what is built of it
+# ---------------------------------------------------------------- the objects of a job
 
 
 def plan(
@@ -230,24 +230,24 @@ def plan(
     api: ApiVersion | None = None,
     cluster: Cluster | None = None,
 ) -> Plan:
-    """Decide everything about a job without writing anything; Unplaceable if it does not fit.
+    """Plan everything about a job without writing anything; Unplaceable if it does not fit.
 
-    `cluster` is what to place on; without it the backend is read. Without either a job that is
-    not placed can still be planned.
+    `cluster` is the cluster to place on; without it the backend is read. Without both, a job that
+    is not placed can still be planned.
     """
     return planned(job, Site(backend=backend, namespace=namespace, version=api), cluster)
 
 
 def planned(job: MPIJob, site: Site, cluster: Cluster | None) -> Plan:
-    """The same for a site."""
+    """The plan of a job at a site; arguments and errors as of `plan`."""
     if not job.gputopology:
         shape.check(job)
         _check_size(job, site, cluster or NO_NODES)
         return built(job, site, Decision(cluster=cluster or NO_NODES))
     if cluster is None:
         cluster = seen(job, site)
-    # By numbers alone nothing fits better than separate pods. With these limits larger pods may: a
-    # refusal speaks of those that would fit once others have ended.
+    # By counting alone nothing fits better than separate pods. With these limits larger pods may:
+    # the refusal names those that would fit once others have ended.
     later = bool(job.min_bandwidth or job.host_network)
     shaped = as_pods(job, cluster, site, later=later)
     each = job.workers // shaped.workers
@@ -255,9 +255,9 @@ def planned(job: MPIJob, site: Site, cluster: Cluster | None) -> Plan:
 
 
 def to_create(job: MPIJob, site: Site) -> tuple[Plan, Cluster, str | None]:
-    """The plan of a job that may wait, the cluster that it is made on, and what would let it start.
+    """The plan of a job that may wait, the cluster of the plan, and the nearest change to start it.
 
-    Unplaceable (NEVER) if no end of other jobs makes room for it.
+    Unplaceable (NEVER) if it cannot fit even when all other jobs have ended.
     """
     cluster = seen(job, site) if job.gputopology else None
     try:
@@ -270,14 +270,14 @@ def to_create(job: MPIJob, site: Site) -> tuple[Plan, Cluster, str | None]:
 
 
 def as_pods(job: MPIJob, cluster: Cluster, site: Site, *, later: bool) -> MPIJob:
-    """A job to be placed in the pods that it is made of; InvalidJob for what its flags misname."""
+    """A job to place, in the pods of its shape; InvalidJob for flags with unknown names."""
     shape.check(job)
     check_preferred(job, cluster)
     return shape.shaped(job, cluster, site, later=later)
 
 
 def seen(job: MPIJob, site: Site) -> Cluster:
-    """The cluster as a new job may use it: without the GPUs reserved for the first waiting gang."""
+    """The cluster for a new job: without the GPUs reserved for the first waiting gang."""
     queue = site.engine.queue
     with suppress(AccessDenied):
         if queue is not None:
@@ -296,15 +296,15 @@ def seen(job: MPIJob, site: Site) -> Cluster:
 def share(
     mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
 ) -> tuple[Cluster, QueuedJob | None]:
-    """The cluster as a gang may use it, and the gang ahead of it that reserves the rest."""
+    """The cluster for a gang, and the gang ahead of it that reserves the rest."""
 
     def blocked(head: QueuedJob) -> bool:
-        """Whether something else than GPUs keeps a gang from starting."""
+        """Whether something other than GPUs prevents the start of a gang."""
         if fairness.short_of_quota(queue, head):
             return True
         job, where = job_of(head.manifest), replace(site, namespace=head.namespace)
         try:
-            # The binding may give its pods less bandwidth than the gang asks for.
+            # The binding may give its pods less bandwidth than the gang requires.
             return job.min_bandwidth > 0 and not find(
                 job, view.emptied(), where, gated=head.suspender is not None
             )
@@ -315,7 +315,7 @@ def share(
 
 
 def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
-    """The plan of what was decided, with all that its submitter should know.
+    """The plan of a decision, with all the notes for its submitter.
 
     A gang without a placement is built to wait, unless nothing was decided about it.
     """
@@ -347,7 +347,7 @@ def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
 
 
 def _keeps_nodes(job: MPIJob, site: Site, cluster: Cluster) -> bool:
-    """Whether ACK's label keeps some nodes for topology jobs, which other jobs must avoid."""
+    """Whether ACK's label reserves some nodes for topology jobs, which other jobs must avoid."""
     label = published.SCHEDULE_LABEL
     return job.gpus > 0 and any(
         node.labels.get(label) == "topology" for node in _nodes(site, cluster)
@@ -355,10 +355,10 @@ def _keeps_nodes(job: MPIJob, site: Site, cluster: Cluster) -> bool:
 
 
 def _check_size(job: MPIJob, site: Site, cluster: Cluster) -> None:
-    """Refuse a worker that asks for more GPUs than any node has; it would wait for ever."""
+    """Refuse a worker that asks for more GPUs than any node has; it would wait forever."""
     if job.gpus < 1:
         return
-    # A cluster without GPU nodes may add some once a pod asks for them.
+    # A cluster without GPU nodes may add some when a pod requests them.
     most = max((len(node.machine.gpus) for node in _nodes(site, cluster)), default=0)
     if 0 < most < job.gpus:
         raise Unplaceable(
@@ -374,7 +374,7 @@ def _nodes(site: Site, cluster: Cluster) -> tuple[Node, ...]:
     return cluster.nodes or (site.backend.machines() if site.backend else ())
 
 
-# ---------------------------------------------------------------- what is doubtful
+# ---------------------------------------------------------------- caveats
 
 
 _DOUBTS = {
@@ -384,7 +384,7 @@ _DOUBTS = {
 
 
 def _doubts(placement: Placement, cluster: Cluster) -> Iterator[str]:
-    """What the promised bandwidth rests on, where that is not what machines said themselves."""
+    """The basis of the promised bandwidth, if the machines did not report everything themselves."""
     chosen = set(placement.nodes)
     machines = [node.machine for node in cluster.nodes if node.name in chosen]
     found = [
@@ -397,7 +397,7 @@ def _doubts(placement: Placement, cluster: Cluster) -> Iterator[str]:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             yield f"{names[0]}{more}: {words}"
     guess = cluster.guesses.get(placement.tier)
-    # Else the NICs say how fast the nodes are.
+    # Else the speed of the NICs is known.
     if guess and not all(
         one.nics and None not in {nic.speed for nic in one.nics} for one in machines
     ):
@@ -405,7 +405,7 @@ def _doubts(placement: Placement, cluster: Cluster) -> Iterator[str]:
 
 
 def _may_be_less(job: MPIJob, forecast: Forecast | None) -> Iterator[str]:
-    """Whether the range of a bandwidth begins below the least that was asked for."""
+    """Whether the range of a bandwidth begins below the minimum that was asked for."""
     if forecast is not None and forecast.low is not None and forecast.low < job.min_bandwidth:
         yield (
             f"{estimates.recorded(forecast)}: the low end of the range is less than"
@@ -414,7 +414,7 @@ def _may_be_less(job: MPIJob, forecast: Forecast | None) -> Iterator[str]:
 
 
 def _unsuspended(job: MPIJob, api: ApiVersion) -> Iterator[str]:
-    """That a queue may not decide when a job starts, though it is to."""
+    """The note that a queue cannot decide when a job with --queue starts."""
     if job.queue and not api.traits.suspends:
         yield (
             f"--queue is an annotation only, since MPIJob {api} cannot be suspended: an operator"
@@ -423,7 +423,7 @@ def _unsuspended(job: MPIJob, api: ApiVersion) -> Iterator[str]:
 
 
 def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
-    """That a preferred level is not there."""
+    """The note that a preferred level does not exist on this cluster."""
     level, words = job.topology_preferred, distances(cluster)
     if level and cluster.nodes and level not in words:
         yield (
@@ -436,7 +436,7 @@ def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
 
 
 def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
-    """The text of every `--config-file`; InvalidJob names the one that cannot be read."""
+    """The text of every `--config-file`; InvalidJob names the first that cannot be read."""
     texts = {}
     for one in job.config_file:
         # Path would raise for an unknown `~user`.
@@ -454,7 +454,7 @@ def _read_files(job: MPIJob) -> dict[ConfigFile, str]:
 
 
 def _content(path: str) -> bytes:
-    """What a file holds; what a shell hands over is read once, as nothing is left of it then."""
+    """The content of a file; a file that a shell passes is read once, as it is empty afterwards."""
     if path == files.STDIN:
         return _once(path, id(sys.stdin))
     if files.HANDED.fullmatch(path) and Path(path).is_fifo():

@@ -1,13 +1,13 @@
-"""The protocol by which a gang gets its GPUs, and by which two gangs never get the same.
+"""The protocol that allocates GPUs to a gang: optimistic concurrency, so no two gangs get the same.
 
     record    write the placement on the job, which is suspended
-    look      list all jobs at exactly the revision of that write, pods after it
-    yield     whatever conflicts there is older: solve again, record again, look again
-    resume    one patch that tests the record, and starts what it says
+    look      list all jobs at exactly the revision of that write, then the pods
+    yield     if an older record or a pod conflicts: solve again, record again, look again
+    resume    one patch that tests the record and starts the job by it
 
-Of two conflicting records the later author always sees the earlier one and the earlier never the
-later one, so exactly one of them yields, without a clock or a lock. Whoever stops between two of
-these requests leaves a suspended job that others may take over.
+Of two conflicting records, the author of the later always sees the earlier, and the author of the
+earlier never sees the later, so exactly one of them yields, without a clock or a lock. A starter
+that stops between two of these requests leaves a suspended job, which others may take over.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
 
 _ROUNDS = 100
-"""How often a starter yields before it gives up: every round, somebody else got GPUs."""
+"""How often a starter yields before it gives up: in every round, others got the GPUs."""
 
 GONE, INVALID = 410, 422
-"""The HTTP codes for a revision that the server has forgotten, and for what breaks a rule."""
+"""HTTP codes: the server no longer has this revision; the object violates a rule."""
 
 _PAUSE = 0.05
-"""Seconds, at most, that a starter that yielded waits the first time before it looks again."""
+"""The longest pause in seconds before the first retry of a starter that yielded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a start ended: the job as it is stored, and what was decided last.
+    """The result of a start: the job as it is stored, and the last decision.
 
-    `resumed`: it runs, by this starter's hand or another's. Otherwise it waits, and
-    `decision.refused` says why.
+    `resumed`: the job runs, started by this starter or by another. Otherwise it waits, and
+    `decision.refused` is the reason.
     """
 
     stored: Manifest
@@ -68,9 +68,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """Whoever starts gangs: `submit`, `resume` or the controller, on one queue.
+    """A starter of gangs (`submit`, `resume` or the controller) on one queue.
 
-    `site` is where their jobs are; its namespace counts for no job.
+    `site` is the site of their jobs; its namespace is not used for a job.
     """
 
     queue: Queue
@@ -78,21 +78,21 @@ class Starter:
     pause: Callable[[float], None] = time.sleep
 
     def fit(self, job: MPIJob, cluster: Cluster) -> Placement | None:
-        """The best placement of a job; None where it does not fit, without saying why."""
+        """The best placement of a job; None, without a reason, if it does not fit."""
         return planning.fit(job, cluster, self.site)
 
     def _stamp(self) -> str:
-        """When a record is written, by the server's clock, which knows whole seconds.
+        """The time of a record: the server's clock, in whole seconds, with a random fraction.
 
-        The fraction is drawn by lot: a record that was withdrawn and written again within a second
-        must not pass for the first, which its author has looked at.
+        The fraction tells a record that was withdrawn and written again within one second from the
+        first, which its author has checked.
         """
         return written(math.floor(self.queue.now()) + random.random())  # noqa: S311  no secret
 
     def decide(self, job: MPIJob, mine: QueuedJob, snapshot: Snapshot) -> Decision:
-        """The best placement of a job that leaves an older waiting gang what is kept for it.
+        """The best placement of a job on the GPUs that are not reserved for an older waiting gang.
 
-        Unplaceable (NEVER) if no end of other jobs can ever make room for it.
+        Unplaceable (NEVER) if the job cannot fit even when all other jobs have ended.
         """
         whole = snapshot.cluster(without={mine.key})
         if not snapshot.everything:
@@ -110,10 +110,10 @@ class Starter:
             why, nearest = in_words(refused.reason), refused.nearest
             return Decision(cluster=whole, refused=why, nearest=nearest)
 
-    # Bringing a gang to run
+    # Starting a gang
 
     def admit(self, plan: Plan, decision: Decision) -> Manifest:
-        """Create a job as it was decided: suspended, with its placement recorded or waiting."""
+        """Create a job by its decision: suspended, with its placement recorded or waiting."""
         at = self._stamp() if decision.placement is not None else None
         form = patches.suspended(
             pinning.unplaced(plan.objects[0]),
@@ -125,11 +125,11 @@ class Starter:
         return self.queue.create(plan, form)
 
     def start(self, job: MPIJob, stored: Manifest, decision: Decision | None) -> Outcome:
-        """Bring a job that is suspended to run, or leave it waiting with the reason.
+        """Start a suspended job, or leave it waiting with the reason.
 
-        `decision` is what the record on it says, None for a job that was not created just now:
-        then it is solved again, and waits as long as pods of its last run are there. An operator
-        that sees it resumed before it has seen it suspended would keep them where they are.
+        `decision` is the decision in its record, None for a job that was not created just now: that
+        is solved again, and waits while pods of its last run exist. An operator that sees the job
+        resumed before it has seen it suspended would leave these pods where they are.
         """
         if decision is None and self.has_old_pods(stored):
             return Outcome(
@@ -142,7 +142,7 @@ class Starter:
     def admitted(self, job: MPIJob, stored: Manifest) -> Outcome:
         """Record a placement for a gang that its queue has started, and that waits at its gates.
 
-        It is placed on the nodes that its queue chose for it, anew each time that it is started.
+        The placement uses the nodes that the queue chose, anew at each start.
         """
         return self._brought(job, stored, None, gated=True)
 
@@ -175,9 +175,9 @@ class Starter:
         raise AssertionError("the last round raises")
 
     def rounds(self, name: str, hint: str) -> Iterator[None]:
-        """The tries of a starter, with a pause before each but the first; ClusterError after all.
+        """The tries of a starter, with a pause before each but the first; then ClusterError.
 
-        Those who yielded together would only meet again.
+        The pauses are random: starters that yielded at the same time would conflict again.
         """
         yield
         for attempt in range(1, _ROUNDS):
@@ -190,7 +190,7 @@ class Starter:
         )
 
     def _record(self, stored: Manifest, decision: Decision, *, gated: bool) -> patches.Patch:
-        """The patch that records what was decided."""
+        """The patch that records a decision."""
         if decision.placement is None:
             return self._waiting(stored, decision.refused, gated=gated)
         record = patches.recording_in_place if gated else patches.recording
@@ -198,13 +198,13 @@ class Starter:
 
     @staticmethod
     def _waiting(stored: Manifest, cause: Cause | None, *, gated: bool) -> patches.Patch:
-        """The patch that takes the record off a job."""
+        """The patch that removes the record of a job."""
         if gated:
             return patches.clearing(stored, cause)
         return patches.waiting(stored, pinning.unplaced(stored), cause)
 
     def has_old_pods(self, stored: Manifest) -> bool:
-        """Whether pods of a job's last run are there; False where they may not be listed."""
+        """Whether pods of a job's last run exist; False if the caller may not list them."""
         try:
             return any(not pod_over(pod) for pod in self.queue.pods(stored))
         except AccessDenied:
@@ -213,11 +213,12 @@ class Starter:
     def stands(
         self, job: MPIJob, stored: Manifest, decision: Decision, *, pods: bool = True
     ) -> bool:
-        """Whether a recorded decision conflicts with no older record, and says what is so.
+        """Whether a recorded decision conflicts with no older record, and is not outdated.
 
-        By all jobs as of the write of the record. Servers keep revisions for minutes: whoever slept
-        so long records again, and so does who cannot list the jobs of others any more: who does not
-        see them must not start anything. `pods`: pods of the job itself count.
+        It compares all jobs at the revision of the write. False if the server no longer has this
+        revision, which it keeps for minutes: then the record is written again. False too if the
+        caller may no longer list the jobs of others: a starter that cannot see them must not start
+        a job. `pods`: pods of the job itself count.
         """
         try:
             seen = self.queue.read_at(stored)
@@ -232,9 +233,9 @@ class Starter:
         return _fits(request, decision, cluster) and not _outdated(decision, cluster)
 
     def _still_ours(self, stored: Manifest) -> Manifest | None:
-        """The job as it is now; None if it is gone, or another starter has just recorded on it.
+        """The current job; None if it is gone, or if another starter has just recorded on it.
 
-        Then it is theirs to finish: two who take turns at one job would never be done.
+        Then the other starter finishes it: two that took turns at one job would never finish.
         """
         found = self.current(stored)
         mine, before = None if found is None else queued(found, {}), queued(stored, {})
@@ -248,22 +249,22 @@ class Starter:
         return None if theirs else found
 
     def current(self, stored: Manifest) -> Manifest | None:
-        """The job as it is now; None if it is gone or another one has its name."""
+        """The current job; None if it is gone or another job has its name."""
         found = self.queue.get(*_key(stored))
         same = found is not None and found["metadata"]["uid"] == stored["metadata"]["uid"]
         return found if same else None
 
     def _started(self, stored: Manifest, decision: Decision, *, gated: bool) -> Outcome | None:
-        """Start a job by its record; None if the record was not its own any more.
+        """Start a job by its record; None if the record was replaced or removed meanwhile.
 
-        Where a quota or a policy is against this very job it waits: they would be the next time.
+        A job that a quota or a policy refuses waits: a retry would be refused too.
         """
         placement, binding = decision.placement, decision.binding
         assert placement is not None
         assert binding is not None
         placed = pinned(stored, placement, binding, decision.cluster)
         claims = claims_of(placed, placement, binding, decision.cluster)
-        # The pods at their gates are counted already.
+        # Pods at their gates count in quotas already.
         short = None if gated else self._shortfall(stored, placed, claims)
         try:
             if short is None and claims:
@@ -288,15 +289,15 @@ class Starter:
     def _shortfall(
         self, stored: Manifest, placed: Manifest, claims: Sequence[Manifest]
     ) -> Cause | None:
-        """What the quotas of its namespace leave too little of for a job, its claims included."""
+        """The shortage in the quotas of a job's namespace, with its claims; None without one."""
         held = self.queue.claims(stored) if claims else ()
         quotas = self.queue.quotas(stored["metadata"]["namespace"])
         return quota.shortfall(placed, quotas, claims=claims, held=held)
 
-    # What others do
+    # Other starters
 
     def lost_race(self, stored: Manifest, decision: Decision | None = None) -> Outcome:
-        """What somebody else made of a job meanwhile."""
+        """The result after another client changed or started the job; JobDeleted if it is gone."""
         found = self.current(stored)
         if found is None:
             name = stored["metadata"]["name"]
@@ -310,9 +311,9 @@ class Starter:
         return Outcome(stored=found, decision=refused, resumed=False)
 
     def withdraw(self, jobs: Sequence[QueuedJob], now: float) -> tuple[QueuedJob, ...]:
-        """Take the records off jobs that nobody came to resume; those that were freed.
+        """Withdraw the records of abandoned starts; returns the jobs whose GPUs were freed.
 
-        One that may not be patched stays respected.
+        A record that the caller may not patch stays in effect.
         """
         freed = []
         for one in jobs:
@@ -323,7 +324,7 @@ class Starter:
                 if bare is one.manifest:
                     patch = patches.waiting(one.manifest, bare, because(CauseCode.NOT_RESUMED))
                 else:
-                    # Only what was resumed is pinned: somebody suspended it by other means.
+                    # Only resumed jobs are pinned, so another system has suspended this one.
                     cause = because(CauseCode.SUSPENDED_BY_OTHERS)
                     patch = patches.holding(one.manifest, bare, cause)
                 if self.queue.change(one.manifest, patch) is not None:
@@ -335,7 +336,7 @@ class Starter:
 
 @contextmanager
 def left_behind(name: str, namespace: str) -> Iterator[None]:
-    """Let whatever stops the work on a job that was created name the job, and how to go on."""
+    """Add the name of the created job, and how to go on with it, to any error in the block."""
     try:
         yield
     except JobDeleted:
@@ -364,14 +365,14 @@ def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cl
 def _hcas(
     stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster
 ) -> tuple[str, ...]:
-    """The NICs that NCCL is to use in a stored job, if it asks for them to be named."""
+    """The NICs for NCCL in a stored job, if it has asked for names (--nccl-hca)."""
     if not asked(stored).get("ncclHca"):
         return ()
     return chosen_hcas(job_of(stored), placement, cluster, binding).names
 
 
 def _matters(owned: Manifest) -> bool:
-    """Whether pods need an object: not arena's books, and claims are made when they are due."""
+    """Whether pods need an object to run; not arena's ConfigMap, and claims are created later."""
     books = owned["kind"] == "ConfigMap" and owned["metadata"]["name"].endswith("-mpijob")
     return not books and not owned["kind"].startswith("ResourceClaim")
 
@@ -381,7 +382,7 @@ def _key(stored: Manifest) -> tuple[str, str]:
 
 
 def _fits(request: Request, decision: Decision, cluster: Cluster) -> bool:
-    """Whether nobody else has, or has recorded before us, what a decision wants."""
+    """Whether the GPUs of a decision are still free, and in no record of another job."""
     assert decision.placement is not None
     assert decision.binding is not None
     solver, nodes = Solver.of(cluster), {node.name: node for node in cluster.nodes}
@@ -397,9 +398,9 @@ def _fits(request: Request, decision: Decision, cluster: Cluster) -> bool:
 
 
 def _outdated(decision: Decision, cluster: Cluster) -> bool:
-    """Whether a decision that fits says more of its GPUs than can be known by now.
+    """Whether a decision that fits promises more of its GPUs than is still known.
 
-    That is of GPUs that only count: those that are given out one by one fit, or they do not.
+    That can happen only where GPUs are counted: devices that are allocated by index fit or do not.
     """
     assert decision.placement is not None
     assert decision.binding is not None
@@ -417,11 +418,11 @@ def _outdated(decision: Decision, cluster: Cluster) -> bool:
 
 
 def _lets_have(node: Node, gpus: GPUSet, binding: Binding) -> bool:
-    """Whether these very GPUs of a node are free, as far as a binding goes by them."""
+    """Whether exactly these GPUs of a node are free, as far as a binding relies on that."""
     if gpus & ~node.free:
         return False
-    # Devices are chosen by us only where nobody's unknown devices can be among them, and by the
-    # kubelet only where we have chosen none.
+    # We inject devices only if no unattributed GPUs can be among them, and the kubelet picks
+    # devices only if we injected none.
     if binding.inject and gpus and node.unattributed:
         return False
     return not (leaves_choice(binding) and double_booked(node))

@@ -1,4 +1,4 @@
-"""A job and where it is to run -> what the solver is asked, and which changes would let it fit."""
+"""A job and its site -> the request to the solver, and the changes that would let the job fit."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from arena_topo.topology.nics import is_rdma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where a job is to run: an engine (None: only a dump), a namespace, a version of MPIJob.
+    """The site of a job: an engine (None: only a dump), a namespace, a version of MPIJob.
 
-    Without a `version` it is the one that the engine takes. `gates` is False where the operator
-    drops scheduling gates, so that only templates place pods.
+    Without a `version` the engine's own is used. `gates` is False if the operator drops scheduling
+    gates, so that only templates place pods.
     """
 
     backend: Backend | None = None
@@ -40,7 +40,7 @@ class Site:
 
     @property
     def engine(self) -> Backend:
-        """The engine; UsageError where there is none."""
+        """The engine; UsageError without one."""
         if self.backend is None:
             raise UsageError(
                 "there is no cluster to place on",
@@ -51,12 +51,12 @@ class Site:
 
     @property
     def native(self) -> Binding | None:
-        """How the engine itself makes placements hold; None where manifests do."""
+        """The engine's own way to enforce placements; None if manifests enforce them."""
         return None if self.backend is None else self.backend.binding
 
     @property
     def mechanisms(self) -> Mechanisms | None:
-        """What makes placements hold in the namespace; None where there is no cluster to ask."""
+        """The mechanisms that enforce placements in the namespace; None without a cluster."""
         if self.backend is None or self.native is not None:
             return None
         found = self.backend.mechanisms(self.namespace)
@@ -65,22 +65,22 @@ class Site:
     def bind(
         self, job: MPIJob, placement: Placement, cluster: Cluster, *, gated: bool = False
     ) -> Binding:
-        """How a placement is made to hold; errors as of `manifests.binding.bind`."""
+        """The binding that enforces a placement; errors as of `manifests.binding.bind`."""
         if self.native is not None:
             return self.native
         return bind(job, placement, cluster, self.api, self.mechanisms, gated=gated)
 
 
 NOWHERE = Site()
-"""No engine to ask: MPIJobs of the newest version, on whatever cluster is given."""
+"""No engine: MPIJobs of the newest version, on any given cluster."""
 
 
 def request_of(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Request:
-    """Translate a job into what the solver needs to know of it.
+    """The request to the solver for a job.
 
-    A preferred level that this cluster has not is left out: whoever reads a job again may know
-    fewer levels than its submitter did, for whom `check_preferred` is. InvalidJob if the job
-    contradicts itself, or requires a level that is not there.
+    A preferred level that this cluster does not have is left out: a later reader of the job may
+    know fewer levels than its submitter, whose input `check_preferred` checks. InvalidJob if the
+    job contradicts itself, or requires a level that does not exist.
     """
     native = site.native
     if job.gpus < 1:
@@ -95,7 +95,7 @@ def request_of(job: MPIJob, cluster: Cluster, site: Site = NOWHERE) -> Request:
     words = distances(cluster)
     if job.topology_required and job.topology_required not in words:
         raise _no_such_level("--topology-required", job.topology_required, words)
-    # What an engine runs on the machine itself is no pods with sshd, and has all NICs.
+    # Processes that an engine runs on the machine itself are not pods with sshd, and have all NICs.
     alone = job.host_network and native is None and render.one_per_node(job, site.api)
     rdma = job.rdma or job.host_network or any(is_rdma(one.name) for one in job.device)
     cpu, memory = needs(job)
@@ -126,9 +126,9 @@ def needs(job: MPIJob) -> tuple[float, int]:
 
 
 def check_preferred(job: MPIJob, cluster: Cluster) -> None:
-    """Refuse, with InvalidJob, to prefer a level that nobody knows: a word that was mistyped.
+    """Raise InvalidJob for a preferred level that is not known at all: a misspelt word.
 
-    One that other clusters have is only left out: a level is preferred wherever it can be had.
+    A known level that this cluster does not have is only ignored.
     """
     level, here, elsewhere = job.topology_preferred, distances(cluster), WORDS | cluster.unused
     if level and level not in {*here, *elsewhere}:
@@ -138,7 +138,7 @@ def check_preferred(job: MPIJob, cluster: Cluster) -> None:
 def _no_such_level(
     flag: str, level: str, here: Iterable[str], elsewhere: Iterable[str] = ()
 ) -> InvalidJob:
-    """The mistake of naming a level that is not there."""
+    """The error for a level that does not exist."""
     near = difflib.get_close_matches(level, [*here, *elsewhere], n=1)
     return InvalidJob(
         f"{flag} {level}: this cluster has no such level",
@@ -153,13 +153,13 @@ def _no_such_level(
 _SEEN_ELSEWHERE = {
     f"node.kubernetes.io/{state}" for state in ("not-ready", "unreachable", "unschedulable")
 }
-"""Taints that come and go with what `Node.unavailable` says already; others, such as
-disk-pressure, keep pods away by themselves."""
+"""Taints that Kubernetes sets and removes together with what `Node.unavailable` already says;
+others, such as disk-pressure, exclude pods by themselves."""
 
 
 def excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
-    """The nodes that the job's own words, or the nodes', keep it from."""
-    # Where some nodes are set aside for topology jobs, these jobs keep to them.
+    """The nodes excluded by the job's flags, by taints or by a reservation, and the reasons."""
+    # If some nodes are reserved for topology jobs, these jobs use no others.
     set_aside = any(node.dedicated for node in cluster.nodes)
     return {
         node.name: reason
@@ -170,7 +170,7 @@ def excluded(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
 
 
 def set_aside_for_topology(job: MPIJob, cluster: Cluster) -> Mapping[NodeName, Reason]:
-    """The nodes that a job without --gputopology may not use, those for topology jobs too."""
+    """The nodes that a job without --gputopology may not use, also those reserved for topology."""
     return {
         node.name: Reason.DEDICATED if node.dedicated else reason
         for node in cluster.nodes
@@ -187,8 +187,8 @@ def _reason(job: MPIJob, node: Node, *, apart: bool) -> Reason | None:
 
 
 def _unborne(job: MPIJob, taints: Sequence[Taint]) -> tuple[Taint, ...]:
-    """The taints that keep workers of a job away."""
-    # Placed workers tolerate the taint that keeps nodes for them (manifests.binding).
+    """The taints that the workers of a job do not tolerate."""
+    # Placed workers tolerate the taint that reserves nodes for them (manifests.binding).
     borne = {TAINT, *_SEEN_ELSEWHERE}
     return tuple(
         taint
@@ -199,17 +199,17 @@ def _unborne(job: MPIJob, taints: Sequence[Taint]) -> tuple[Taint, ...]:
     )
 
 
-# ---------------------------------------------------------------- what a refused job could be
+# ---------------------------------------------------------------- changes for a refused job
 
 
 _MOST_TRIED = 4
-"""Sets of taints that are tried one by one."""
+"""The largest number of sets of taints that are tried."""
 
 
 def alternatives(job: MPIJob, cluster: Cluster) -> tuple[Instead, ...]:
-    """Changes of a job, or of what is set aside for jobs, that let it use other nodes.
+    """Changes of a job, or of the nodes reserved for topology jobs, that let it use other nodes.
 
-    The gentlest come first; the last that is not `later` gives up everything at once.
+    The smallest changes come first; the last that is not `later` gives up everything at once.
     """
     everything = (*job.toleration, Toleration(operator="Exists"))
     taints = Counter(filter(None, (_unborne(job, node.taints) for node in cluster.nodes)))

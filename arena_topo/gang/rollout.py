@@ -1,8 +1,8 @@
-"""The rollout of a resumed gang: watched until all its workers came together, else rolled back.
+"""The rollout of a resumed gang: watched until all its workers are placed, else rolled back.
 
-A gang that cannot complete holds GPUs for nothing, so it is suspended whole and started again.
-What the pods say is judged by pure functions (`status_of`, `pulls`, `StallTimer`), by which the
-controller goes as well; `wait_until_placed` and `roll_back` act on it.
+A gang that cannot complete wastes GPUs, so it is suspended as a whole and started again. Pure
+functions (`status_of`, `pulls`, `StallTimer`) judge the pods, here and in the controller;
+`wait_until_placed` and `roll_back` act on the result.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ if TYPE_CHECKING:
 Object = Mapping[str, Any]
 
 UNSCHEDULABLE = 15.0
-"""Seconds that the scheduler may call a worker unschedulable: it tries again after events, and its
+"""Seconds for which a worker may be unschedulable: the scheduler retries after events, and its
 longest back-off is 10 s (kubernetes, pkg/scheduler: podMaxBackoffDuration)."""
 
 _SETTLE = 5.0
-"""Seconds after its last worker was bound in which a gang is still watched: registries refuse
-images within a second or two."""
+"""Seconds for which a gang is watched after its last worker was bound: registries refuse images
+within a second or two."""
 
 _GONE = 30.0
-"""Seconds to wait for the pods of a gang that was rolled back: kubelets give them 30 s to end."""
+"""Seconds to wait for the old pods of a gang after a rollback: kubelets grant them 30 s."""
 
 _PATIENCE = 60.0
-"""Seconds that a server may be in trouble before a gang that comes together is left alone."""
+"""Seconds of failing requests after which the watch of a gang ends with the error."""
 
 _LOOK = 0.25
-"""Seconds between two looks at a gang that comes together."""
+"""Seconds between two polls of a gang during its rollout."""
 
 _KEPT = 3600.0
-"""Seconds that an API server keeps events (kube-apiserver, --event-ttl)."""
+"""Seconds for which an API server stores events (kube-apiserver, --event-ttl)."""
 
 _REFUSED_IMAGE = re.compile(
     r"\b(401|403|404)\b|unauthorized|denied|forbidden|not found|does not exist|manifest unknown",
     re.IGNORECASE,
 )
-"""What registries say when asking again is no use."""
+"""Answers of registries after which a retry is useless."""
 
 _NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _AT_ONCE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _IMAGE = frozenset({"Pulling", "Pulled", "Failed", "BackOff", "ErrImageNeverPull"})
-"""Reasons of events by which a kubelet tells of an image (kubernetes, pkg/kubelet/events)."""
+"""Reasons of a kubelet's events about an image (kubernetes, pkg/kubelet/events)."""
 _STUCK = frozenset(
     {
         "FailedMount",
@@ -76,14 +76,14 @@ _STUCK = frozenset(
         "FailedPrepareDynamicResources",
     }
 )
-"""Why a kubelet has not come to the image of a pod yet (the same file)."""
+"""Reasons why a kubelet has not reached the image of a pod yet (the same file)."""
 _CREATION = re.compile(
     r"forbidden|denied|exceeded quota|violates PodSecurity|invalid", re.IGNORECASE
 )
 
 
 class Fate(Enum):
-    """How a gang stands after it was resumed."""
+    """The state of a gang after it was resumed."""
 
     GATHERING = "gathering"
     BOUND = "bound"
@@ -91,15 +91,15 @@ class Fate(Enum):
     STARTED = "started"
     """Every worker runs."""
     BROKEN = "broken"
-    """It cannot complete."""
+    """The gang cannot complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangStatus:
-    """What the pods of a resumed gang say.
+    """The state of a resumed gang by its pods.
 
-    `signs` changes with every progress, `progress` tells a person of it. `broken` is why a gang
-    cannot complete, of one that is BROKEN.
+    `signs` changes with all progress, `progress` is a text for people. `broken` is the cause why a
+    gang cannot complete, for a gang that is BROKEN.
     """
 
     fate: Fate
@@ -120,10 +120,10 @@ def status_of(
     now: float,
     since: float,
 ) -> GangStatus:
-    """How a gang stands that was resumed at `since`; `now` is the server's time (Unix seconds).
+    """The state of a gang that was resumed at `since`; `now` is the server's time (Unix seconds).
 
-    `events` are those about the job and its pods, oldest first; those from before the gang was
-    resumed tell of an earlier try.
+    `events` are those about the job and its pods, oldest first; those from before `since` are about
+    an earlier try.
     """
     wanted = _wanted(mpijob)
     workers = [
@@ -159,7 +159,7 @@ def _wanted(mpijob: Object) -> int:
 
 
 def gated(pods: Iterable[Object]) -> list[Object]:
-    """The workers that wait at the gate for somebody to say where they go."""
+    """The workers that wait at our scheduling gate for their node."""
     return [
         pod
         for pod in pods
@@ -169,17 +169,17 @@ def gated(pods: Iterable[Object]) -> list[Object]:
 
 
 def born(pod: Object) -> float:
-    """When a pod was created (Unix seconds)."""
+    """The creation time of a pod (Unix seconds)."""
     return moment(pod["metadata"].get("creationTimestamp")) or 0.0
 
 
 def pulls(pods: Iterable[Object], events: Iterable[Object], *, now: float) -> bool:
-    """Whether some worker has its node and fetches its image, which may take long.
+    """Whether some worker has its node and pulls its image, which may take long.
 
     `events` are those about the job and its pods, oldest first; `now` is the server's time (Unix
-    seconds). Kubelets have one word for a pod that pulls and for one that lacks a volume or its
-    network; the events tell them apart. Without any, as for who may not read them, and of a pod
-    whose events have expired, that word is taken for a pull.
+    seconds). Kubelets report one reason for a pod that pulls and for a pod that lacks a volume or
+    its network; the events distinguish them. Without any events (the caller may not read them), and
+    for a pod whose events have expired, that reason counts as a pull.
     """
     told = tuple(events)
     return any(_pulls(pod, told, now) for pod in pods if not is_launcher(pod))
@@ -197,7 +197,7 @@ def _pulls(pod: Object, events: tuple[Object, ...], now: float) -> bool:
 
 
 def _stuck(pods: Iterable[Object], events: tuple[Object, ...]) -> str | None:
-    """What keeps a worker from its image, in the kubelet's words, where that is its last word."""
+    """Why a worker has not reached its image, in the kubelet's words, if its last event says so."""
     for pod in pods:
         mine = [
             one for one in events if one.get("reason") in _STUCK | _IMAGE and is_about_pod(one, pod)
@@ -219,7 +219,7 @@ def _sign(pod: Object) -> tuple[str, str, bool, bool, tuple[str, ...]]:
         _phase(pod),
         bool(pod["spec"].get("nodeName")),
         bool(pod["spec"].get("schedulingGates")),
-        # Between two tries to fetch an image kubelets change from one of these words to the other.
+        # Kubelets alternate between these reasons from one try of a pull to the next.
         tuple("image" if reason in _NO_IMAGE else reason for reason, _ in _waits(pod)),
     )
 
@@ -235,7 +235,7 @@ def _waits(pod: Object) -> list[tuple[str, str]]:
 
 
 def _broken(pod: Object, now: float) -> Cause | None:
-    """What keeps a worker from ever starting where it is."""
+    """Why a worker can never start on its node; None if it may."""
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
     if _phase(pod) == "Failed":
         words = (name, status.get("reason") or "it failed", status.get("message"))
@@ -253,12 +253,12 @@ def _broken(pod: Object, now: float) -> Cause | None:
 
 
 def _refused(mpijob: Object, events: Iterable[Object], since: float) -> Cause | None:
-    """Why the operator could not create a worker, by its newest event of the job since then."""
+    """Why the operator could not create a worker: its newest event about the job since `since`."""
     uid = mpijob["metadata"].get("uid")
     messages = [
         str(one.get("message") or "")
         for one in events
-        # Events know whole seconds.
+        # Event times have whole seconds.
         if one.get("type") == "Warning"
         and subject(one).get("uid") == uid
         and when(one) >= math.floor(since)
@@ -269,21 +269,21 @@ def _refused(mpijob: Object, events: Iterable[Object], since: float) -> Cause | 
 
 @dataclass(slots=True, kw_only=True)
 class StallTimer:
-    """How long a gang may stand still: `limit` seconds since it last got on."""
+    """The timeout of a gang without progress: `limit` seconds since its last change."""
 
     limit: float
     since: float | None = None
     signs: tuple[object, ...] = ()
 
     def expired(self, seen: GangStatus, *, pulling: bool, now: float) -> bool:
-        """Whether nothing has moved for too long; an image that is being fetched is progress."""
+        """Whether the timeout has passed; the pull of an image counts as progress."""
         if self.since is None or seen.signs != self.signs or pulling:
             self.since, self.signs = now, seen.signs
         return now - self.since >= self.limit
 
 
 def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object, Manifest]]:
-    """The patches that gated workers need to go where the record of their job sends them."""
+    """The patches that send gated workers to the nodes in the record of their job."""
     notes = mpijob["metadata"].get("annotations") or {}
     if PROPOSED in notes or not notes.get(MAP):
         return []
@@ -307,8 +307,8 @@ def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object
 def wait_until_placed(starter: Starter, job: MPIJob, outcome: Outcome, watcher: Watcher) -> Outcome:
     """Watch a resumed gang until all its workers have their nodes, or run; else roll it back.
 
-    A gang that is rolled back is solved and started again, at most three times in all; then it
-    waits with the reason.
+    After a rollback the gang is solved and started again, three tries in all; then it waits with
+    the cause.
     """
     queue = starter.queue
     while outcome.resumed:
@@ -345,22 +345,22 @@ def wait_until_placed(starter: Starter, job: MPIJob, outcome: Outcome, watcher: 
 
 
 def roll_back(queue: Queue, stored: Manifest, cause: Cause, tries: int) -> Manifest | None:
-    """Suspend a gang whole, which waits for its turn again; None if it has changed meanwhile."""
+    """Suspend a whole gang, which then waits for its turn; None if the job changed meanwhile."""
     patch = patches.taking_back(stored, pinning.unplaced(stored), cause, tries)
     return queue.change(stored, patch)
 
 
 def wait_for_old_pods(starter: Starter, stored: Manifest) -> None:
-    """Wait until the pods of a gang have let go of their GPUs, within reason."""
+    """Wait until the old pods of a gang have freed their GPUs, at most 30 s."""
     end = time.monotonic() + _GONE
     while time.monotonic() < end and starter.has_old_pods(stored):
         time.sleep(_LOOK)
 
 
 def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) -> Cause | None:
-    """Why a gang cannot come together; None once it has, or there is no more to wait for.
+    """Why a gang cannot complete; None if it has, or if the watch is over.
 
-    Workers at their gates are sent on their way.
+    Meanwhile gated workers are sent to their nodes.
     """
     queue = starter.queue
     since, timer = queue.now(), StallTimer(limit=float(job.gang_timeout))
@@ -371,7 +371,7 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
                 return None
             pods = queue.pods(stored)
         except ClusterError as error:
-            # A gang left alone at its gates would hold GPUs for nothing.
+            # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
             if isinstance(error, AccessDenied) or time.monotonic() - answered > _PATIENCE:
                 raise
             time.sleep(_LOOK)
@@ -390,7 +390,7 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
             return seen.broken
         if seen.fate is Fate.BOUND:
             bound_at = bound_at or now
-            # Once a worker runs, its image can be had; that of the others is the same.
+            # If one worker runs, its image could be pulled; the others use the same.
             if not watcher.stay and (seen.running or now - bound_at > _SETTLE):
                 return None
         if timer.expired(seen, pulling=pulls(pods, events, now=queue.now()), now=now):
@@ -400,9 +400,9 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
 
 
 def _comes_together(starter: Starter, stored: Manifest) -> bool:
-    """Whether a job is still on its way as it was resumed: not over, gone, or stopped by others.
+    """Whether the rollout of a job goes on: it is not over, deleted, suspended or recorded anew.
 
-    The workers of a job that has ended are gone as well, and it must not be rolled back for that.
+    A job that has ended has no workers either, and must not be rolled back for that.
     """
     found, before = starter.current(stored), queued(stored, {})
     mine = None if found is None else queued(found, {})

@@ -1,4 +1,4 @@
-"""Pod shapes: workers fused into fewer, larger ones, and whether mpirun starts a rank per slot."""
+"""Pod shapes: fusing workers into fewer, larger pods, and the check of mpirun's ranks per slot."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from arena_topo.topology import Cluster
 
 
 def shaped(job: MPIJob, cluster: Cluster, site: Site = NOWHERE, *, later: bool = False) -> MPIJob:
-    """The same job in the pods that `--pod-shape fused` or `auto` make of its workers.
+    """The same job with the pods that `--pod-shape fused` or `auto` make of its workers.
 
-    Every number of workers that one pod can hold is placed. Of these the placement wins that the
-    solver prefers (`Objective`), then the largest pods; with `auto` that has to be in a higher
-    band than separate pods. The job itself where its shape is another. Where it does not fit now
-    the job in separate pods as well, or with `later` in the shape that is best on the cluster once
-    it is empty, for a job that waits, or else without its least bandwidth. InvalidJob as for
-    `request_of`.
+    Every number of workers that fits in one pod is tried. The placement that the solver prefers
+    (`Objective`) wins, then the largest pods; with `auto` only if it is in a higher band than
+    separate pods, or if these do not fit. A job of another shape is returned unchanged. If the job
+    does not fit now, the result has separate pods; with `later`, for a job that waits, it has the
+    shape that is best on the empty cluster, else the shape that is best now without
+    --min-bandwidth. InvalidJob as for `request_of`.
     """
     if job.pod_shape not in {PodShape.FUSED, PodShape.AUTO}:
         return job
@@ -40,7 +40,7 @@ def shaped(job: MPIJob, cluster: Cluster, site: Site = NOWHERE, *, later: bool =
 
 
 def chosen(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
-    """The job with so many workers to a pod; one of `auto` says that it was asked so."""
+    """The job with `each` workers per pod; an annotation records that `auto` was asked for."""
     if job.pod_shape is PodShape.AUTO:
         used = PodShape.FUSED if each > 1 else PodShape.SEPARATE
         asked = KeyValue(key=ASKED_SHAPE, value=str(PodShape.AUTO))
@@ -49,10 +49,10 @@ def chosen(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
 
 
 def _may_choose(job: MPIJob, api: ApiVersion) -> bool:
-    """Whether the pods of a job may be others than those that its request speaks of.
+    """Whether the pods of a job may differ from the pods in its request.
 
-    A queue that counts what jobs ask for has to find it in the request, and the operator of
-    v1alpha1 divides the GPUs of a job by itself.
+    They may not for a job of a queue, which counts the pods in the request, for the operator of
+    v1alpha1, which divides the GPUs of a job by itself, and for a command that places its ranks.
     """
     keys = {one.key for one in (*job.label, *job.annotation)}
     queued = job.queue or not keys.isdisjoint({KUEUE_LABEL, KUBE_QUEUE})
@@ -60,7 +60,7 @@ def _may_choose(job: MPIJob, api: ApiVersion) -> bool:
 
 
 def best(job: MPIJob, cluster: Cluster, site: Site) -> int | None:
-    """The best number of workers to a pod on a cluster; None if the job fits with none."""
+    """The best number of workers per pod on a cluster; None if the job fits with none."""
     solver = Solver.of(cluster)
     largest = max((len(node.machine.gpus) for node in cluster.nodes), default=0)
     found: dict[int, Objective] = {}
@@ -70,7 +70,7 @@ def best(job: MPIJob, cluster: Cluster, site: Site) -> int | None:
         placed = solver.best(request_of(merged(job, each, site.api), cluster, site))
         if placed is not None:
             found[each] = placed.worth
-    # Of equals the first: the largest pods.
+    # Of equal placements the first: the largest pods.
     first = min(found, key=lambda each: found[each], default=None)
     if job.pod_shape is PodShape.AUTO and first is not None and 1 in found:
         return first if found[first].band < found[1].band else 1
@@ -78,9 +78,9 @@ def best(job: MPIJob, cluster: Cluster, site: Site) -> int | None:
 
 
 def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
-    """The same job with every so many workers made one; `each` divides their number."""
-    # A launcher has what a worker has unless told otherwise, and it does not grow. One that is made
-    # from the template of the workers is given nothing of its own unless something is asked for it.
+    """The same job with every `each` workers merged into one; `each` divides their number."""
+    # The launcher defaults to the resources of one original worker. A launcher from the template of
+    # the workers has resources of its own only if the job asks for some.
     alike = not api.traits.one_template or job.launcher_cpu or job.launcher_memory
     return replace(
         job,
@@ -94,14 +94,14 @@ def merged(job: MPIJob, each: int, api: ApiVersion) -> MPIJob:
     )
 
 
-# ---------------------------------------------------------------- mpirun's own number
+# ---------------------------------------------------------------- the ranks of mpirun
 
 
 _ELSEWHERE = (
     *("H", "host", "hostfile", "machinefile", "default-hostfile", "rankfile", "rf", "app", "am"),
     *("oversubscribe", "use-hwthread-cpus"),
 )
-"""Options after which the slots of the workers are not what counts."""
+"""Options that replace the slots of the workers."""
 
 
 _PLACING = frozenset(
@@ -110,13 +110,13 @@ _PLACING = frozenset(
         *("H", "host", "hostfile", "machinefile", "default-hostfile", "app", "f"),
     }
 )
-"""Options that say where ranks run, or how many a pod gets: of Open MPI, MPICH, Intel, Horovod."""
+"""Options that place ranks, or set their number per pod: of Open MPI, MPICH, Intel, Horovod."""
 
 
 def fixes_ranks(command: str) -> bool:
-    """Whether a command says where its ranks run, so that pods of another size would break it.
+    """Whether a command places its ranks, so that pods of another size would break it.
 
-    What a script that it calls says is not seen.
+    The options inside a script that it calls are not known.
     """
     for words in mpirun.launches(command, mpirun.LAUNCHERS | {"horovodrun"}):
         if any("ppr" in word.lower() for word in words[1:]):
@@ -128,9 +128,9 @@ def fixes_ranks(command: str) -> bool:
 
 
 def ranks(command: str) -> int | None:
-    """How many ranks a command starts, where it says so beyond doubt; else None.
+    """The number of ranks that a command starts, if that is certain; else None.
 
-    One mpirun or mpiexec with options that are known, and one program after them.
+    It is certain for one mpirun or mpiexec with known options only, followed by one program.
     """
     found = list(mpirun.launches(command))
     if len(found) != 1 or ":" in found[0]:
@@ -149,7 +149,7 @@ def ranks(command: str) -> int | None:
 
 
 def check(job: MPIJob) -> None:
-    """Refuse, with InvalidJob, a placed job whose mpirun starts more ranks than there are slots."""
+    """Raise InvalidJob for a placed job whose mpirun starts more ranks than there are slots."""
     number, slots = ranks(job.command), _slots(job)
     if job.gputopology and number is not None and number > slots:
         raise InvalidJob(
@@ -161,7 +161,7 @@ def check(job: MPIJob) -> None:
 
 
 def remarks(plan: Plan) -> tuple[str, ...]:
-    """What a person should know of the shape of the pods, and of the ranks that mpirun starts."""
+    """Remarks on the shape of the pods, and on the ranks that mpirun starts."""
     job = plan.job
     number, slots = ranks(job.command) if job.gpus else None, _slots(job)
     found = []

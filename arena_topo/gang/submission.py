@@ -1,9 +1,8 @@
-"""`submit` and its like: jobs are created, started, suspended, and placed again.
+"""The verbs of a gang: `submit`, `suspend`, `resume`, `replan`, and waiting for its end.
 
-What a job needs is decided in `planning`, who gets which GPUs in `protocol`, and whether a gang
-came together in `rollout`; here are the verbs that people know. Jobs that arena-topo does not place
-have no record and no place in the queue: of these `runPolicy.suspend` alone counts, which the
-operators of MPIJob v1 and v2beta1 heed.
+`planning` decides what a job needs, `protocol` which gang gets which GPUs, and `rollout` whether
+all workers of a gang started. Jobs that arena-topo does not place have no record and no place in
+the queue: only their `runPolicy.suspend` counts, which the operators of MPIJob v1 and v2beta1 obey.
 """
 
 from __future__ import annotations
@@ -49,26 +48,26 @@ if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
 
 Announce = Callable[[Sequence[str]], None]
-"""Hears the names of what was created, as soon as it is."""
+"""A callback with the names of the created objects, called as soon as they exist."""
 
 _AGAIN = 3.0
-"""Seconds between two looks whether a gang that waits can be started."""
+"""Seconds between two checks of whether a waiting gang can start."""
 
 _TRIES = 10
-"""How often a job is read again that others have changed in between."""
+"""How often a patch is retried on a job that others change at the same time."""
 
 _UNHEARD = Watcher()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """What `submit` did: the plan, the names of what was created, the job as it stands.
+    """The result of `submit`: the plan, the names of the created objects, the status of the job.
 
-    `status` is None where the job was created but cannot be read; `unread` says why. `found` are
-    the objects of a job that was there with the very same request, of which nothing was created;
-    `resumed`: it was started now. `starter` says who starts a job that has to wait, `nearest` what
-    would have let it start now. `notes` are what came up on the way, `advice` what would give the
-    pods more.
+    `status` is None if the job was created but cannot be read; `unread` is the reason. `found` are
+    the objects of an existing job with the same request: nothing was created; `resumed`: that job
+    was started now. `starter` says what will start a waiting job, `nearest` which change would have
+    let it start now. `notes` are remarks on the submission, `advice` names what would give the pods
+    more bandwidth.
     """
 
     plan: Plan
@@ -83,18 +82,18 @@ class Submitted:
     advice: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """What was created and how it stands, for a prompt."""
+        """The created objects and the status of the job, for a prompt."""
         stands = self.status if self.status is not None else self.unread
         return f"<Submitted {', '.join(self.created) or 'nothing new'}: {stands}>"
 
 
 def _submitted(site: Site, plan: Plan, created: tuple[str, ...], **more: Any) -> Submitted:
-    """What was created, with the job as it stands; else why it cannot be read."""
+    """The result with the status of the job, or the reason why the status cannot be read."""
     status, unread = None, None
     try:
         status = site.engine.job(plan.job.name, plan.namespace)
     except ArenaError as error:
-        # From here on the job exists, and whoever submitted it must hear that.
+        # The job exists now, and the submitter must get that result in any case.
         unread = error.message
     return Submitted(plan=plan, created=created, status=status, unread=unread, **more)
 
@@ -109,11 +108,12 @@ def submit(
     watcher: Watcher = _UNHEARD,
     announce: Announce = lambda _: None,
 ) -> Submitted:
-    """Plan a job and make it real; a gang that does not fit now is created waiting.
+    """Plan a job and create it; a gang that does not fit now is created waiting.
 
-    A gang is watched until all its workers have their nodes. A watcher that stays sees all run, and
-    starts one that waits as soon as it fits. `exists` says what becomes of a job that has the name.
-    Unplaceable (NEVER) if it cannot fit whatever ends; AlreadyExists if the name is taken.
+    A gang is watched until all its workers have their nodes. A watcher with `stay` waits until all
+    workers run, and starts a waiting gang as soon as it fits. `exists` decides about an existing
+    job of this name. Unplaceable (NEVER) if the gang cannot fit whichever jobs end; AlreadyExists
+    if the name is taken.
     """
     site = Site(backend=backend, namespace=namespace, version=api)
     if exists is Exists.REPLACE:
@@ -132,7 +132,7 @@ def submit(
             announce=announce,
         ).submitted()
     except AlreadyExists:
-        # Somebody may have submitted the same between our look and now.
+        # Another client may have submitted the same job since the check.
         late = existing_job.same(job, site) if exists is Exists.OK else None
         if late is None:
             raise
@@ -140,7 +140,7 @@ def submit(
 
 
 def _gone_on(same: Same, site: Site, watcher: Watcher) -> Submitted:
-    """The same job that is there, started where whoever submitted it was stopped before that."""
+    """The existing job, started now if its submission was interrupted before its start."""
     name, resumed = same.plan.job.name, False
     if same.left:
         watcher.tell(f"{name} was left before its start; it is started now")
@@ -153,7 +153,7 @@ def _gone_on(same: Same, site: Site, watcher: Watcher) -> Submitted:
 
 
 def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:
-    """Submit to an engine that sees to waiting itself, or a job that is not placed."""
+    """Submit to an engine that queues by itself, or submit a job that is not placed."""
     plan, cluster, nearest = to_create(job, site)
     created = site.engine.apply(plan)
     announce(created)
@@ -164,7 +164,7 @@ def _applied(job: MPIJob, site: Site, announce: Announce) -> Submitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Submission:
-    """One gang on its way into a cluster."""
+    """The submission of one gang to a cluster."""
 
     job: MPIJob
     queue: Queue
@@ -205,9 +205,9 @@ class _Submission:
         return self._told(starter, planned, created, outcome)
 
     def _seen(self) -> tuple[Snapshot | None, Cluster]:
-        """All jobs and the cluster; None and what the controller publishes where they are hidden.
+        """All jobs and the cluster; None and the published view if the caller may not list jobs.
 
-        Then the gang is left to the controller; AccessDenied where there is none.
+        In the second case the controller starts the gang; AccessDenied if there is no controller.
         """
         try:
             view = self.queue.read()
@@ -221,7 +221,7 @@ class _Submission:
         return view, view.cluster()
 
     def _unseen(self, job: MPIJob, cluster: Cluster) -> Decision:
-        """To wait for the controller; Unplaceable if what it publishes can never hold the gang."""
+        """The decision to wait for the controller; Unplaceable if the gang never fits its view."""
         try:
             placed(job, request_of(job, cluster, self.site), cluster)
         except Unplaceable as refused:
@@ -230,7 +230,7 @@ class _Submission:
         return Decision(cluster=cluster, refused=because(CauseCode.JOBS_HIDDEN))
 
     def _lacks(self, bare: Plan) -> tuple[str, ...]:
-        """What of a job that waits at its gates the operator's CRD does not keep."""
+        """The fields of a gated, suspended job that the CRD of the operator drops."""
         trial = patches.suspended(
             pinning.gated(pinning.unplaced(bare.objects[0])),
             Forecast(state="waiting"),
@@ -242,7 +242,7 @@ class _Submission:
     def _started(
         self, starter: Starter, job: MPIJob, stored: Manifest, decision: Decision
     ) -> Outcome:
-        """Start a gang that was created, and stay with it as long as this command is to."""
+        """Start a created gang, and watch it as long as the watcher asks."""
         outcome = Outcome(stored=stored, decision=decision, resumed=False)
         if decision.placement is not None:
             outcome = starter.start(job, stored, decision)
@@ -257,7 +257,7 @@ class _Submission:
             outcome = again
 
     def _awaited(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome | None:
-        """Stay until a gang that waits can be started; None if it is not for this command to do."""
+        """Wait until the gang can start; None if this command is not its starter."""
         if patches.tries_of(outcome.stored) >= MOST_TRIES or self.queue.watched():
             return None
         reason = outcome.decision.refused
@@ -276,9 +276,9 @@ class _Submission:
         return None
 
     def _completed(self, stored: Manifest, planned: Plan) -> tuple[str, ...]:
-        """Create what the job owns; the names of it all."""
+        """Create the objects that the job owns; returns the names of all created objects."""
         first, *others = planned.objects
-        # Claims are made when the placement they speak of stands.
+        # Claims are created when their placement is final.
         others = [one for one in others if not one["kind"].startswith("ResourceClaim")]
         created = (object_name(first), *self.queue.own(stored, others))
         self.announce(created)
@@ -287,7 +287,7 @@ class _Submission:
     def _told(
         self, starter: Starter, planned: Plan, created: tuple[str, ...], outcome: Outcome
     ) -> Submitted:
-        """What was done, by the plan of what was decided last."""
+        """The result of the submission, with the plan of the last decision."""
         decision, site = outcome.decision, starter.site
         is_placed = decision.placement is not None
         return _submitted(
@@ -301,7 +301,7 @@ class _Submission:
         )
 
     def _starter(self, outcome: Outcome) -> str:
-        """Who starts a gang that has to wait."""
+        """What starts a gang that has to wait, as a sentence."""
         if patches.tries_of(outcome.stored) >= MOST_TRIES:
             return f"It is not tried again until you run: arena-topo resume {self.job.name}"
         if self.queue.watched():
@@ -314,7 +314,7 @@ class _Submission:
         )
 
     def _handed_over(self, job: MPIJob, bare: Plan, owner: str) -> Submitted:
-        """Create a gang that another queue starts: at its gates, and not placed before that."""
+        """Create a gang for another queue, which starts it: at its gates, and placed after that."""
         claims = self.queue.mechanisms(self.site.namespace).claims
         if claims is False and pinning.claims_gpus(bare.objects[0]):
             raise InvalidJob(
@@ -348,7 +348,7 @@ class _Submission:
         return _submitted(self.site, planned, created, starter=f"{owner} starts it; {places}")
 
     def _admitted(self, job: MPIJob) -> Outcome | None:
-        """Stay until a gang was started by its queue, and place it; None if that takes too long."""
+        """Wait until the queue has started the gang, and place it; None if the time runs out."""
         while self.watcher.pause(_AGAIN):
             found = self.queue.get(self.site.namespace, job.name)
             mine = None if found is None else queued(found, {})
@@ -362,9 +362,10 @@ class _Submission:
         return None
 
     def _unsuspendable(self, starter: Starter, job: MPIJob, mine: QueuedJob) -> Submitted:
-        """Create a gang where no operator lets it wait: it runs before others can be looked at.
+        """Create a gang whose operator cannot suspend: it runs before other jobs can be checked.
 
-        The best that can be had there: whoever comes later takes the gang away and tries again.
+        No better protocol is possible there: the later of two conflicting gangs is deleted and
+        tried again.
         """
         queue, site = self.queue, starter.site
         for _ in starter.rounds(job.name, "submit it again later: this operator lets no job wait"):
@@ -380,7 +381,7 @@ class _Submission:
             planned = built(job, site, decision)
             stored = queue.create(planned, planned.objects[0])
             with left_behind(job.name, site.namespace):
-                # Its own pods may be there by now.
+                # Pods of this job may exist already.
                 if starter.stands(job, stored, decision, pods=False):
                     break
             queue.remove(stored)
@@ -403,14 +404,14 @@ class _Submission:
 
 
 def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
-    """A job on which it stands that all is there that it owns, so that anybody may start it."""
+    """The job without its mark INCOMPLETE: it is complete, so any starter may start it."""
     if INCOMPLETE not in stored["metadata"]["annotations"]:
         return stored
     return queue.change(stored, patches.completed(stored)) or stored
 
 
 def open_starter(backend: Backend, queue: Queue) -> Starter:
-    """Whoever starts gangs on an engine."""
+    """The starter of gangs on an engine."""
     return Starter(queue=queue, site=Site(backend=backend))
 
 
@@ -422,14 +423,14 @@ def to_the_end(
     timeout: float | None = None,
     hears: waiting.Listener,
 ) -> JobStatus:
-    """Stay with a job until it is over, and send its workers to their places meanwhile.
+    """Wait until a job is over; meanwhile send its recreated workers to their nodes.
 
     JobFailed, with the launcher's exit code, if it fails; JobDeleted if it is deleted; TimedOut
-    after `timeout` seconds, and it goes on.
+    after `timeout` seconds, and the job goes on.
     """
 
     def tend() -> None:
-        """Send workers of a running gang that were created again to their places."""
+        """Send recreated workers of a running gang to their nodes."""
         queue = backend.queue
         stored = queue.get(namespace, name) if queue is not None else None
         if queue is None or stored is None or queued(stored, {}) is None:
@@ -452,17 +453,17 @@ def to_the_end(
 
 
 def runs(backend: Backend, name: str, namespace: str) -> bool:
-    """Whether a job runs whole; resuming helps one whose workers are not all there."""
+    """Whether all instances of a job run; if some are pending, resuming may help."""
     try:
         status = backend.job(name, namespace)
     except AccessDenied:
-        # Who may not list pods can still resume.
+        # The right to resume does not include the right to list pods.
         return False
     return status.phase is Phase.RUNNING and not any(one.pending for one in status.instances)
 
 
 def check(outcome: Outcome, name: str, namespace: str) -> None:
-    """NotNow, with the reason and the nearest way out, where a start ended in waiting."""
+    """Raise NotNow, with the reason and the nearest change, if the job has to wait."""
     if not outcome.resumed:
         raise NotNow(
             f"{name} has to wait",
@@ -472,10 +473,10 @@ def check(outcome: Outcome, name: str, namespace: str) -> None:
 
 
 def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHEARD) -> Outcome:
-    """Start a gang that waits or was held, if it fits; finish one that was left half-started.
+    """Start a gang that waits or was suspended, if it fits; finish an interrupted start.
 
-    A job that arena-topo does not place goes on as it is; a note says so of one that was not held.
-    NotPossible for a job that somebody else suspends, or that is over; Unplaceable if it can never
+    A job that arena-topo does not place is resumed as it is, with a note if it was not suspended.
+    NotPossible for a job that another system suspends, or that is over; Unplaceable if it can never
     fit.
     """
     if backend.pausing is not None:
@@ -500,7 +501,7 @@ def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
     if mine.suspender is not None:
         if mine.suspended:
             raise _not_ours(stored, mine.suspender, "starts")
-        # Where some worker has its node, the others go where that record says.
+        # If a worker has its node already, the others follow the same record.
         if not any(map(_is_bound, queue.pods(stored))):
             outcome = starter.admitted(job, stored)
     elif mine.suspended:
@@ -530,9 +531,10 @@ def _changed(
     patch_of: Callable[[Manifest], patches.Patch | None],
     verb: str,
 ) -> Manifest | None:
-    """Patch a job, read anew as often as others change it meanwhile; None if there is no need.
+    """Patch a job, with a retry on each conflict; None if no patch is needed.
 
-    `patch_of` makes the patch for the job as it was read, None where it is as it is to be.
+    `patch_of` returns the patch for the job as it was read, None if the job needs no change.
+    ArenaError after `_TRIES` conflicts.
     """
     name, namespace = stored["metadata"]["name"], stored["metadata"]["namespace"]
     for _ in range(_TRIES):
@@ -547,7 +549,7 @@ def _changed(
 
 
 def _let_go(stored: Manifest) -> patches.Patch | None:
-    """Let an ordinary job go on. NotPossible if a queue decides that."""
+    """The patch that resumes an ordinary job; NotPossible if a queue decides about that."""
     if not suspended(stored):
         return None
     owner = suspender(stored)
@@ -559,9 +561,9 @@ def _let_go(stored: Manifest) -> patches.Patch | None:
 def _goes_on(
     backend: Backend, name: str, namespace: str, watcher: Watcher, *, held: bool
 ) -> Outcome:
-    """How the resuming of a job ended that was `held` before, or was not.
+    """The result of resuming a job; `held`: it was suspended before.
 
-    Who stays sees all its workers run, or that they never will.
+    A watcher with `stay` waits until all workers run, or never will.
     """
     if watcher.stay:
 
@@ -575,7 +577,7 @@ def _goes_on(
 
 
 def suspend(backend: Backend, name: str, namespace: str) -> bool:
-    """Stop a job until it is resumed: its pods end, its GPUs are free for others.
+    """Suspend a job until it is resumed: its pods end, and its GPUs are free for others.
 
     False if it was suspended already. NotPossible for a job that is over, or whose suspend field
     belongs to another controller.
@@ -605,12 +607,12 @@ def suspend(backend: Backend, name: str, namespace: str) -> bool:
 
 
 def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHEARD) -> Outcome:
-    """Take a running gang back whole and start it on the best GPUs there are now.
+    """Roll back a running gang as a whole, and start it on the best GPUs that are free now.
 
-    NotPossible for one that does not run, or whose start is somebody else's to decide.
+    NotPossible for a job that is over or not placed, or whose start another system decides.
     """
     if backend.pausing is not None:
-        # An engine without a queue places each job that it resumes anew.
+        # An engine without a queue chooses a new placement at each resume.
         phase = backend.job(name, namespace).phase
         if phase.over:
             raise NotPossible(
@@ -647,7 +649,7 @@ def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
 
 
 def _check_suspended(stored: Manifest) -> None:
-    """ArenaError if the CRD of a job that was just suspended knows no suspension."""
+    """ArenaError if the CRD dropped the suspension of a job that was suspended just now."""
     if not suspended(stored):
         raise ArenaError(
             f"{stored['metadata']['name']} cannot be suspended, and runs on",
@@ -657,7 +659,7 @@ def _check_suspended(stored: Manifest) -> None:
 
 
 def _out_of_queue(backend: Backend, stored: Manifest) -> str | None:
-    """Why a job is not for the queue (`queued` is None) nor ordinary: it is over, or broken."""
+    """Why a job is not queued and not ordinary (it is over, or invalid); None for ordinary jobs."""
     meta = stored["metadata"]
     if meta.get("deletionTimestamp"):
         return "it is being deleted"
@@ -668,7 +670,7 @@ def _out_of_queue(backend: Backend, stored: Manifest) -> str | None:
 
 
 def _queue_of(backend: Backend, name: str, namespace: str) -> tuple[Queue, Manifest]:
-    """The queue of an engine that pauses no jobs itself, and a job in it."""
+    """The queue of an engine that does not suspend jobs itself, and a job in it."""
     queue = backend.queue
     if queue is None or not queue.api_version().traits.suspends:
         raise NotPossible(
@@ -680,7 +682,7 @@ def _queue_of(backend: Backend, name: str, namespace: str) -> tuple[Queue, Manif
 
 
 def _not_ours(stored: Manifest, owner: str, does: str) -> NotPossible:
-    """The error of a job that a queue alone suspends and resumes; `does` is what it decides of."""
+    """The error for a job that only its queue suspends and resumes; `does` completes its text."""
     name = stored["metadata"]["name"]
     hints = {
         KUEUE: "stop and start its Workload: kubectl kueue stop workload, resume workload;"
@@ -696,7 +698,7 @@ def _not_ours(stored: Manifest, owner: str, does: str) -> NotPossible:
 
 
 def _anew(stored: Manifest, what: str, why: str) -> NotPossible:
-    """The error of a job with which nothing can be done but to submit it again."""
+    """The error for a job that can only be deleted and submitted again."""
     return NotPossible(what, why=why, hint=f"{_delete(stored)}, and submit it again")
 
 

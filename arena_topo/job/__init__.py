@@ -1,9 +1,9 @@
-"""MPIJob: everything a person can ask for, one declaration per flag, and the values it is made of.
+"""MPIJob: the request for a job, with one declaration per flag, and the values of its fields.
 
-The fields carry arena's names and defaults (arena v0.15.5, `pkg/argsbuilder`). What arena drops in
-silence, such as an environment variable without `=`, is an error here that names it. A value is
-read by `parse` from the text that is typed; it raises InvalidValue, a ValueError, and whoever reads
-the command line names the flag.
+The fields have arena's names and defaults (arena v0.15.5, `pkg/argsbuilder`). Input that arena
+drops silently, such as an environment variable without `=`, is an error here that names it. `parse`
+reads a value from its text on the command line; it raises InvalidValue, a ValueError, and the
+reader of the command line adds the flag.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ImagePullPolicy(StrEnum):
 
 
 class PlacementPolicy(StrEnum):
-    """Which of the equally fast placements a job gets."""
+    """The choice among equally fast placements."""
 
     PACK = "pack"
     SPREAD = "spread"
@@ -52,7 +52,7 @@ class PlacementPolicy(StrEnum):
 
 
 class BindingChoice(StrEnum):
-    """By what means workers are held to their nodes and GPUs; `auto` is the firmest there is."""
+    """The mechanism that binds workers to nodes and GPUs; `auto` is the strongest available."""
 
     AUTO = "auto"
     CLAIMS = "claims"
@@ -71,11 +71,11 @@ class PodShape(StrEnum):
     SHARED = "shared"
     """A pod for each worker; they share IPC and see each other's GPUs."""
     AUTO = "auto"
-    """Fused where that gives more and is possible, else separate; decided at creation."""
+    """Fused if that gives more and is possible, else separate; decided at creation."""
 
 
 class NodeLoss(StrEnum):
-    """What becomes of a gang when one of its nodes is lost."""
+    """The reaction of a gang to the loss of one of its nodes."""
 
     REPLAN = "replan"
     HOLD = "hold"
@@ -83,7 +83,7 @@ class NodeLoss(StrEnum):
 
 
 class MPIImplementation(StrEnum):
-    """Whose mpirun the image has: the operator writes the list of hosts in its format."""
+    """The MPI implementation in the image: it decides the format of the operator's host list."""
 
     OPENMPI = "OpenMPI"
     INTEL = "Intel"
@@ -127,22 +127,22 @@ class EnvVar(KeyValue):
 
 
 QUANTITY = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
-"""The form of a Kubernetes quantity, as a regular expression."""
+"""The regular expression of a Kubernetes quantity."""
 _TENS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _SCALE = {unit: Decimal(10) ** power for unit, power in _TENS.items()}
 _SCALE |= {unit: Decimal(2) ** power for unit, power in _TWOS.items()}
 _LARGEST = (1 << 63) - 1
-"""The largest number a quantity may stand for (kubernetes, apimachinery, resource.Quantity)."""
+"""The largest number of a quantity (kubernetes, apimachinery, resource.Quantity)."""
 _LEAST = Decimal("1e-9")
-"""What the API server rounds a smaller quantity up to (the same source)."""
+"""The smallest number of a quantity: the API server rounds smaller ones up to it (same source)."""
 _SHOWN = 60
-"""Characters of a text that is refused which a person needs to see."""
+"""Characters of an invalid text that an error shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """A Kubernetes quantity such as `500m` or `2Gi`, kept as written, with its exact amount."""
+    """A Kubernetes quantity such as `500m` or `2Gi`, as written, with its exact amount."""
 
     text: str
 
@@ -152,7 +152,7 @@ class Quantity:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a quantity; InvalidValue if it is none."""
+        """Read a quantity; InvalidValue for an invalid one."""
         return cls(text=text)
 
     def _parts(self) -> tuple[Decimal, str]:
@@ -163,7 +163,7 @@ class Quantity:
 
     @property
     def amount(self) -> Decimal:
-        """The exact number meant, in cores or bytes; what is between 0 and 1n counts as 1n."""
+        """The exact number, in cores or bytes; an amount between 0 and 1n counts as 1n."""
         number, unit = self._parts()
         try:
             amount = number * (_SCALE[unit] if unit in _SCALE else Decimal("1" + unit))
@@ -172,7 +172,7 @@ class Quantity:
         return max(amount, _LEAST) if amount else amount
 
     def times(self, count: int) -> Self:
-        """So many times this amount, in the same unit; at most what a quantity may stand for."""
+        """The amount times a number, in the same unit; at most the largest quantity."""
         number, unit = self._parts()
         if self.amount * count > _LARGEST:
             return type(self)(text=str(_LARGEST))
@@ -191,12 +191,12 @@ class Device:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `NAME=QUANTITY`; InvalidValue names the flag for what has a flag of its own."""
+        """Read `NAME=QUANTITY`; InvalidValue names the own flag of a resource that has one."""
         name, _, amount = text.partition("=")
         own = {"nvidia.com/gpu": "gpus", "cpu": "cpu", "memory": "memory"}.get(name)
         if own is not None:
             raise InvalidValue(f"please use '--{own} {amount}' instead of '--device {text}'")
-        # What has no vendor must be one of the resources that Kubernetes itself knows.
+        # A resource without a vendor must be one of Kubernetes itself.
         known = "/" in name or name.startswith("hugepages-") or name == "ephemeral-storage"
         if not (amount and known and is_key(name)):
             raise InvalidValue(f"invalid device {text!r}, refer to amd.com/gpu=1")
@@ -211,7 +211,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A persistent volume claim and where it is mounted: `--data NAME:/PATH`."""
+    """A persistent volume claim and its mount path: `--data NAME:/PATH`."""
 
     name: str
     path: str
@@ -230,7 +230,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPath:
-    """A folder of the node and where it is mounted: `--data-dir /HOST[:/CONTAINER]`."""
+    """A folder of the node and its mount path: `--data-dir /HOST[:/CONTAINER]`."""
 
     host: str
     container: str
@@ -254,9 +254,9 @@ def _is_folder(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """A local file that every container gets: `--config-file PATH[:/PATH/IN/CONTAINER]`.
+    """A local file for every container: `--config-file PATH[:/PATH/IN/CONTAINER]`.
 
-    The path is kept as typed; the edge of the program expands it and reads the file.
+    The path is stored as typed; the caller expands it and reads the file.
     """
 
     source: str
@@ -295,7 +295,7 @@ class Toleration:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read arena's form; anything else is an InvalidValue that shows the form."""
+        """Read arena's form; InvalidValue shows the form for any other text."""
         if text == "all":
             return cls(operator="Exists")
         found = _TOLERATION.fullmatch(text)
@@ -316,7 +316,7 @@ class Toleration:
         return f"{self.key}={self.value}:{self.effect},{self.operator}"
 
     def tolerates(self, key: str, value: str, effect: str) -> bool:
-        """Whether a taint is tolerated, by the rules of the Kubernetes scheduler."""
+        """Whether it tolerates a taint, by the rules of the Kubernetes scheduler."""
         if self.effect and self.effect != effect:
             return False
         if self.key and self.key != key:
@@ -345,7 +345,7 @@ class Duration(int):
         return "".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
 
 
-# What a program may give for a field
+# Values of fields that a program passes
 
 
 _FORMS: Mapping[type, str] = {
@@ -361,11 +361,11 @@ _FORMS: Mapping[type, str] = {
 
 
 def _taken(field: str, value: Any) -> Any:
-    """The value of a field that what was given stands for; ValueError says what it takes.
+    """The value of a field from a program's argument; ValueError names the accepted form.
 
-    A field takes its own values, and the text that a person types for one. Of a repeatable field
-    one value will do; one of `KEY=VALUE` takes a mapping. Numbers stand for quantities, and for
-    seconds.
+    A field accepts its own type, and the text of the command line. A repeatable field accepts a
+    single value; a field of `KEY=VALUE` accepts a mapping. Numbers are accepted for quantities, and
+    for seconds.
     """
     kind, several, optional = kinds_of(MPIJob)[field]
     if value is None and optional:
@@ -410,10 +410,10 @@ NAME_LIMIT = 49
 """Characters a job name may have, so that the names of its pods stay legal (arena's limit)."""
 
 SKETCH = {"name": "job", "image": "local", "command": "true"}
-"""What stands for the fields that every job has, where it is only planned."""
+"""Placeholders for the required fields of a job that is only planned."""
 
 WORKING_DIR = "/root"
-"""Where containers start unless told otherwise (arena's default)."""
+"""The default working directory of containers (arena's default)."""
 
 _MOST = (1 << 31) - 1
 """The largest whole number in an MPIJob (its schema says int32)."""
@@ -432,11 +432,11 @@ _life = partial(flag, panel="Lifecycle")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MPIJob:
-    """An MPI training job as a person asks for it; invalid ones cannot be made (InvalidJob).
+    """The request for an MPI training job; an invalid one raises InvalidJob at construction.
 
     Every field but `command` is a flag of `submit mpi`, in the order of the help. A field also
-    takes the text that is typed for it, one value for several, a mapping for KEY=VALUE, and
-    numbers for quantities and seconds; it is kept as the field's own type.
+    accepts the text of the command line, a single value for a repeatable one, a mapping for
+    KEY=VALUE, and numbers for quantities and seconds; it is stored in the field's own type.
     """
 
     name: Annotated[str, Flag("Name of the job.", "NAME")]
@@ -628,7 +628,7 @@ class MPIJob:
         for field in fields(MPIJob):
             value, found = getattr(self, field.name), flags_of(MPIJob).get(field.name)
             name = spelling(field.name, found) if found is not None else field.name
-            # Most are as they were declared.
+            # Most fields have their default.
             if value is not field.default:
                 try:
                     value = _taken(field.name, value)
@@ -665,8 +665,8 @@ class MPIJob:
         return self.workers * self.gpus
 
 
-# Texts that no cluster would take. Arena lets them through, and the API server or the kubelet
-# refuses the pods long after the job was submitted. The rules are in `names`.
+# Texts that every cluster refuses. Arena accepts them, and the API server or the kubelet refuses
+# the pods long after the submission. The rules are in `names`.
 
 _WORD = "at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 _VALUE = ("{} is no value of a label", _WORD)
@@ -685,17 +685,17 @@ _NAME = (
 _LABEL = "at most {} lower case letters, digits and '-', with a letter or digit at both ends"
 _IMAGE = ("{} is no image", "the name of an image, such as team/train:1")
 _SHELL = ("{} is no shell", "a program such as sh or bash")
-"""What is wrong with a text, and what is taken."""
+"""For each kind of text: the error and the accepted form."""
 
 
 def check_namespace(text: str) -> None:
-    """InvalidJob for a text that no namespace can be called: it takes a DNS label (RFC 1123)."""
+    """Raise InvalidJob for an invalid namespace: it must be a DNS label (RFC 1123)."""
     words = ("no namespace can be called {}", _LABEL.format(63))
     _check("--namespace", [text], is_dns_label, words)
 
 
 def _check_texts(job: MPIJob) -> None:
-    """InvalidJob for the first text that no cluster would take, by its flag."""
+    """Raise InvalidJob for the first text that every cluster refuses, with its flag."""
     if len(job.name) > NAME_LIMIT:
         raise _invalid("--name", f"it has {len(job.name)} characters, and may have {NAME_LIMIT}")
     words = ("no job can be called {}", _LABEL.format(NAME_LIMIT))
@@ -705,7 +705,7 @@ def _check_texts(job: MPIJob) -> None:
         _check(where, [one.value for one in pairs], is_label_value, _VALUE)
     _check("--toleration", [one.key for one in job.toleration if one.key], is_key, _KEY)
     _check("--toleration", [one.value for one in job.toleration], is_label_value, _VALUE)
-    # Of annotations alone the DNS name before the slash may have upper case.
+    # Only in keys of annotations the DNS name before the slash may have upper case.
     _check("--annotation", [one.key for one in job.annotation], _is_any_case_key, _KEY)
     _check("--model-name", [job.model_name], is_label_value, _VALUE)
     _check("--env", [one.key for one in job.env], is_variable, _VARIABLE)

@@ -1,18 +1,18 @@
 """A job and its placement -> a Plan of Kubernetes objects, for each version of MPIJob.
 
-    versions     what the MPIJob versions can do, a row for each
+    versions     the abilities of the MPIJob versions, a row for each
     render       a job -> its Plan: the objects, through the templates, and their pins
     templates    the Jinja environment
-    binding      how a placement is made to hold: which mechanism, and what that guarantees
+    binding      the mechanism that enforces a placement, and its guarantee
     pinning      the job with its workers pinned, and without; the patch of a worker at its gate
     claims       the claims of GPUs that workers take
     hcas         the NICs that NCCL is to use
     cause        why a gang waits or was stopped, as data, and its sentence
-    annotations  what is written on a job and read back: its placement, what it asked of the solver
-    forecast     what to expect of a placement under its binding
+    annotations  annotations of a job, written and read: its placement, its request to the solver
+    forecast     the forecast of a placement under its binding
     patches      the JSON patches between waiting, placed, held and running
     serialize    objects -> YAML and JSON that kubectl takes for the same objects
-    install      what an administrator applies once
+    install      the manifests that an administrator applies once
 
 Here are the Plan, the small values in it, and the annotations by which jobs and pods carry them.
 Pure but for reading the templates and the path of a `--config-file` without a target.
@@ -37,7 +37,7 @@ Manifest = dict[str, Any]
 FORMAT = "arena-topo.io/format"
 STATE = "arena-topo.io/state"
 MAP = "arena-topo.io/placement"
-"""On a job: its recorded placement. On its worker template: what the admission policy reads."""
+"""On a job: its recorded placement. On its worker template: the map for the admission policy."""
 RECORDED = "arena-topo.io/recorded"
 """When the placement was recorded, by the server's clock (RFC 3339)."""
 REQUEST = "arena-topo.io/request"
@@ -147,7 +147,7 @@ class Forecast:
     bottleneck (`bandwidth.Estimate`). `bus_bandwidth` is the estimate for the same GPUs if all pods
     of a node were one host. `optimal`: proven that no placement gives these pods more; `bound` is
     an upper bound. `assumed`: the estimate uses default values for unknown facts.
-    `workers` has (index, node, GPU indexes); the indexes are empty where the kubelet picks them.
+    `workers` has (index, node, GPU indexes); the indexes are empty if the kubelet picks them.
     `confirmed` is False if the mechanism of the binding could not be tested: the guarantee holds if
     it works. `cause` is why a gang waits or is held, if that is known.
     """

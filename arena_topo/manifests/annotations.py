@@ -75,7 +75,7 @@ def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
 def placement_map(placement: Placement) -> str:
     """The placement in one line, worker after worker: `node-a/0,3;node-a/1,2`.
 
-    The list of GPUs is empty where the kubelet picks them. ValueError if the workers of the
+    The list of GPUs is empty if the kubelet picks them. ValueError if the workers of the
     placement are not 0, 1, 2, ... or the line could not be read back.
     """
     ordered = sorted(placement.assignments, key=lambda one: one.worker)
@@ -97,7 +97,7 @@ _GPUS = re.compile(r"((0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*)?")
 
 
 def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
-    """Read `placement_map` back as (worker, node, GPU indexes); ValueError says what is wrong."""
+    """Read `placement_map` back as (worker, node, GPU indexes); ValueError names the error."""
     workers = []
     taken: set[tuple[str, int]] = set()
     for index, entry in enumerate(text.split(";")):

@@ -31,7 +31,7 @@ _PATCHES = (
 
 
 class _Refused(Exception):
-    """Why a mechanism cannot be used, and what to do about it."""
+    """Why a mechanism cannot be used, and the advice about it."""
 
     def __init__(self, why: str, hint: str | None = None) -> None:
         super().__init__(why)
@@ -83,9 +83,9 @@ def bind(
 ) -> Binding:
     """The strongest mechanism that the cluster and the chosen nodes support.
 
-    `mechanisms` is what the cluster offers; without it only mechanisms that need nothing of the
-    cluster are tried. `gated`: the workers exist at their gates already and can only be patched.
-    InvalidJob if the job asks for a mechanism that cannot be used; ArenaError if none can.
+    `mechanisms` is what the cluster offers; without it only mechanisms that do not depend on
+    the cluster are tried. `gated`: the workers exist at their gates already and can only be
+    patched. InvalidJob if the job asks for a mechanism that cannot be used; ArenaError if none can.
     """
     case = _Case(
         job=job,
@@ -197,8 +197,8 @@ def _gates(case: _Case) -> Binding:
 def _by_number(case: _Case, name: str) -> Binding:
     """The binding of workers that request a number of GPUs, each by itself or by one template.
 
-    The guarantee is `gpus` only where the kubelet has no choice (a worker takes its whole node), or
-    where only arena-topo uses the nodes, so that injected GPUs are taken from no other pod. One
+    The guarantee is `gpus` only if the kubelet has no choice (a worker takes its whole node), or
+    if only arena-topo uses the nodes, so that injected GPUs are taken from no other pod. One
     template for all workers can name GPUs only if they are the same for each, and spread the
     workers only in equal numbers.
     """
@@ -255,7 +255,7 @@ _WAYS: dict[str, Callable[[_Case], Binding]] = {
 }
 
 
-# What they rest on
+# Properties of nodes and bindings
 
 
 def _asked(case: _Case) -> str:
@@ -303,7 +303,7 @@ def _chosen(placement: Placement, cluster: Cluster | None) -> list[Node]:
 
 
 def taint_effects(placement: Placement, cluster: Cluster | None) -> set[str]:
-    """The effects of the taints that keep the chosen nodes for arena-topo."""
+    """The effects of the taints that reserve the chosen nodes for arena-topo."""
     return {
         taint.effect
         for node in _chosen(placement, cluster)

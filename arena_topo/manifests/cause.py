@@ -98,7 +98,7 @@ def encoded(cause: Cause) -> dict[str, Any]:
 
 
 def decoded(said: Mapping[str, Any]) -> Cause | None:
-    """The cause in a recorded forecast; None where there is none.
+    """The cause in a recorded forecast; None without one.
 
     A code of a newer version is replaced by the sentence that was recorded with it.
     """

@@ -1,6 +1,6 @@
 """Objects that workers need beside their MPIJob: claims of their GPUs, and their PodGroup.
 
-Where a DRA driver publishes the GPUs of a node, each worker has a ResourceClaim named JOB-worker-I
+If a DRA driver publishes the GPUs of a node, each worker has a ResourceClaim named JOB-worker-I
 that names its devices by uuid. The scheduler allocates exactly those; a policy gives each worker
 its own claim. Tried on a 1.36 control plane, with 256 workers on 64 nodes among others.
 """
@@ -77,7 +77,7 @@ def _claim(
     uuids = uuids_of(one, nodes)
     quoted = ", ".join(f"'{uuid}'" for uuid in uuids)
     expression = f"device.attributes['{nodes[one.node].driver}'].uuid in [{quoted}]"
-    # Where the free GPUs of a node are not known, the scheduler picks them.
+    # If the free GPUs of a node are not known, the scheduler picks them.
     selectors = {"selectors": [{"cel": {"expression": expression}}]} if uuids else {}
     exactly = {
         "deviceClassName": binding.device_class,

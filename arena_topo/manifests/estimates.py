@@ -1,7 +1,7 @@
-"""An estimate of bandwidth in words and as JSON: the same on every screen and in every document.
+"""Bandwidth estimates as text and as JSON: the same on every screen and in every document.
 
 A number is shown as a point and its 80 % range, `5.66 GB/s (3.2 to 10)`, in three digits. An
-`Estimate` is what `bandwidth` has worked out, a `Forecast` what is recorded of it on a job.
+`Estimate` is the result of `bandwidth`, a `Forecast` its record on a job.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 _INSIDE = "node"
 _BEYOND = "beyond"
-"""The words of a record for workers of one node, and for nodes that share no known level."""
+"""The `tier` in a record for workers of one node, and for nodes without a known common level."""
 
 _BETWEEN = {"two-hosts", "several-hosts", "tcp"}
-"""Regimes of GPUs that NCCL takes for those of several hosts, as `bandwidth.Regime` writes them."""
+"""Regimes of jobs that NCCL treats as several hosts, by the values of `bandwidth.Regime`."""
 
 
 def amount(gbps: float) -> str:
@@ -29,12 +29,12 @@ def amount(gbps: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """A range in GB/s: `3.2 to 10`; what was measured has none."""
+    """A range in GB/s: `3.2 to 10`; `measured` for a measured value, which has no range."""
     return "measured" if low == high else f"{amount(low)} to {amount(high)}"
 
 
 def spoken(gbps: float, low: float | None, high: float | None) -> str:
-    """A bandwidth and its range: `5.66 GB/s (3.2 to 10)`; the range where there is one."""
+    """A bandwidth and its range: `5.66 GB/s (3.2 to 10)`; the range only if there is one."""
     between = "" if low is None or high is None else span(low, high)
     return f"{amount(gbps)} GB/s" + (f" ({between})" if between else "")
 
@@ -45,17 +45,17 @@ def text(found: Estimate) -> str:
 
 
 def recorded(forecast: Forecast) -> str:
-    """What is recorded of the pods of a job; empty without a bandwidth."""
+    """The recorded estimate of a job's pods; empty without a bandwidth."""
     if forecast.usable is None:
         return ""
     return spoken(forecast.usable, forecast.low, forecast.high)
 
 
 def limit(regime: str, limited_by: str, *, tier: str | None, nodes: int) -> str:
-    """What would have to be faster for these pods to be, and where it is.
+    """The bottleneck of these pods, and where it is.
 
-    `regime` and `limited_by` are words of `bandwidth.Regime` and `bandwidth.Limit`; those of a
-    later version are shown as they are. `tier` joins the `nodes`.
+    `regime` and `limited_by` are values of `bandwidth.Regime` and `bandwidth.Limit`; unknown values
+    of a later version are shown unchanged. `tier` joins the `nodes`.
     """
     part = f"the {one_line(limited_by)}"
     if limited_by == "one host inside":
@@ -81,7 +81,7 @@ def level(tier: str) -> str:
 
 
 def recorded_limit(forecast: Forecast) -> str:
-    """What limits the pods of a job, as far as its record says."""
+    """The bottleneck of a job's pods, as far as its record names it."""
     nodes = len({node for _index, node, _gpus in forecast.workers})
     if forecast.regime is not None and forecast.limited_by is not None:
         words = limit(forecast.regime, forecast.limited_by, tier=forecast.tier, nodes=nodes)
@@ -91,13 +91,13 @@ def recorded_limit(forecast: Forecast) -> str:
     return "inside one node" if forecast.tier == _INSIDE else _between(forecast.tier, max(2, nodes))
 
 
-# ---------------------------------------------------------------- for programs
+# ---------------------------------------------------------------- JSON
 
 
 def value(found: Estimate, sizes: Iterable[tuple[int, str]] = ()) -> dict[str, Any]:
     """An estimate for JSON: GB/s, and the share of the point that messages of some sizes reach.
 
-    `sizes` are bytes and their names.
+    `sizes` are bytes with their names.
     """
     return {
         **_value(found.point, found.low, found.high),
@@ -110,7 +110,7 @@ def value(found: Estimate, sizes: Iterable[tuple[int, str]] = ()) -> dict[str, A
 
 
 def recorded_value(forecast: Forecast | None) -> dict[str, Any] | None:
-    """What is recorded of the pods of a job, for JSON; None where nobody recorded it."""
+    """The recorded estimate of a job's pods, for JSON; None without a record."""
     if forecast is None or forecast.usable is None or forecast.regime is None:
         return None
     return {
@@ -126,5 +126,5 @@ def _value(gbps: float, low: float | None, high: float | None) -> dict[str, Any]
 
 
 def rounded(gbps: float | None) -> float | None:
-    """GB/s for JSON: four digits are more than is known."""
+    """GB/s for JSON, in four digits: more than the accuracy of the model."""
     return None if gbps is None else float(f"{gbps:.4g}")

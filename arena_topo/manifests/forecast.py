@@ -1,4 +1,4 @@
-"""What to expect of a placement under its binding: what its pods get, and what is written of it."""
+"""The forecast of a placement under its binding: the bandwidth of its pods, and its record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arena_topo.topology import Cluster
 
 
 def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -> Placement:
-    """The placement with what its pods get under a binding, which may keep them apart."""
+    """The placement with the estimates of its pods under a binding, which may keep them apart."""
     shared = len(placement.nodes) < len(placement.assignments)
     if shared and binding.separate is placement.joined and cluster is not None:
         return valued(placement, cluster, joined=not binding.separate)
@@ -21,15 +21,15 @@ def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -
 
 
 def counted_on(placement: Placement, binding: Binding) -> Estimate | None:
-    """What pods can count on: where the kubelet picks the GPUs, it may pick the slowest."""
+    """The guaranteed estimate: if the kubelet picks the GPUs, it may pick the slowest."""
     return placement.bandwidth if binding.guarantee is Guarantee.GPUS else placement.worst
 
 
 def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding) -> Forecast:
-    """What to expect of a placement: what these pods get, and what joined ones would."""
+    """The forecast of a placement: the bandwidth of these pods, and of joined ones."""
     searched, placement = placement, valued_as(placement, cluster, binding)
     usable, inside = counted_on(placement, binding), placement.inside
-    # What is proven is proven of the pods that were searched for, and of the GPUs planned.
+    # A proof holds for the pods of the search, and for the planned GPUs.
     same, proof = placement is searched, placement.proof
     estimated: dict[str, Any] = {}
     if usable is not None:
@@ -57,5 +57,5 @@ def forecast_of(placement: Placement, cluster: Cluster | None, binding: Binding)
 
 
 def _short(gbps: float) -> float:
-    """GB/s in six digits, which is far more than is known."""
+    """GB/s in six digits, far more than the accuracy of the model."""
     return float(f"{gbps:.6g}")

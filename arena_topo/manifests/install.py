@@ -1,12 +1,12 @@
-"""What an administrator applies once: admission policies, roles, the controller, the node agent.
+"""Manifests that an administrator applies once: policies, roles, the controller, the node agent.
 
-    namespace    where the controller and the agent live
-    policies     what gives each worker its node, its GPUs, its claim
+    namespace    for the controller and the agent
+    policies     admission: give each worker its node, its GPUs, its claim
     roles        submitters in a namespace, people who place jobs themselves, everybody
-    controller   starts what waits; keeps cluster-view and published topology true
-    agent        says of its node how its GPUs are linked and who has them
+    controller   starts waiting gangs; updates cluster-view and published topology
+    agent        publishes the links of its node's GPUs and the pods that use them
 
-The text that is printed keeps the comments of the templates, among them the reason of each right.
+The printed text includes the comments of the templates, among them the reason of each right.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from arena_topo.manifests import Manifest, templates
 from arena_topo.topology import published
 
 SYSTEM = published.OWN_NAMESPACE
-"""The namespace of the controller, the agent, and what they publish."""
+"""The namespace of the controller, the agent, and their ConfigMaps."""
 
 VIEW = published.VIEW
-"""The ConfigMap there by which everybody may plan."""
+"""The ConfigMap there with which users plan without the right to list nodes."""
 
 CONTROLLER = "arena-topo-controller"
 """The controller's Deployment, ServiceAccount and Lease."""
@@ -42,10 +42,10 @@ SELF_PLACER = "arena-topo-self-placer"
 CLUSTER_READER = "arena-topo-cluster-reader"
 
 HEARTBEAT = "ARENA_TOPO_HEARTBEAT"
-"""The variable that names the file which a loop touches in every round; see `heartbeat`."""
+"""The variable with the path of the file that a loop touches in every round; see `heartbeat`."""
 
 ALIVE = ("sh", "-c", "find /run/arena-topo -name alive -mmin -2 | grep -q .")
-"""Whether that file was touched within two minutes, with nothing but what a Debian image has."""
+"""A test of whether that file was touched within two minutes, with tools of a Debian image only."""
 
 GPU_LABELS = (
     "nvidia.com/gpu.product",
@@ -55,21 +55,19 @@ GPU_LABELS = (
     "ack.node.gpu.schedule",
     "arena-topo.io/topology",
 )
-"""Labels by which nodes say that they have GPUs: NVIDIA's feature discovery and operator, ACK, GKE,
-ourselves."""
+"""Labels of nodes with GPUs: NVIDIA's feature discovery and operator, ACK, GKE, ourselves."""
 
 _PARTS = ("namespace", "policies", "roles", "controller", "agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """What is installed. `image` is REPOSITORY/NAME@DIGEST, or :TAG where that must do.
+    """The options of `install`. `image` is REPOSITORY/NAME@DIGEST, or :TAG without a digest.
 
-    It may be empty where neither controller nor agent runs in it.
-    `gang`: the cluster has the gang scheduling of scheduling.k8s.io. `ack`: the controller also
-    publishes in the format and namespace that ACK's tools read. `node_selector` says which nodes
-    have GPUs (empty: those with a label that says so), `runtime_class` by which container runtime
-    the agent sees them.
+    The image may be empty if neither controller nor agent is installed. `gang`: the cluster has the
+    gang scheduling of scheduling.k8s.io. `ack`: the controller also publishes in the format and
+    namespace of ACK's tools. `node_selector` selects the nodes with GPUs (empty: those with a label
+    of GPUs), `runtime_class` is the container runtime that shows them to the agent.
     """
 
     image: str
@@ -91,7 +89,7 @@ _IMAGE = re.compile(
 
 
 def check(installation: Installation) -> tuple[str, ...]:
-    """What a person should know of it; UsageError where its image has no name or an odd one."""
+    """Notes for a person; UsageError if the image has no name or an invalid one."""
     image, runs = installation.image, installation.controller or installation.agent
     found = _IMAGE.fullmatch(image)
     if found is None and (image or runs):
@@ -110,7 +108,7 @@ def check(installation: Installation) -> tuple[str, ...]:
 
 
 def text(installation: Installation) -> str:
-    """Every object in the order in which it is to be created, as YAML with its reasons."""
+    """Every object in the order of creation, as YAML with comments."""
     context: dict[str, Any] = {
         **{one.name: getattr(installation, one.name) for one in fields(Installation)},
         "image_pull_secrets": [{"name": one} for one in installation.image_pull_secrets],
@@ -122,7 +120,7 @@ def text(installation: Installation) -> str:
 
 
 def objects(installation: Installation) -> tuple[Manifest, ...]:
-    """The same as values."""
+    """Every object in the order of creation, as plain values."""
     return tuple(templates.objects(text(installation)))
 
 
@@ -141,12 +139,12 @@ class Right:
     everywhere: bool = False
 
     def __str__(self) -> str:
-        """As RBAC says it: `list pods`, `create mpijobs.kubeflow.org`."""
+        """The right in RBAC's words: `list pods`, `create mpijobs.kubeflow.org`."""
         return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
 
 
 def rights(role: str) -> tuple[Right, ...]:
-    """What a ClusterRole of `install` allows, each verb by itself."""
+    """The rights in a ClusterRole of `install`, one per verb."""
     return tuple(
         Right(verb=verb, group=group, resource=resource, everywhere=role == CLUSTER_READER)
         for one in everything()

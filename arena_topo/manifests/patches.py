@@ -124,7 +124,7 @@ def holding(stored: Mapping[str, Any], unpinned: Manifest, cause: Cause | None =
 
 
 def releasing(stored: Mapping[str, Any]) -> Patch:
-    """Let a job that was held wait for its GPUs again."""
+    """Let a held job wait for its GPUs again."""
     return _patch(stored, suspended=True, forecast=_without("waiting"), notes={TRIES: None})
 
 
@@ -221,7 +221,7 @@ def _path(key: str) -> str:
     return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
 
 
-# What was sent, and what is read
+# Comparison of a patch with a stored object
 
 
 def took_effect(patch: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> bool:

@@ -112,7 +112,7 @@ def _pinned(
     text: str = "",
     hcas: tuple[str, ...] = (),
 ) -> Manifest:
-    """`placed`, and `gated` where there is no placement yet; `text` is its map."""
+    """`placed`, and `gated` if there is no placement yet; `text` is its map."""
     bare = unplaced(mpijob)
     pinned = deepcopy(bare)
     template = worker_template(pinned)
@@ -219,7 +219,7 @@ def worker_patch(
 ) -> Manifest:
     """The strategic-merge patch that sends one gated worker to its node, as it was read.
 
-    `gpus` are the worker's, in ring order (none where the kubelet picks them), `visible` those that
+    `gpus` are the worker's, in ring order (none if the kubelet picks them), `visible` those that
     its containers may see, in the order in which they are to see them. Of a pod at its gate only
     node affinity and tolerations may be narrowed or added and gates taken away (Kubernetes 1.27 and
     later; anything else is refused with 422). Gates of others stay, and so does every node
@@ -254,7 +254,7 @@ def visible(
     """The GPUs that each worker sees, by worker; `workers` are as `parse_map` returns them.
 
     Its own, in ring order. Under `--pod-shape shared` then those of the job's other workers on its
-    node as well, in theirs; none where the GPUs of one of them are not known.
+    node as well, in theirs; none if the GPUs of one of them are not known.
     """
     ordered = sorted(workers)
     by_node: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
@@ -310,7 +310,7 @@ def _map_of(mpijob: Manifest, placement: Placement) -> str:
 
 
 def _send(mpijob: Manifest, placement: Placement) -> None:
-    """Restrict the workers to the chosen nodes, with an even spread where the numbers are equal."""
+    """Restrict the workers to the chosen nodes, with an even spread if the numbers are equal."""
     pod = worker_template(mpijob)["spec"]
     required = _required(pod)
     # Terms are alternatives; matchFields takes exactly one value in each.
@@ -362,7 +362,7 @@ def _ask(template: Manifest, binding: Binding) -> None:
 
 
 def _shared_gpus(placement: Placement) -> tuple[int, ...]:
-    """The job's GPUs on each of its nodes, in ring order where that is the same for all of them.
+    """The job's GPUs on each of its nodes, in ring order if that is the same for all of them.
 
     Empty if they are not the same on every node, or not known.
     """
@@ -378,7 +378,7 @@ def _shared_gpus(placement: Placement) -> tuple[int, ...]:
     return gpus if alone and not orders else tuple(sorted(gpus))
 
 
-# Where things are
+# Access to parts of the manifest
 
 
 def _holder(template: Manifest, key: str) -> Manifest:
@@ -441,7 +441,7 @@ def _dict(holder: Manifest, key: str) -> Manifest:
 
 
 def _required(pod: Manifest) -> Manifest:
-    """What a pod requires of its node."""
+    """The required node affinity of a pod."""
     return _dict(_dict(_dict(pod, "affinity"), "nodeAffinity"), _REQUIRED)
 
 

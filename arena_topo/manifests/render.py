@@ -52,7 +52,7 @@ CHART = "0.28.0"
 
 PATIENCE = 7 * 24 * 3600
 """Seconds for which a launcher waits for workers that queue for GPUs like any pod. For workers with
-a placement it waits for --gang-timeout."""
+a placement the limit is --gang-timeout."""
 
 
 def plan(
@@ -225,7 +225,7 @@ def remarks(job: MPIJob, api: ApiVersion) -> tuple[str, ...]:
     )
 
 
-# What the objects look like
+# The objects
 
 
 def render(
@@ -365,11 +365,11 @@ def _environment(job: MPIJob) -> dict[str, str]:
 
 
 _SPEAKING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,GRAPH,NET"}
-"""These make NCCL print what `arena_topo.nccl` reads; a job's own --env overrides them.
+"""Variables that make NCCL print the lines that `arena_topo.nccl` reads; --env overrides them.
 
 Connections, channels and versions are INIT, settings ENV, rings GRAPH, network cards and GPUDirect
-NET, the interface of the bootstrap BOOTSTRAP (INIT before 2.23; words that a version does not know
-are passed over). NCCL 2.7 to 2.15 say settings only if asked (NVIDIA/nccl, src/debug.cc).
+NET, the interface of the bootstrap BOOTSTRAP (INIT before 2.23; a version ignores words that it
+does not know). NCCL 2.7 to 2.15 print settings only on request (NVIDIA/nccl, src/debug.cc).
 """
 
 
@@ -402,7 +402,7 @@ def _joined(job: MPIJob, namespace: str, environment: Mapping[str, str]) -> list
         "NCCL_CUMEM_ENABLE": "0",
     }
     source = {"name": node, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    # Kubernetes replaces $(NAME) by what stands above it in the list.
+    # Kubernetes replaces $(NAME) by the value of a variable earlier in the list.
     return [source, *_variables(joined | {**environment})]
 
 
@@ -461,11 +461,11 @@ def _plain(value: object) -> object:
     return value if is_number else str(value)
 
 
-# What is mounted where
+# Mounts
 
 
 class _Mount(NamedTuple):
-    """A volume and its path; `flag` is the option it is from. `launcher`: the launcher has it."""
+    """A volume and its path; `flag` is its option. `launcher`: the launcher mounts it too."""
 
     name: str
     source: Manifest
@@ -529,7 +529,7 @@ def _inside(path: str, mount: _Mount) -> bool:
 
 
 def _place(one: ConfigFile) -> tuple[str, str]:
-    """The folder and name that a file has in the containers; without a target, as on this host."""
+    """The folder and name of a file in the containers; without a target, as on this host."""
     # Path would leave `..` as it is, and raise for an unknown `~user`.
     here = os.path.abspath(os.path.expanduser(one.source))  # noqa: PTH100, PTH111 - see above
     return posixpath.split(posixpath.normpath(one.target or here))

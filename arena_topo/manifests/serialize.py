@@ -1,4 +1,4 @@
-"""Objects -> YAML and JSON that kubectl takes for the same objects."""
+"""Objects -> YAML and JSON that kubectl reads as the same objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arena_topo.manifests import Manifest
 
 
 def to_json(objects: Iterable[Manifest]) -> str:
-    """The objects as JSON that `kubectl apply -f -` takes: one alone, several as a v1 List."""
+    """The objects as JSON for `kubectl apply -f -`: one object alone, several as a v1 List."""
     listed = list(objects)
     document = (
         listed[0] if len(listed) == 1 else {"apiVersion": "v1", "kind": "List", "items": listed}
@@ -23,21 +23,21 @@ def to_json(objects: Iterable[Manifest]) -> str:
 
 
 def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
-    """The objects as YAML documents that YAML 1.1 and 1.2 readers take for the same values."""
+    """The objects as YAML documents that YAML 1.1 and 1.2 readers read as the same values."""
     import yaml
 
     return yaml_of(objects, getattr(yaml, "CSafeDumper", yaml.SafeDumper), _style)
 
 
 _BARE = re.compile(r"-{0,2}[A-Za-z/][\w./:@=,+%^()$~-]*( [\w./:@=,+%^()$~-]+)*", re.ASCII)
-"""Text that no reader of YAML takes for anything but text, unless it is one of these words: kubectl
-reads `1e3` as a number and `y` as a boolean, where PyYAML would leave both bare."""
+"""Text that every YAML reader reads as text, except these words: kubectl reads `1e3` as a number
+and `y` as a boolean, while PyYAML would leave both without quotes."""
 
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 
 
 def _style(text: str) -> str:
-    """How a string is written: as PyYAML names its styles."""
+    """The style of a string, by PyYAML's names."""
     lines = text.removesuffix("\n").split("\n")
     if "\n" in text and lines[0][:1].strip() and lines[-1] and all(map(_is_plain, lines)):
         return "|"
@@ -49,7 +49,7 @@ def _style(text: str) -> str:
 
 
 def _is_plain(line: str) -> bool:
-    """Whether a line can stand as it is, below a `|`."""
+    """Whether a line can be written unchanged below a `|`."""
     return re.fullmatch(r"[ -~]*[!-~]|", line) is not None
 
 
@@ -57,7 +57,7 @@ def as_json(value: object) -> str:
     """JSON that YAML 1.1 reads as the same value, whatever the characters.
 
     JSON escapes characters beyond U+FFFF as two surrogates, which YAML does not join, and leaves
-    others bare that YAML takes for line ends or refuses (DEL, U+0085, U+2028).
+    some characters unescaped that YAML reads as line ends or refuses (DEL, U+0085, U+2028).
     """
 
     def escape(found: re.Match[str]) -> str:
@@ -68,7 +68,7 @@ def as_json(value: object) -> str:
 
 
 def object_name(manifest: Manifest) -> str:
-    """An object as kubectl names it: `mpijob.kubeflow.org/demo`, `configmap/demo-mpijob`."""
+    """The name of an object for kubectl: `mpijob.kubeflow.org/demo`, `configmap/demo-mpijob`."""
     group, slash, _ = manifest["apiVersion"].partition("/")
     suffix = f".{group}" if slash else ""
     return f"{manifest['kind'].lower()}{suffix}/{manifest['metadata']['name']}"

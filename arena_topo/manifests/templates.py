@@ -1,4 +1,4 @@
-"""The templates, every value of which is written as JSON: no value can change the structure."""
+"""The Jinja templates; every value is written as JSON, so no value can change the structure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def text(name: str, context: Mapping[str, Any]) -> str:
-    """A template filled in, as YAML with its comments."""
+    """A rendered template, as YAML with its comments."""
     return environment().get_template(name).render(context)
 
 
 def objects(text: str) -> Iterator[Manifest]:
-    """The objects of what was filled in."""
+    """The objects of a rendered template."""
     import yaml
 
     yield from yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -28,11 +28,11 @@ def objects(text: str) -> Iterator[Manifest]:
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates, every value of which is written as JSON; one that is missing names itself."""
+    """The environment of the templates: values become JSON; a missing one raises with its name."""
     import jinja2
 
     def written(value: object) -> object:
-        # An undefined name must reach Jinja, which raises and says which it is.
+        # Jinja must get an undefined name, as its error says which name it is.
         return value if isinstance(value, jinja2.Undefined) else as_json(value)
 
     return jinja2.Environment(

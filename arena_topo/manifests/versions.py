@@ -1,7 +1,7 @@
-"""The MPIJob versions, a row for each: what its fields can say and what its operators do.
+"""The MPIJob versions, a row for each: the fields they have and the behaviour of their operators.
 
 Other modules ask a row, and compare no versions. A new version is a member of `ApiVersion`, its row
-in `_TRAITS`, and a template where none of those in `templates/mpijob` can express it.
+in `_TRAITS`, and a template if none of those in `templates/mpijob` can express it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from enum import StrEnum
 from typing import Any, Literal
 
 HOSTFILE = "/etc/mpi/hostfile"
-"""Where the operators of v1 and v2beta1 put the list of workers in launchers."""
+"""The path of the worker list in launchers of v1 and v2beta1."""
 
 VersionName = Literal["v2beta1", "v1", "v1alpha1"]
-"""What callers in Python may write for an `ApiVersion`."""
+"""The values that callers in Python may pass for an `ApiVersion`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What one MPIJob version can express, and what its operators do with it.
+    """The abilities of one MPIJob version and of its operators.
 
     `template` is below `templates/mpijob`. `first_worker` are the labels of worker 0, `job_labels`
-    those in which operators write a pod's job, `worker_labels` those that only workers of a job
-    that is placed have. `{job}` stands for the name of the job.
-    `launcher_env` is what a launcher of Open MPI 5 needs to hear besides.
+    the labels with a pod's job, `worker_labels` the labels that only workers of a placed job have.
+    `{job}` is replaced by the name of the job. `launcher_env` are further variables for a launcher
+    of Open MPI 5.
     """
 
     template: str
@@ -40,7 +40,7 @@ class Traits:
     """Launcher and workers are made from one pod template."""
     suspends: bool = True
     deadline: bool = True
-    """It has a field for the time that a job may run."""
+    """It has a field for the maximum running time of a job."""
     ttl: bool = True
     """It has a field for the time after which a finished job is deleted."""
     claims: bool = True
@@ -50,12 +50,12 @@ class Traits:
     numbered: bool = True
     """Workers carry their number as a label."""
     arenas: bool = False
-    """Arena writes this version itself: it reads the job's ConfigMap back, and its topology jobs
+    """Arena itself writes this version: it reads the job's ConfigMap back, and its topology jobs
     use the network of the node and the GPUs of ACK's device plugin."""
 
 
 class ApiVersion(StrEnum):
-    """The MPIJob versions there are, best first."""
+    """The supported MPIJob versions, best first."""
 
     V2BETA1 = "v2beta1"
     V1 = "v1"
@@ -63,15 +63,15 @@ class ApiVersion(StrEnum):
 
     @property
     def traits(self) -> Traits:
-        """What the version can express."""
+        """The abilities of the version."""
         return _TRAITS[self]
 
 
 JOB_LABEL = "training.kubeflow.org/job-name"
-"""Label by which the operators that can suspend jobs name the job of a pod."""
+"""Label with the job of a pod, by operators that can suspend jobs."""
 
 INDEX_LABEL = "training.kubeflow.org/replica-index"
-"""Label by which they number workers."""
+"""Label with the number of a worker, by the same operators."""
 
 _INDEXED = {
     JOB_LABEL: "{job}",
@@ -121,7 +121,7 @@ _TRAITS = {
 kubeflow/training-operator (v1)."""
 
 BEST = next(iter(ApiVersion))
-"""The version to write where no cluster has a say."""
+"""The version to write without a cluster."""
 
 
 def having(trait: Callable[[Traits], bool]) -> tuple[ApiVersion, ...]:
@@ -130,6 +130,6 @@ def having(trait: Callable[[Traits], bool]) -> tuple[ApiVersion, ...]:
 
 
 def version_of(mpijob: Mapping[str, Any]) -> ApiVersion:
-    """The version of an MPIJob; the best one where it names none that is known."""
+    """The version of an MPIJob; the best one if it has no known version."""
     _, _, version = str(mpijob.get("apiVersion")).rpartition("/")
     return next((one for one in ApiVersion if one == version), BEST)

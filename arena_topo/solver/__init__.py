@@ -1,22 +1,22 @@
 """Solver(cluster): which nodes and which GPUs each worker of a gang gets.
 
-The solver knows requests, not jobs, and does not touch the world: values in, values out. An answer
-carries its proof; a refusal carries its reasons as values. Other packages import from here alone.
+The solver has requests, not jobs, as input and no side effects: values in, values out. An answer
+contains its proof, a refusal its reasons as values. Other packages import from here alone.
 
     door            Solver: all answers about one cluster
     gang            the search: bandwidth by bandwidth, level by level
-    classes         nodes that a job cannot tell apart, and where they are
+    classes         equivalence classes of nodes, and the tree of network domains
     domains         which domain of a level
     selection       how many nodes of each class, and how full: fewest, then cheapest
     gpu_sets        the bandwidth of every set of GPUs of a machine
-    loads           what a set of GPUs of a node is worth to a job
-    valuing         what a placement is worth: its hosts as NCCL counts them
-    fragmentation   which of the equally good placements: what is left, and who is nearby
-    explain         why a gang has no place, and the smallest change that would give it one
-    freeing         the fewest GPUs or nodes that others would have to free
-    baselines       what schedulers that only count would do: the comparison
+    loads           the value of a set of GPUs of a node for a job
+    valuing         the value of a placement: its hosts as NCCL counts them
+    fragmentation   which of the equally good placements: packing or spreading
+    explain         why a gang has no place, and the smallest change that gives it one
+    freeing         the smallest release: the GPUs or nodes that others would have to free
+    baselines       schedulers that only count, for comparison
 
-Here is what the solver is asked, and what it answers.
+This module has the request and the answers.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ NODE_TIER = "node"
 BEYOND = "beyond"
 
 BAND = 1.1
-"""Bandwidths within such a factor are not told apart: the model's own error on rows that it was
-not fitted on is about that (p90)."""
+"""Bandwidths within this factor count as equal: about the error of the model on rows that it was
+not fitted on (p90)."""
 
 PACK_ABOVE = 0.5
-"""The share of GPUs in use from which the adaptive policy packs: our choice, there is no published
-figure for where interference costs less than fragmentation."""
+"""The share of GPUs in use from which the adaptive policy packs: our choice, as no published figure
+says where interference costs less than fragmentation."""
 
 
 class Reason(Enum):
-    """Why a node cannot take a worker; the words are shown to people."""
+    """Why a node cannot take a worker; people see the values."""
 
     UNAVAILABLE = "not ready or cordoned"
     SHARED = "MIG or shared GPUs"
@@ -77,7 +77,7 @@ class Reason(Enum):
 
 
 class Policy(Enum):
-    """Which of the equally fast placements a job gets (solver/fragmentation.py)."""
+    """The choice among equally fast placements (solver/fragmentation.py)."""
 
     PACK = "pack"
     SPREAD = "spread"
@@ -86,18 +86,17 @@ class Policy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """All the solver knows of a job.
+    """The solver's view of a job.
 
     `workers` pods of `gpus` GPUs each. `cpu` (cores) and `memory` (bytes) are per worker.
-    `excluded` names nodes that the job may not use, each with the reason.
-    `min_bandwidth` is GB/s of all-reduce bus bandwidth; `max_nodes` bounds how far it may spread.
-    `per_node` is the most workers that may share a node, however much room it has. Workers of a
-    node are one host for NCCL where they are `joined`, else each is one. Hosts reach each other
-    over `wire`.
-    `required` names the level that all nodes must share (`node`, a tier of the cluster, `beyond`);
-    `preferred` the level that they share if that is possible at all, before any bandwidth.
-    `pack_above` is the share of GPUs in use above which the adaptive policy packs.
-    InvalidJob for a gang without workers or without GPUs.
+    `excluded` names nodes that the job may not use, each with the reason. `min_bandwidth` is GB/s
+    of all-reduce bus bandwidth; `max_nodes` limits the number of nodes. `per_node` is the most
+    workers that may share a node, whatever its capacity. The workers of a node are one host for
+    NCCL if they are `joined`, else each is one. Hosts reach each other over `wire`. `required` is
+    the level that all nodes must share (`node`, a tier of the cluster, `beyond`); `preferred` is
+    the level that they share if that is possible at all, before any bandwidth. `pack_above` is the
+    share of GPUs in use above which the adaptive policy packs. InvalidJob for a gang without
+    workers or without GPUs.
     """
 
     workers: int
@@ -127,8 +126,8 @@ class Request:
 class Assignment:
     """One worker's node and GPUs.
 
-    `gpus` are device indexes in ring order; empty where the node does not let us know which of
-    its devices are free, so that the kubelet chooses.
+    `gpus` are device indexes in ring order; empty if it is not known which devices of the node are
+    free, so that the kubelet picks.
     """
 
     worker: int
@@ -138,11 +137,11 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """How good the answer is known to be: no placement gives these pods more than `bound` GB/s.
+    """The proof of an answer: no placement gives these pods more than `bound` GB/s.
 
-    Where a level is preferred that speaks of placements as near as the one found.
-    `optimal`: no placement is in a higher band of bandwidth, and of those in this band none is
-    nearer together, on fewer nodes, or of more bandwidth inside. Fragmentation is not proven.
+    If a level is preferred, that holds for placements as near as the one found. `optimal`: no
+    placement is in a higher band of bandwidth, and of those in this band none is nearer together,
+    on fewer nodes, or has more bandwidth inside. Fragmentation is not proven.
     """
 
     optimal: bool
@@ -150,18 +149,18 @@ class Proof:
 
 
 UNPROVEN = Proof(optimal=False, bound=UNLIMITED)
-"""Of a placement that was not searched for."""
+"""The proof of a placement that was not searched for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Every worker's place, in rank order, and what that is worth.
+    """The place of every worker, in rank order, and its estimates.
 
-    `bandwidth` is what these pods get in an all-reduce, `inside` what the same GPUs give where all
-    pods of a node are one host, `worst` what the pods get of the slowest GPUs that the kubelet may
-    pick instead where devices cannot be pinned. All are None for a job of one GPU, and `worst` in
-    what other schedulers would do. `tier` is `node`, the network level that joins the nodes, or
-    `beyond`. `gpus` (of each worker), `joined` and `wire` are those of the request.
+    `bandwidth` is the all-reduce bandwidth of these pods, `inside` that of the same GPUs if all
+    pods of a node are one host, `worst` that of the slowest GPUs that the kubelet may pick instead
+    if devices cannot be pinned. All are None for a job of one GPU, and `worst` is None for
+    baselines. `tier` is `node`, the network level that joins the nodes, or `beyond`. `gpus` (of
+    each worker), `joined` and `wire` are those of the request.
     """
 
     assignments: tuple[Assignment, ...]
@@ -187,10 +186,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How often a gang fits by numbers alone; bandwidth and distance are not looked at.
+    """How often a gang fits by counting; bandwidth and distance are ignored.
 
-    `gangs` of them fit at the same time now, and one of at most `largest` workers; `largest_empty`
-    is that of a cluster without other jobs.
+    `gangs` of them fit at the same time now. `largest` is the most workers of a gang that fits now,
+    `largest_empty` on the cluster without other jobs.
     """
 
     gangs: int
@@ -208,7 +207,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why some nodes take no worker (or not enough): a reason, how many nodes, one of them."""
+    """A reason why nodes take no worker (or not enough), the number of nodes, one of them."""
 
     reason: Reason
     nodes: int
@@ -218,9 +217,9 @@ class Refusal:
 class Unplaceable(ArenaError):
     """No set of GPUs fits. NOT_NOW (exit 3) may change by itself; NEVER (exit 5) cannot.
 
-    `refusals` counts the nodes by what refuses the job; `nearest` says in words what would fit;
-    `notes` are oddities of the cluster that may be behind it; they are no part of `why`, which is
-    made of the refusals where it is not given.
+    `refusals` counts the nodes by reason; `nearest` says what would fit; `notes` are oddities of
+    the cluster that may be the cause. `why` lists the refusals if it is not given; the notes are
+    not part of it.
     """
 
     def __init__(
@@ -247,13 +246,13 @@ class Unplaceable(ArenaError):
 
     @property
     def reason(self) -> str:
-        """What and why in one sentence, as it is recorded on a job that waits."""
+        """The message and its cause in one sentence, as recorded on a waiting job."""
         return f"{self.message}: {self.why}" if self.why else self.message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """A change of the job that lets it use other nodes; the solver knows only which.
+    """A change of the job that lets it use other nodes; the solver gets only their names.
 
     `words` come after "fits now" (`without --selector a=b`), or after "when" if `later`.
     """
@@ -272,24 +271,24 @@ def band(value: float) -> float:
 
 
 def edge(band: float) -> float:
-    """The least GB/s of a band."""
+    """The lower edge of a band in GB/s."""
     return BAND**band if math.isfinite(band) else band
 
 
 def distances(cluster: Cluster) -> dict[str, int]:
-    """The words for how far nodes may be apart, nearest first, each with its distance."""
+    """The words for the distance between nodes, nearest first, each with its number."""
     words = [NODE_TIER, *(tier.name for tier in reversed(cluster.tiers)), BEYOND]
     return {word: distance for distance, word in enumerate(words)}
 
 
 def once_empty(today: Cluster) -> str:
-    """When the cluster could take what it can take at most."""
+    """The clause for the time when the cluster has its full capacity."""
     closed = any(node.unavailable is not None for node in today.nodes)
     return f"once the cluster is empty{' and all its nodes are ready' if closed else ''}"
 
 
 def __getattr__(name: str) -> Any:
-    # Most readers of placements search for none, and the search takes time to import.
+    # Most users of placements need no search, and importing the search takes time.
     if name in {"Found", "Objective", "Solver", "place", "valued"}:
         return getattr(importlib.import_module("arena_topo.solver.door"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

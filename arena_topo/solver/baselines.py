@@ -1,7 +1,7 @@
-"""What schedulers that see GPUs only as numbers would do: what a placement is compared with.
+"""Baselines: schedulers that only count GPUs, with which a placement is compared.
 
 They know what every scheduler knows (selectors, taints, cordons, free GPUs, CPU and memory) and
-nothing of links and network. Their choices are worth what the solver says such sets are worth.
+nothing of links and network. The solver values their choices.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def first_fit(request: Request, cluster: Cluster) -> Placement | None:
 def spread(request: Request, cluster: Cluster) -> Placement | None:
     """Give each worker the node with the smallest share of GPUs in use; ties by name, by index.
 
-    So four one-GPU workers on two empty nodes go 2 + 2, as ordinary scheduling puts them in Alibaba
-    Cloud's TensorFlow example. It is how the LeastAllocated strategy of kube-scheduler scores.
+    So four one-GPU workers on two empty nodes go 2 + 2, as in Alibaba Cloud's TensorFlow example.
+    It is the score of kube-scheduler's LeastAllocated strategy.
     """
     loads: dict[int, int] = {}
     seats = _seats(request, cluster)
@@ -51,9 +51,9 @@ def spread(request: Request, cluster: Cluster) -> Placement | None:
 
 
 def counts(request: Request, cluster: Cluster) -> Counts:
-    """Count the gangs that fit; a gang keeps to one GPU model and resource, as when it is placed.
+    """Count the gangs that fit; a gang uses one GPU model and resource, as in the solver.
 
-    Bandwidth, levels of the network and the number of nodes are not looked at.
+    Bandwidth, levels of the network and the number of nodes are ignored.
     """
     now = _rooms(request, cluster)
     return Counts(
@@ -64,7 +64,7 @@ def counts(request: Request, cluster: Cluster) -> Counts:
 
 
 def _rooms(request: Request, cluster: Cluster) -> Counter[tuple[str, str]]:
-    """Workers that fit now, by what one gang may combine."""
+    """The workers that fit now, by kind of nodes."""
     rooms: Counter[tuple[str, str]] = Counter()
     for node in cluster.nodes:
         model = "" if request.mix_models else node.machine.model or ""
@@ -73,12 +73,12 @@ def _rooms(request: Request, cluster: Cluster) -> Counter[tuple[str, str]]:
 
 
 def _seats(request: Request, cluster: Cluster) -> list[tuple[Node, int]]:
-    """The nodes that take a worker, by name, and how many; of the resource with most room."""
+    """The nodes that take a worker, by name, and how many; of the resource with most capacity."""
     seats = [(node, most) for node in cluster.nodes if (most := room(request, node))]
     resources: Counter[str] = Counter()
     for node, most in seats:
         resources[node.resource] += most
-    # All pods of a job ask for one resource.
+    # All pods of a job request one resource.
     usual = max(sorted(resources), key=lambda name: resources[name], default="")
     return sorted(
         ((node, most) for node, most in seats if node.resource == usual),
@@ -106,7 +106,7 @@ def _outcome(
 
 
 def _by_index(node: Node, workers: int, gpus: int) -> list[tuple[int, ...]]:
-    """The first free GPUs for so many workers; none where it is not known which are free."""
+    """The first free GPUs for so many workers; empty if their indexes are unknown."""
     if node.unattributed:
         return [()] * workers
     chosen = members(node.free)[: workers * gpus]

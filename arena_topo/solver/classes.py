@@ -1,8 +1,8 @@
-"""Nodes that a job cannot tell apart, and where in the network they are.
+"""Equivalence classes of the nodes for a job, and the tree of network domains.
 
-An `Index` is built once per cluster and asked many times: it sorts nodes into classes (same
-configuration, same free set) and into the domains of the network. A `Pool` has them in the groups
-that one request and its changes cannot tell apart, and `Candidates` are what of them one request
+An `Index` is built once per cluster and used for many requests: it sorts nodes into classes (same
+configuration, same free set) and into the domains of the network. A `Pool` has the groups of nodes
+that are the same to one request and its changes, and `Candidates` are the classes that one request
 may use.
 """
 
@@ -39,16 +39,16 @@ WHOLE = -1
 """The level of the whole cluster, coarser than any tier."""
 
 Kind = tuple[str, str]
-"""What one gang may combine: GPU model, resource name."""
+"""The key of nodes that one gang may combine: GPU model, resource name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeClass:
-    """Nodes that a job cannot tell apart.
+    """Nodes that are the same to a job.
 
-    `unattributed` of the `free` GPUs are in use, and it is not known which. `capacity` is the most
-    workers of the size in hand that one of the nodes takes; 0 for none. `network` is GB/s that one
-    of them can send to others. `domain`: NVLink joins it to others.
+    `unattributed` of the `free` GPUs are in use, with unknown indexes. `capacity` is the most
+    workers of the request that one of the nodes takes; 0 for none. `network` is GB/s that one of
+    them can send to others. `domain`: it is in an NVLink domain with others.
     """
 
     loads: Loads
@@ -61,25 +61,25 @@ class NodeClass:
     domain: bool = False
 
     def terms(self, terms: Terms) -> Terms:
-        """The terms as they are here: NVLink that leaves the machine joins all its pods."""
+        """The terms on this class: NVLink that leaves the machine joins all its pods."""
         if self.domain and terms.hosts is Hosts.NODE and not terms.joined:
             return terms._replace(joined=True)
         return terms
 
     def best(self, workers: int, terms: Terms) -> float:
-        """GB/s that a job can count on as far as so many workers on one node limit it."""
+        """GB/s that a job can count on, as limited by so many workers on one node."""
         terms = self.terms(terms)
         size = workers * terms.gpus
         if count(self.free) - self.unattributed < size:
             return 0.0
         if terms.hosts is Hosts.DOMAIN and not self.domain:
             return 0.0
-        # Of unattributed GPUs the kubelet picks.
+        # The kubelet picks among unattributed GPUs, so the worst set counts.
         found = (self.loads.worst if self.unattributed else self.loads.best)(self.free, size, terms)
         return min(found, self.network_limit(terms))
 
     def most_inside(self, workers: int, floor: Floor) -> float:
-        """GB/s that joined pods get at most of a set with a floor; 0 where none has it."""
+        """The most GB/s of joined pods on a set with a floor; 0 if no set has it."""
         size = workers * floor.terms.gpus
         if self.best(workers, floor.terms) < floor.bandwidth:
             return 0.0
@@ -100,12 +100,12 @@ class NodeClass:
         return None if cheapest is None else cheapest[0]
 
     def cheapest(self, workers: int, floor: Floor) -> tuple[int, GPUSet] | None:
-        """The set for so many workers at a floor that costs least, and its cost."""
+        """The cheapest set for so many workers at a floor, and its cost."""
         size = workers * floor.terms.gpus
         return self.loads.cheapest(self.cost, self.free, size, self._floor(floor))
 
     def reached(self, workers: int, floor: Floor) -> float:
-        """GB/s that the chosen set of a node allows."""
+        """GB/s that the cheapest set of a node allows."""
         cheapest = None if self.unattributed else self.cheapest(workers, floor)
         if cheapest is None:
             return self.best(workers, floor.terms)
@@ -113,7 +113,7 @@ class NodeClass:
         return min(found, self.network_limit(floor.terms))
 
     def pods(self, workers: int, floor: Floor) -> Sequence[tuple[int, ...]]:
-        """The GPUs of each of so many workers at a floor; none where the kubelet picks them."""
+        """The GPUs of each of so many workers at a floor; empty if the kubelet picks them."""
         if self.unattributed:
             return [()] * workers
         cheapest = self.cheapest(workers, floor)
@@ -121,7 +121,7 @@ class NodeClass:
         return self.loads.pods(cheapest[1], self.terms(floor.terms))
 
     def network_limit(self, terms: Terms) -> float:
-        """GB/s that its own network allows, where it is slower than what joins the nodes."""
+        """GB/s that the node's own network allows; UNLIMITED if it is not the slower part."""
         alone = terms.hosts in {Hosts.NODE, Hosts.DOMAIN} or terms.wire is Wire.TCP
         if alone or math.isinf(self.network):
             return UNLIMITED
@@ -135,11 +135,11 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Domain:
-    """A part of the network: a rack, a spine, or the whole cluster.
+    """A domain of the network: a rack, a spine, or the whole cluster.
 
-    `level` counts the tiers of the cluster from coarse to near; `WHOLE` stands above them.
-    `leaves` are the nearest domains in it, as positions in `Index.leaves`; of one level the
-    domains come in the order of their names. `free` counts the GPUs that any job could take.
+    `level` is the index of its tier, from coarse to near; `WHOLE` is above them. `leaves` are the
+    nearest domains in it, as positions in `Index.leaves`; the domains of one level are ordered by
+    name. `free` counts the GPUs that any job could take.
     """
 
     level: int
@@ -153,7 +153,7 @@ Leaf = tuple[Sequence[int], Sequence[Node]]
 
 
 class Index:
-    """The nodes of a cluster grouped by what they have free and by where they are."""
+    """The nodes of a cluster by free GPUs and by network domain."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -186,7 +186,7 @@ class Index:
         self._free = [0, *accumulate(sum(map(_takeable, nodes)) for _, nodes in self.leaves)]
         self.whole = self._domain(ordered, 0, WHOLE)
         self.paths: list[tuple[Domain, ...]] = [()] * len(self.leaves)
-        """The domains that each leaf lies in, coarse to near."""
+        """The domains of each leaf, coarse to near."""
         for level in range(len(cluster.tiers)):
             for domain in self.levels[level]:
                 for leaf in domain.leaves:
@@ -212,8 +212,8 @@ class Index:
         return domain
 
     def loads(self, machine: Machine) -> Loads:
-        """What sets of GPUs of a machine are worth."""
-        # Comparing matrices takes long, and most nodes of a kind share one object.
+        """The values of the GPU sets of a machine."""
+        # Comparing matrices is slow, and most nodes of a kind share one object.
         key = (
             *(id(machine.links), id(machine.nics), machine.model),
             *(machine.nvswitch, machine.pcie_generation, machine.measured),
@@ -224,7 +224,7 @@ class Index:
         return found
 
     def proximity(self, machine: Machine) -> Proximity:
-        """How near the GPUs of a machine are."""
+        """The proximity of the GPUs of a machine."""
         key = (self.loads(machine), tuple(gpu.numa for gpu in machine.gpus))
         found = self._proximities.get(key)
         if found is None:
@@ -232,11 +232,11 @@ class Index:
         return found
 
     def distance(self, level: int) -> int:
-        """How far apart nodes are that first meet at this level: 1 for the nearest tier."""
+        """The distance of nodes that first meet at this level: 1 for the nearest tier."""
         return len(self.cluster.tiers) - level
 
     def network(self, request: Request, hosts: Hosts, level: int) -> float:
-        """GB/s that a gang gets as far as what joins nodes that first meet at a level limits it."""
+        """GB/s that the network allows to a gang whose nodes first meet at a level."""
         rate = rate_of_level(self.cluster, level, request.wire)
         if rate is None or hosts not in AMONG:
             return UNLIMITED
@@ -257,7 +257,7 @@ class Index:
         )
 
     def pool(self, request: Request, *, idle: bool = False) -> Pool:
-        """The nodes in groups that a request and its changes cannot tell apart."""
+        """The nodes in groups that are the same to a request and its changes."""
         spread = spreads(request, self.cluster)
         if spread or request.excluded or request.cpu or request.memory:
             return Pool(self, request, idle=idle, spread=spread)
@@ -266,7 +266,7 @@ class Index:
         return self._pools[idle]
 
     def candidates(self, request: Request) -> Candidates:
-        """What of the cluster a request may use."""
+        """The part of the cluster that a request may use."""
         return self.pool(request).candidates(request)
 
     def node_class(
@@ -277,7 +277,7 @@ class Index:
         mixed: bool = False,
         near: Proximity | None = None,
     ) -> NodeClass:
-        """What the GPUs of a node are worth, be it as it is or as it could be."""
+        """The class of a node, in its present state or in a hypothetical one."""
         loads = self.loads(node.machine)
         sets = loads.sets
         return NodeClass(
@@ -293,11 +293,11 @@ class Index:
 
 
 class Pool:
-    """The nodes of a cluster in groups that neither a request nor its changes can tell apart.
+    """The nodes of a cluster in groups that are the same to a request and its changes.
 
     Groups have numbers: `nodes` has the first node of each by name, `leaves` the groups of the
-    nodes of each leaf, `counts` how many nodes a group has. With `idle` they are as if every job
-    had ended, and every node and GPU were well.
+    nodes of each leaf, `counts` the number of nodes of each group. With `idle` all jobs have ended,
+    and every node and GPU is healthy.
     """
 
     def __init__(self, index: Index, request: Request, *, idle: bool, spread: bool) -> None:
@@ -336,7 +336,7 @@ class Pool:
         self._candidates: dict[tuple[object, ...], Candidates] = {}
 
     def candidates(self, request: Request) -> Candidates:
-        """What of these nodes a request may use that differs in nothing but its size and limits."""
+        """The candidates for a request that differs from the pool's only in size and limits."""
         key = (
             *(request.gpus, request.cpu, request.memory),
             *(request.model, request.mix_models, request.per_node),
@@ -347,7 +347,7 @@ class Pool:
         return found
 
     def _sorted(self, request: Request) -> Candidates:
-        """The groups in classes: what is left decides, and of CPU and memory only the room."""
+        """The groups merged into classes by free GPUs and capacity (with CPU and memory)."""
         ids: dict[tuple[object, int], int] = {}
         classes: list[NodeClass] = []
         of: list[int] = []
@@ -367,18 +367,18 @@ class Pool:
 
     @cached_property
     def models(self) -> frozenset[str]:
-        """The GPU models that are known."""
+        """The known GPU models."""
         return frozenset(node.machine.model for node in self.nodes if node.machine.model)
 
     def sums(self, values: Sequence[float], level: int) -> list[float]:
-        """For each domain of a level the sum over its nodes of what their groups have."""
+        """For each domain of a level, the sum of its nodes' values; `values` are by group."""
         by_leaf = (sum(map(values.__getitem__, groups)) for groups, _ in self.leaves)
         sums = [0.0, *accumulate(by_leaf)]
         domains = self.index.levels[level]
         return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
 
     def counts_in(self, domain: Domain) -> Mapping[int, int]:
-        """How many nodes of which groups there are in a domain."""
+        """The number of nodes of each group in a domain."""
         return self.counts if domain.level == WHOLE else Counter(self.groups_in(domain))
 
     def groups_in(self, domain: Domain) -> Iterator[int]:
@@ -408,22 +408,22 @@ class Candidates:
         self.leaves = leaves
         self.counts = counts
         self.searches: dict[tuple[object, ...], DomainSearch] = {}
-        """Searches at a bandwidth (`domains.search_of`), as the next request may ask the same."""
+        """Cache of searches at a bandwidth (`domains.search_of`), for the next request."""
 
     @cached_property
     def kinds(self) -> list[Kind]:
-        """What one gang may combine: one GPU model, one resource name."""
+        """The kinds that have capacity: a gang combines nodes of one kind only."""
         return sorted({one.kind for one in self.classes if one.capacity})
 
     def of(self, kind: Kind) -> Iterator[tuple[int, NodeClass]]:
-        """The classes of a kind that take some worker, with their numbers."""
+        """The classes of a kind with capacity, with their numbers."""
         for at, one in enumerate(self.classes):
             if one.capacity and one.kind == kind:
                 yield at, one
 
     @remembered
     def speeds(self, kind: Kind, terms: Terms, most: int, known: bool) -> frozenset[float]:  # noqa: FBT001
-        """What loads of up to so many workers are worth; with `known` without assumed networks."""
+        """The values of all loads up to `most` workers; with `known`, without assumed networks."""
         return frozenset(
             one.best(workers, terms)
             for _, one in self.of(kind)
@@ -433,7 +433,7 @@ class Candidates:
 
     @remembered
     def values(self, kind: Kind, terms: Terms, most: int) -> frozenset[float]:
-        """What the sets of a kind's machines for at most so many workers are worth."""
+        """The values of all GPU sets for at most `most` workers on machines of a kind."""
         capacities: dict[Loads, int] = {}
         for _, one in self.of(kind):
             capacities[one.loads] = max(capacities.get(one.loads, 0), one.capacity)
@@ -446,7 +446,7 @@ class Candidates:
         )
 
     def members(self, wanted: Iterable[int]) -> Iterator[tuple[int, int, Node]]:
-        """The nodes of some classes: the leaf of each, its class, itself."""
+        """The nodes of some classes, as (leaf, class, node)."""
         chosen = set(wanted)
         for leaf, (classes, nodes) in enumerate(self.leaves):
             if not chosen.isdisjoint(classes):
@@ -460,7 +460,7 @@ def _renumbered(leaves: Iterable[Leaf], of: Sequence[int]) -> list[Leaf]:
 
 
 def _idle_kind(index: Index, node: Node) -> tuple[object, ...]:
-    """What nodes have in common that cannot be told apart once they are idle."""
+    """The key of nodes that are the same once they are idle."""
     return (index.loads(node.machine), node.resource, node.network, node.shared is None)
 
 
@@ -469,12 +469,12 @@ def _takeable(node: Node) -> int:
 
 
 def kind_of(node: Node, *, mixed: bool) -> Kind:
-    """What one gang may combine: nodes of one GPU model and resource, or of any model."""
+    """The key of nodes that one gang may combine: GPU model (any if `mixed`) and resource."""
     return "" if mixed else node.machine.model or "", node.resource
 
 
 def room(request: Request, node: Node, *, free: int | None = None) -> int:
-    """How many workers the node takes now, bandwidth aside; or with so many GPUs free."""
+    """The number of workers that fit on the node now, or with `free` GPUs; bandwidth aside."""
     if refused(request, node) is not None:
         return 0
     found = (node.free_count if free is None else free) // request.gpus
@@ -488,7 +488,7 @@ def room(request: Request, node: Node, *, free: int | None = None) -> int:
 
 
 def refused(request: Request, node: Node) -> Reason | None:
-    """Why the node takes no worker of this job, however few its GPUs in use are; None if it may."""
+    """Why the node takes no worker of this job even with all GPUs free; None if it may take one."""
     gpus, found = len(node.machine.gpus), None
     if node.name in request.excluded:
         found = request.excluded[node.name]

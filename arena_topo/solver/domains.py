@@ -1,10 +1,10 @@
-"""Which domains of the network a gang uses: the fewest nodes, then the fewest domains, and so on.
+"""The domains of the network for a gang: the fewest nodes, then the fewest domains, and so on.
 
-At a given bandwidth every node has a largest load and a cost for each load; what is left to choose
-is which nodes of one domain hold the gang. The number of nodes is exact, and so is the choice in
-each domain that is looked at (`selection`). Which domains these are is found greedily: of those
-with the fewest nodes the ones where a simple choice costs least, and of a domain of domains the
-fewest inside it.
+At a given bandwidth every node has a largest load and a cost for each load; what remains is to
+choose the nodes of one domain that hold the gang. The number of nodes is exact, and so is the
+choice in each domain that is tried (`selection`). The domains themselves are chosen greedily: of
+those with the fewest nodes the domains with the lowest cost of a simple choice, and inside a domain
+the fewest domains.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TRIES = 5
 """Domains of a level in which nodes are chosen."""
 
 EXCHANGES = 2_000
-"""Exchanges of a domain for a smaller one that are tried."""
+"""The most exchanges of a domain for a smaller one."""
 
 NEVER = 1 << 200
-"""The cost of what cannot be had, above all others."""
+"""The cost of an impossible choice, above all others."""
 
 
 class NodeLoad(NamedTuple):
-    """One node, its class, and how many workers it takes."""
+    """One node, its class, and its number of workers."""
 
     node: Node
     of: int
@@ -41,10 +41,10 @@ class NodeLoad(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The nodes of one domain that hold a gang; less is better, the first difference decides.
+    """The nodes of one domain that hold a gang; less is better, compared field by field.
 
     `domains` counts the domains used at each tier, coarse to near. `touched` sums, near to coarse,
-    the GPUs that were free in them: the smaller, the more stays whole elsewhere (best fit).
+    the GPUs that were free in them: the smaller, the more remains whole elsewhere (best fit).
     """
 
     nodes: int
@@ -55,23 +55,23 @@ class Choice(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """So many workers for one domain, on `least` to `most` nodes."""
+    """So many workers in one domain, on `least` to `most` nodes."""
 
     workers: int
     most: int
     least: int = 1
 
     def at_most(self, nodes: int) -> Demand:
-        """The same on no more nodes than these."""
+        """The same demand on at most so many nodes."""
         return self._replace(most=min(self.most, nodes))
 
 
 class DomainSearch:
     """The search for the nodes of gangs at one bandwidth, in the domains of the network.
 
-    `prices` are, by class, the loads that a node can hold, with their costs. Classes are ranked
-    from the largest load to the smallest, and where that is equal from the lowest cost for it to
-    the highest; the last rank is for all classes that hold none.
+    `prices` are, by class, the possible loads of a node with their costs. Classes are ranked by
+    largest load, descending, then by its cost, ascending; the last rank is for all classes without
+    any load.
     """
 
     def __init__(self, candidates: Candidates, prices: Sequence[Mapping[int, int]]) -> None:
@@ -90,14 +90,14 @@ class DomainSearch:
         self._gapless = all(len(prices[at]) == largest[at] for at in some)
         self.total = sum(candidates.counts[at] * most for at, most in largest.items())
 
-    # How many nodes
+    # The number of nodes
 
     def most_workers(self, level: int, nodes: int) -> int:
         """The most workers that so many nodes of one domain of a level hold."""
         if nodes == 1:
             return self._capacity[0] if self._capacity else 0
         most = self._largest(level)
-        # Each node takes a worker at least.
+        # Each node takes at least one worker.
         return most if nodes >= most else _of_first(self._most_held(level), nodes)
 
     def holds(self, level: int, demand: Demand) -> bool:
@@ -108,13 +108,13 @@ class DomainSearch:
         return simple or self.fewest(level, demand) is not None
 
     def fewest(self, level: int, demand: Demand) -> int | None:
-        """The fewest nodes of one domain of a level that hold the gang; None if too many do."""
+        """The fewest nodes of one domain of a level that hold the gang; None if over the limit."""
         if demand.least > demand.most or demand.workers > min(self.total, self._largest(level)):
             return None
         fewest = bisect_left(self._most_held(level), demand.workers) + 1
         if self._gapless and fewest >= demand.least:
             return fewest if fewest <= demand.most else None
-        # Loads have gaps, or so few nodes are not asked for, so that it may take more.
+        # Loads have gaps, or `least` is larger, so it may take more nodes.
         found: int | None = None
         for domain, held in zip(self.index.levels[level], self._held(level), strict=True):
             nodes = max(demand.least, bisect_left(held, demand.workers) + 1)
@@ -131,14 +131,14 @@ class DomainSearch:
 
     @remembered
     def _most_held(self, level: int) -> list[int]:
-        """The most workers that so many nodes of one domain of a level hold: 1 node, 2, ..."""
+        """The most workers on 1, 2, ... nodes of one domain of a level."""
         every = self._held(level)
         columns = zip_longest(*every, fillvalue=0)
         return every[0] if len(every) == 1 else list(accumulate(map(max, columns), max))
 
     @remembered
     def _held(self, level: int) -> list[list[int]]:
-        """The same for each domain."""
+        """The most workers on 1, 2, ... nodes, for each domain of a level."""
         capacity = self._capacity
         return [
             list(accumulate(map(capacity.__getitem__, self._ranks(domain.leaves))))
@@ -158,10 +158,10 @@ class DomainSearch:
             return Counter(self.candidates.counts).elements()
         return (at for leaf in leaves for at in self.candidates.leaves[leaf][0])
 
-    # Which domains
+    # The domains
 
     def best(self, level: int, nodes: int, demand: Demand) -> Choice | None:
-        """A good choice of so many nodes in one domain of a level, as few as there can be."""
+        """A good choice of so many nodes in one domain of a level, which is the fewest possible."""
         best: Choice | None = None
         for tried, at in enumerate(self._promising(level, nodes, demand.workers)):
             domain = self.index.levels[level][at]
@@ -178,10 +178,10 @@ class DomainSearch:
 
     @remembered
     def _promising(self, level: int, nodes: int, workers: int) -> list[int]:
-        """The domains of which so many nodes hold the gang, those first that look best.
+        """The domains in which so many nodes hold the gang, the most promising first.
 
-        That is the fewest domains inside, at least, then the cost of filling the largest nodes, of
-        which the last takes what is left, then the fewest free GPUs.
+        That is the fewest inner domains (a lower bound), then the cost of filling the largest
+        nodes, of which the last takes the rest, then the fewest free GPUs.
         """
         domains, held = self.index.levels[level], self._held(level)
         some = [at for at, one in enumerate(held) if _of_first(one, nodes) >= workers]
@@ -196,11 +196,11 @@ class DomainSearch:
             cost = sum(map(self._full.__getitem__, filled[:-1])) + last.get(left, NEVER)
             return -(-workers // max(1, inside)), cost, domain.free
 
-        # Where loads have gaps, those that look best may not hold the gang.
+        # If loads have gaps, the most promising domains may not hold the gang.
         return nsmallest(TRIES if self._gapless else len(some), some, key=looks)
 
     def _nested(self, domain: Domain, demand: Demand) -> Sequence[int]:
-        """The leaves of the fewest domains inside a domain that hold the gang, level by level."""
+        """The leaves of the fewest inner domains that hold the gang, chosen level by level."""
         ranks = self._ranks(domain.leaves)
         margin = self._capacity[ranks[min(demand.most, len(ranks)) - 1]]
         pool: Sequence[Domain] = (domain,)
@@ -210,12 +210,12 @@ class DomainSearch:
         return sorted(leaf for one in pool for leaf in one.leaves)
 
     def _few(self, domains: Sequence[Domain], margin: int, demand: Demand) -> list[Domain]:
-        """The fewest of these domains that hold a gang on so many nodes, and then small ones.
+        """The fewest of these domains that hold a gang on so many nodes, then small ones: best fit.
 
-        The largest loads of n nodes add up to the least, over all t, of n t and what all loads have
-        above t. So domains hold the gang that have enough above each t (as far as loads have no
-        gaps); `margin` is the load of the last of the nodes, beyond which none matters. The largest
-        domains are taken, and each is then exchanged for the smallest that will do (best fit).
+        Lemma: the n largest loads sum up to the minimum, over all t, of n t plus the excess of all
+        loads over t. So domains hold the gang if their excess is enough at every t (unless loads
+        have gaps); `margin` is the load of the last node, and no larger t matters. The domains with
+        the largest excess are taken, and each is then exchanged for the smallest that is enough.
         """
         wanted = [demand.workers - load * demand.most for load in range(margin + 1)]
         parts = list(zip(*(self.excess(domains, load) for load in range(margin + 1)), strict=True))
@@ -239,7 +239,7 @@ class DomainSearch:
         return [domains[at] for at in chosen]
 
     def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
-        """What the largest loads of the nodes of each domain have above a load."""
+        """For each domain, the sum over its nodes of the largest load beyond `load`."""
         sums = self._above(load)
         return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
 
@@ -250,17 +250,17 @@ class DomainSearch:
         leaves = self.candidates.leaves
         return [0, *accumulate(sum(map(by_class.__getitem__, numbers)) for numbers, _ in leaves)]
 
-    # Which nodes
+    # The nodes
 
     def _chosen(self, leaves: Sequence[int], demand: Demand) -> Choice | None:
-        """The fewest nodes of these leaves, and of these the cheapest."""
+        """The fewest nodes of these leaves that hold the gang, and of these the cheapest."""
         counts = Counter(self._members(leaves))
         ids = [at for at in counts if self.prices[at]]
         offers = [Offer(count=counts[at], prices=self.prices[at]) for at in ids]
         found = select(offers, demand.workers, least=demand.least, most=demand.most)
         if found is None:
             return None
-        # The fullest loads get the first names.
+        # The first nodes by name get the largest loads.
         wanted: dict[int, list[int]] = {}
         for load in sorted(found.loads, key=lambda one: one.workers):
             wanted.setdefault(ids[load.offer], []).extend([load.workers] * load.nodes)
@@ -285,9 +285,9 @@ class DomainSearch:
 def search_of(
     candidates: Candidates, kind: Kind, floor: Floor, *, known: bool, most: int, priced: bool = True
 ) -> DomainSearch:
-    """The search among nodes of a kind at a floor, for at most so many workers of a node.
+    """The search among nodes of a kind at a floor, with at most `most` workers per node.
 
-    With `known` without nodes on assumed networks. Whether a gang fits is asked without costs.
+    With `known`, without nodes on assumed networks. Feasibility needs no costs (`priced`).
     """
     most = min(most, max((one.capacity for one in candidates.classes), default=0))
     key = (kind, floor, known, most, priced)
@@ -312,12 +312,12 @@ def search_of(
 
 
 def _of_first(held: Sequence[int], nodes: int) -> int:
-    """What the first so many nodes hold, of what the first 1, 2, ... do."""
+    """The load of the first so many nodes, from the cumulative loads of 1, 2, ... nodes."""
     return held[min(nodes, len(held)) - 1] if held else 0
 
 
 def domains_of(index: Index, leaves: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The domains that hold these leaves: how many at each tier, and what is free in them."""
+    """The domains of these leaves: their number at each tier, and the free GPUs in them."""
     paths = [index.paths[leaf] for leaf in leaves]
     used = [{id(one): one for one in level} for level in zip(*paths, strict=True)]
     free = tuple(sum(one.free for one in level.values()) for level in reversed(used))

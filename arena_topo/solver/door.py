@@ -1,4 +1,4 @@
-"""Solver: all answers about one cluster, for the packages above."""
+"""Solver: the entry point of the solver for the packages above."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Found", "Objective", "Solver", "place", "valued"]
 class Solver:
     """Places gangs on a cluster, values placements and explains refusals.
 
-    The nodes are sorted once, at the first question; what one answer took serves the next.
+    The nodes are sorted once, at the first call; caches of one answer serve the next.
     """
 
     _recent: ClassVar[deque[Solver]] = deque(maxlen=2)
@@ -42,9 +42,9 @@ class Solver:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Solver:
-        """The solver of this very cluster; the last two are remembered.
+        """The solver of exactly this cluster; the last two are cached.
 
-        The parts of a plan ask about one cluster, and sorting its nodes takes longer than most
+        The parts of a plan use the same cluster, and sorting its nodes takes longer than most
         answers.
         """
         for one in tuple(cls._recent):
@@ -56,7 +56,7 @@ class Solver:
 
     @cached_property
     def index(self) -> Index:
-        """The nodes in groups that a job cannot tell apart."""
+        """The nodes in equivalence classes, with their domains."""
         return Index(self.cluster)
 
     # The best placement
@@ -69,14 +69,14 @@ class Solver:
         return found
 
     def find(self, request: Request) -> Placement | None:
-        """The best placement of a gang; None, without looking for reasons, where there is none."""
+        """The best placement of a gang; None, without a reason, if there is none."""
         found = self.best(request)
         return None if found is None else self.placement(request, found)
 
     def best(self, request: Request) -> Found | None:
-        """What the best placement is worth, and its nodes; None where there is none.
+        """The objective of the best placement, and its nodes; None if there is none.
 
-        `worth` of two answers says which the solver prefers.
+        Compare `worth` of two answers: the smaller is better for the solver.
         """
         return gang.best(request, self.index)
 
@@ -84,7 +84,7 @@ class Solver:
         """The workers, nodes and GPUs of an answer of `best`."""
         return gang.placement(request, self.index, found)
 
-    # Why there is none
+    # Explanations
 
     def explain(
         self,
@@ -95,16 +95,16 @@ class Solver:
         each: int = 1,
         fusible: bool = True,
     ) -> Unplaceable:
-        """Why a gang has no place, and the nearest change that would give it one.
+        """Why a gang has no place, and the smallest change that would give it one.
 
-        `others` are changes of the job that lie outside the request. `notes` are oddities of the
-        cluster that may be behind it. `each` is how many workers of the job one of the request
-        stands for, `fusible` whether fused pods would be a way out at all.
+        `others` are changes of the job outside the request. `notes` are oddities of the cluster
+        that may be the reason. `each` is how many workers of the job each worker of the request
+        fuses, `fusible` whether fused pods can be a way out.
         """
         return explain(request, self.index, others=others, notes=notes, each=each, fusible=fusible)
 
     def to_free(self, request: Request) -> str | None:
-        """What others would have to free for a gang: `when 2 more GPUs of node a are free`."""
+        """The smallest release for a gang, as a clause: `when 2 more GPUs of node a are free`."""
         return Freeing(request, self.index.pool(request)).words()
 
     def hindrance(self, request: Request, node: Node, workers: int) -> Reason | None:
@@ -129,15 +129,15 @@ class Solver:
         )
         return (node for _, _, node in candidates.members(able))
 
-    # What other placements are worth
+    # Other placements
 
     def value(
         self, request: Request, workers: Iterable[tuple[NodeName, tuple[int, ...]]]
     ) -> Placement:
-        """The placement of workers on these nodes and GPUs, with what it is worth; not proven.
+        """The placement of workers on these nodes and GPUs, with its estimates; not proven.
 
-        A worker without GPUs gets those that the kubelet picks: the slowest there are. KeyError for
-        a node that the cluster has not.
+        A worker without GPUs gets the GPUs that the kubelet picks: the slowest count. KeyError for
+        a node that the cluster does not have.
         """
         some = list(workers)
         names = {name for name, _ in some}
@@ -146,7 +146,7 @@ class Solver:
         return placed(seats, request, self.cluster, proof=UNPROVEN)
 
     def valued(self, placement: Placement, *, joined: bool) -> Placement:
-        """The same placement with what it is worth where pods of a node are `joined`, or not."""
+        """The same placement with its estimates if pods of a node are `joined`, or not."""
         workers = [(one.node, one.gpus) for one in placement.assignments]
         request = Request(
             workers=len(workers), gpus=placement.gpus, joined=joined, wire=placement.wire
@@ -155,15 +155,15 @@ class Solver:
         return replace(found, assignments=placement.assignments, proof=placement.proof)
 
     def first_fit(self, request: Request) -> Placement | None:
-        """What filling nodes in the order of their names gives; None if not all fit."""
+        """The baseline first fit: nodes filled in the order of their names; None if not all fit."""
         return baselines.first_fit(request, self.cluster)
 
     def spread(self, request: Request) -> Placement | None:
-        """What giving each worker the least used node gives; None if not all fit."""
+        """The baseline spread: each worker on the least used node; None if not all fit."""
         return baselines.spread(request, self.cluster)
 
     def counts(self, request: Request) -> Counts:
-        """How many such gangs fit by numbers alone."""
+        """How many of these gangs fit by counting."""
         return baselines.counts(request, self.cluster)
 
 
@@ -173,5 +173,5 @@ def place(request: Request, cluster: Cluster) -> Placement:
 
 
 def valued(placement: Placement, cluster: Cluster, *, joined: bool) -> Placement:
-    """The same placement with what it is worth where pods of a node are `joined`, or not."""
+    """The same placement with its estimates if pods of a node are `joined`, or not."""
     return Solver(cluster).valued(placement, joined=joined)

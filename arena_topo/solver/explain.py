@@ -1,8 +1,9 @@
-"""Why a gang has no place, and the smallest change that would give it one.
+"""Explanation of a refusal: why a gang has no place, and the smallest change that gives it one.
 
-Each limit of a request is a row of a table: what relaxes it, the gentlest change first. Changes are
-tried by counting (`gang.Search.fits`), and a number named is the largest or smallest that fits.
-What others could free instead is a knapsack (`freeing`). No change is tried by placing the gang.
+Each limit of a request is a row of a table: what relaxes it, the smallest change first. Changes are
+tried by counting (`gang.Search.fits`), and a number in an answer is the largest or smallest that
+fits. What others could free instead is a knapsack (`freeing`). No change is tried by placing the
+gang.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from arena_topo.topology import Node
 from arena_topo.words import counted
 
 MOST_CHANGES = 3
-"""Changes of the request named at once, the smallest first."""
+"""The most changes of the request in one answer, the smallest first."""
 
 TRIES = 16
-"""Sizes of a gang, or of its workers, that are tried one by one."""
+"""The most sizes of a gang, or of its workers, that are tried."""
 
 Change = tuple[str, dict[str, Any]]
-"""What to say after "fits now", and the fields of a request that then has a place."""
+"""The words after "fits now", and the changed fields of the request."""
 
 _T = TypeVar("_T")
 
 
 class _Limit(NamedTuple):
-    """A limit of a request: what gives it up, and gentler changes, the gentlest first.
+    """A limit of a request: the change that drops it, and smaller changes, the smallest first.
 
-    With `ordered` changes, where one fits all after it do. `reason` names the limit where it keeps
-    nodes that have room for some workers from taking all.
+    `ordered`: if a change fits, all changes after it do. `reason` is the limit's reason if it alone
+    prevents nodes with room for some workers from taking all.
     """
 
     gone: Change
@@ -66,13 +67,7 @@ def explain(
     each: int = 1,
     fusible: bool = True,
 ) -> Unplaceable:
-    """Why a gang has no place, counted by reason, and what would give it one.
-
-    `others` are changes of the job that lie outside the request; they are tried with the rest.
-    `each` is how many workers of the job one worker of the request stands for (fused pods); sizes
-    are named as the job has them. `fusible` says whether fused pods would be a way out at all.
-    `notes` are oddities of the cluster that may be behind it.
-    """
+    """Why a gang has no place, counted by reason, and what would give it one."""
     workers, gpus = request.workers * each, request.gpus // each
     wanted = f"{counted(workers, 'worker')} x {counted(gpus, 'GPU')}"
     if each > 1:
@@ -96,7 +91,7 @@ def explain(
 
 
 class _Changes:
-    """The changes that would give a request its place; what `never` fits is asked once idle."""
+    """The changes that give a request its place; on the idle cluster if it `never` fits."""
 
     def __init__(
         self,
@@ -115,11 +110,11 @@ class _Changes:
         self.now = index.pool(request)
         self.idle = index.pool(request, idle=True)
         search = Search(request, self.idle)
-        # Where not all sets are looked at, one may yet be fast enough.
+        # If not all sets are enumerated, one of the others may be fast enough.
         self.never = search.certain and not search.fits()
         self.pool = self.idle if self.never else self.now
         self.largest = max(node.free_count for node in self.pool.nodes)
-        # A single GPU has no bandwidth, which is no help to who asks for some.
+        # A single GPU has no bandwidth, so it does not help a job that requires some.
         self.least = 2 if request.min_bandwidth else 1
 
     def refusals(self) -> Iterator[Refusal]:
@@ -149,7 +144,7 @@ class _Changes:
         return Reason.ROOM
 
     def nearest(self) -> str | None:
-        """Say what would make the gang fit; None where nothing tried here would."""
+        """The changes that would make the gang fit, in words; None if none that was tried does."""
         changes = list(itertools.islice(self._single(), MOST_CHANGES)) or list(self._together())
         now = [one[0] for one in changes if not self.never or self.fits(one, pool=self.now)]
         then = [words for words, _ in changes if words not in now]
@@ -181,7 +176,7 @@ class _Changes:
     # Single changes
 
     def _single(self) -> Iterator[Change]:
-        """Single changes that would do it, the gentlest first."""
+        """Single changes that are sufficient, the smallest first."""
         for limit in self._limits():
             changes = limit.changes() if limit.changes else [limit.gone]
             if limit.ordered:
@@ -199,7 +194,7 @@ class _Changes:
             yield f"with --gpus {gpus // self.each}", {"gpus": gpus}
 
     def _limits(self) -> Iterator[_Limit]:
-        """The limits of the request, those first that are the gentlest to relax."""
+        """The limits of the request, those with the smallest changes first."""
         request = self.request
         if request.min_bandwidth:
             gone: Change = ("without --min-bandwidth", {"min_bandwidth": 0.0})
@@ -210,7 +205,7 @@ class _Changes:
             yield _Limit(("without --gpu-model", {"model": None}), self._models, ordered=False)
         instead = [(one.words, {"excluded": one.excluded}) for one in self.others if not one.later]
         if instead:
-            # The last gives up all that keeps the job from nodes.
+            # The last change drops everything that excludes nodes.
             yield _Limit(instead[-1], lambda: instead, ordered=False)
         if request.max_nodes is not None:
             gone = ("without --max-nodes", {"max_nodes": None})
@@ -226,7 +221,7 @@ class _Changes:
                 yield _Limit(gone, partial(self._less, flag, gone))
 
     def _rates(self) -> Sequence[Change]:
-        """Less bandwidth, the most first; rounded down, as what is asked for must be there."""
+        """Lower bandwidths, highest first; rounded down, as the nodes must reach the number."""
         every = self._search(replace(self.request, min_bandwidth=0.0)).rates()
         less = sorted((one for one in every if one < self.request.min_bandwidth), reverse=True)
         rates = [rate for one in less if (rate := math.floor(round(one * 100, 6)) / 100)]
@@ -251,7 +246,7 @@ class _Changes:
         return [(f"with --topology-required {level}", {"required": level}) for level in outward]
 
     def _less(self, flag: str, gone: Change) -> Sequence[Change]:
-        """Less CPU or memory for each worker: the shares of nodes, the most first; then none."""
+        """Less CPU or memory per worker: the shares of nodes, largest first; then none."""
         request = self.request
         unit = 0.001 if flag == "cpu" else 1 << 20
         asked = getattr(request, flag) / self.each
@@ -271,7 +266,7 @@ class _Changes:
     # Sizes
 
     def _fused(self) -> Iterator[Change]:
-        """Fewer, larger workers, where that may be a way out."""
+        """Fewer, larger workers, if fused pods can be a way out."""
         request = self.request
         if self.fusible and (request.per_node or (request.min_bandwidth and not request.joined)):
             for each in range(2, min(request.workers, self.largest // request.gpus) + 1):
@@ -283,9 +278,9 @@ class _Changes:
     def most_workers(self, request: Request) -> int:
         """The largest smaller gang that fits; 0 if there is none.
 
-        A smaller gang gets no more of a network than a larger one, so that what no node or network
-        could take on the terms of the larger is passed over. Where some loads are impossible, a
-        size between two that fit need not fit itself.
+        A smaller gang gets no more of a network than a larger one, so a size that no node or
+        network could take on the terms of the larger gang is skipped. If some loads are impossible,
+        a size between two that fit need not fit itself.
         """
         free = self._search(replace(request, min_bandwidth=0.0))
         workers = min(request.workers - 1, free.most_workers())
@@ -300,7 +295,7 @@ class _Changes:
         return 0
 
     def _most_gpus(self, workers: int, *given_up: Change) -> int:
-        """The most GPUs of a worker, fewer than asked for, that will do; 0 if none."""
+        """The most GPUs per worker, fewer than requested, that fit; 0 if none."""
         least = max(self.each, -(-self.least // workers))
         sizes = range(least, min(self.request.gpus - 1, self.largest) + 1, self.each)[::-1]
 
@@ -314,7 +309,7 @@ class _Changes:
     # Several changes at once
 
     def _together(self) -> Iterator[Change]:
-        """What must be given up at once, where no single change would do; no less of it would."""
+        """A minimal set of changes that is sufficient together, if no single change is."""
         request = self.request
         kept = [limit.gone for limit in self._limits()]
         gpus = request.gpus
@@ -322,7 +317,7 @@ class _Changes:
             gpus = self._most_gpus(1, *kept)
         if not gpus:
             return
-        # Larger workers before more of them.
+        # Prefer larger workers to more workers.
         sized = self._with(*kept, ("", {"gpus": gpus}))
         workers = sized.workers if self._search(sized).fits() else self.most_workers(sized)
         if not workers or workers * gpus < self.least:
@@ -339,7 +334,7 @@ class _Changes:
         yield " and ".join([*words, *(one for one, _ in kept)]), fields
 
     def _later(self) -> str | None:
-        """What others could do about the nodes that the job may not use, in words."""
+        """What others could do about the excluded nodes, in words."""
         later = (one for one in self.others if one.later)
         return next(
             (one.words for one in later if self.fits(("", {"excluded": one.excluded}))), None
@@ -347,14 +342,14 @@ class _Changes:
 
 
 def _first(changes: Sequence[_T], fits: Callable[[_T], bool]) -> _T | None:
-    """The first that fits, as all after it do; None where not even the last does."""
+    """The first change that fits, by binary search; None if not even the last does."""
     if not changes or not fits(changes[-1]):
         return None
     return changes[bisect_left(range(len(changes) - 1), 1, key=lambda at: fits(changes[at]))]
 
 
 def _spelled(flag: str, units: int) -> str:
-    """Millicores as cores, mebibytes as a quantity."""
+    """Millicores as cores, mebibytes as a Kubernetes quantity."""
     if flag == "cpu":
         return f"{units / 1000:.3f}".rstrip("0").rstrip(".")
     return f"{units >> 10}Gi" if units >= 1 << 10 and units % (1 << 10) == 0 else f"{units}Mi"

@@ -1,13 +1,13 @@
-"""Which of the equally good placements: what is left for later jobs, and who is nearby.
+"""The choice among equally good placements: packing (best fit) or spreading.
 
-The potential of a free set is how many whole machines, quads and pairs of full bandwidth it still
-holds. The cost of a placement is what it takes away from that, so a 1-GPU job goes where a pair is
-broken already, and a pair is taken where no quad is lost. That is packing.
+The potential of a free set counts the whole machines, quads and pairs of full bandwidth in it. The
+cost of a placement is the potential that it takes away: a 1-GPU job goes to a broken pair, and a
+pair where no quad is lost. That is packing.
 
-Spreading asks first who else is near: jobs slow each other down on a shared PCIe switch or socket.
-It keeps away from busy switches, then from busy sockets, then from busy machines, and then packs.
-Both costs are integers that add up over the nodes of a gang, so the search for the least is the
-same. Neither counts before bandwidth, distance and nodes are settled.
+Spreading first counts the neighbours: jobs slow each other down on a shared PCIe switch or socket.
+It avoids busy switches, then busy sockets, then busy machines, and then packs. Both costs are
+integers that add up over the nodes of a gang, so the search for the minimum is the same. Neither
+counts before bandwidth, distance and nodes are equal.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from arena_topo.solver.memo import remembered
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
-"""The sizes of jobs that are kept in mind; nearly all jobs ask for one of these (Philly trace)."""
+"""The job sizes of the potential; nearly all jobs ask for one of these (Philly trace)."""
 
 WEIGHT = 64
-"""How much more a group counts than one of half its size: more than a machine can hold of those,
-so that no number of pairs makes up for a lost quad."""
+"""The weight of a group relative to one of half its size: more than the number of those in a
+machine, so that no number of pairs makes up for a lost quad."""
 
 CROWD = 1 << 32
-"""More GPUs than all nodes of a gang have: one digit of interference."""
+"""More GPUs than all nodes of a gang have: the base of one digit of interference."""
 
 PACKING = 1 << 64
-"""More than the cost of packing a gang: what interference counts in."""
+"""More than the cost of packing a gang: the base of the digits of interference."""
 
 
 class PackingCost:
-    """What taking GPUs of one configuration costs later jobs."""
+    """The fragmentation cost of taking GPUs of one configuration."""
 
     def __init__(self, sets: GPUSets) -> None:
         self.sets = sets
         self.alike = sets.alike
-        """For each GPU the first that may stand for it in a set without changing its cost."""
+        """For each GPU, the first GPU with which it can be exchanged in a set at equal cost."""
         self._weights = {
             size: WEIGHT ** (size.bit_length() - 1) for size in GROUP_SIZES if size <= sets.size
         }
 
     @remembered
     def potential(self, free: GPUSet) -> int:
-        """The groups that a free set still holds, each by its size and bandwidth."""
+        """The groups that a free set still contains, weighted by size and bandwidth."""
         if self.sets.uniform:
             return self._by_count(count(free))
         groups = self.sets.packed if self.sets.size <= SMALL else self._in_parts
@@ -57,19 +57,19 @@ class PackingCost:
         return found
 
     def cost(self, free: GPUSet, chosen: GPUSet) -> int:
-        """What taking these of the free GPUs costs."""
+        """The cost of taking these of the free GPUs."""
         return self.potential(free) - self.potential(GPUSet(free & ~chosen))
 
     def counted(self, free: int, size: int) -> int:
-        """The cost of taking `size` of `free` GPUs of which it is not known which they are."""
+        """The cost of taking `size` of `free` GPUs with unknown indexes."""
         return self._by_count(free) - self._by_count(free - size)
 
     def _by_count(self, free: int) -> int:
-        """The potential of so many GPUs of which any are as good as the best."""
+        """The potential of so many GPUs if any of them are as good as the best."""
         return sum(weight * GRAIN * (free // size) for size, weight in self._weights.items())
 
     def _in_parts(self, free: int, size: int) -> int:
-        """What groups of a size are worth by numbers, rate by rate, in what such links join."""
+        """The potential of groups of a size, counted per link rate in the parts it connects."""
         return sum(
             share * (count(GPUSet(free & part)) // size)
             for share, parts in self._shares
@@ -78,7 +78,7 @@ class PackingCost:
 
     @functools.cached_property
     def _shares(self) -> list[tuple[int, tuple[GPUSet, ...]]]:
-        """By rate of a link: what a group over it is worth more than one over the next slower."""
+        """By link rate: the value of a group at this rate beyond one at the next slower rate."""
         levels = self.sets.parts
         worths = [round(GRAIN * rate / levels[0][0]) for rate, _ in levels]
         return [
@@ -88,19 +88,19 @@ class PackingCost:
 
 
 Proximity = tuple[tuple[int, ...], ...]
-"""How near the GPUs of a machine are on its PCIe side; see `SWITCH`, `SOCKET` and `MACHINE`."""
+"""The proximity of the GPUs of a machine over PCIe; see `SWITCH`, `SOCKET` and `MACHINE`."""
 
 SWITCH, SOCKET, MACHINE = 2, 1, 0
-"""Two GPUs share a PCIe switch, or a socket, or no more than the machine as far as is known."""
+"""Two GPUs share a PCIe switch, or a socket, or only the machine, as far as known."""
 
 
 class SpreadingCost(PackingCost):
-    """Costs that keep a job away from GPUs in use: off their switches, sockets, machines.
+    """The interference cost: it keeps a job off the switches, sockets and machines of GPUs in use.
 
-    The cost of a set is a number of four digits, high to low: how many GPUs in use share a PCIe
-    switch with a GPU of the set, how many a socket, how many the machine, and the cost of packing.
-    In use is every GPU of the machine that is not free; where it is not known which they are, all
-    count as near. Costs of the nodes of a gang add up digit by digit.
+    The cost of a set is a number of four digits, high to low: the GPUs in use that share a PCIe
+    switch with a GPU of the set, those that share a socket, those that share the machine, and the
+    cost of packing. Every GPU of the machine that is not free is in use; if their indexes are
+    unknown, all count as near. Costs of the nodes of a gang add up digit by digit.
 
     Two language models that shared a PCIe switch lost 19 % each, ResNet-50 lost nothing (Xiao et
     al., Gandiva, OSDI 2018).
@@ -125,7 +125,7 @@ class SpreadingCost(PackingCost):
         ]
 
     def cost(self, free: GPUSet, chosen: GPUSet) -> int:
-        """What taking these of the free GPUs costs."""
+        """The cost of taking these of the free GPUs."""
         busy = self.sets.everything & ~free
         switch, socket = (
             functools.reduce(operator.or_, map(reach.__getitem__, members(chosen)), 0)
@@ -135,7 +135,7 @@ class SpreadingCost(PackingCost):
         return crowd + super().cost(free, chosen)
 
     def counted(self, free: int, size: int) -> int:
-        """The cost of taking `size` of `free` GPUs of which it is not known which they are."""
+        """The cost of taking `size` of `free` GPUs with unknown indexes."""
         busy = self.sets.size - free
         return _crowded(busy, busy, busy) + super().counted(free, size)
 
@@ -146,22 +146,22 @@ def _crowded(switch: int, socket: int, machine: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def packing_cost(sets: GPUSets) -> PackingCost:
-    """The costs of packing machines of a configuration, worked out once."""
+    """The packing costs for machines of a configuration, cached."""
     return PackingCost(sets)
 
 
 @functools.lru_cache(maxsize=256)
 def spreading_cost(sets: GPUSets, proximity: Proximity) -> SpreadingCost:
-    """The costs of spreading over machines of a configuration, worked out once."""
+    """The spreading costs for machines of a configuration, cached."""
     return SpreadingCost(sets, proximity)
 
 
 def proximity(machine: Machine) -> Proximity:
-    """How near the GPUs of a machine are on its PCIe side.
+    """The proximity of the GPUs of a machine over PCIe.
 
     PIX and PXB are a PCIe switch, PHB and NODE a socket. NVLink hides the PCIe path below it; then
-    a NIC or a GPU that both are near to tells, or their NUMA node. What nothing tells counts as
-    sharing the machine only.
+    a NIC or a GPU near to both decides, or their NUMA node. Without any evidence only the machine
+    is shared.
     """
     gpus = range(len(machine.gpus))
 
@@ -194,10 +194,10 @@ _LEVELS = {
 def spreads(request: Request, cluster: Cluster) -> bool:
     """Whether a job is placed away from GPUs in use rather than packed.
 
-    `adaptive` spreads jobs that some machine could hold whole, while less than `pack_above` of the
-    cluster's GPUs are in use: at low load neighbours are what costs, at high load the room that
-    large jobs no longer find (the load-dependent placement of Xiao). In use are the healthy GPUs,
-    of nodes that take pods and do not share GPUs, that are not free.
+    `adaptive` spreads jobs that fit on one machine while less than `pack_above` of the cluster's
+    GPUs are in use: at low load interference costs most, at high load fragmentation (the
+    load-dependent placement of Xiao). The GPUs that count are healthy, on nodes that take pods and
+    do not share GPUs; those that are not free are in use.
     """
     if request.policy is not Policy.ADAPTIVE:
         return request.policy is Policy.SPREAD
@@ -207,7 +207,7 @@ def spreads(request: Request, cluster: Cluster) -> bool:
         return False
     healthy = sum(count(one.healthy) for one in usable)
     busy = healthy - sum(min(one.free_count, count(one.healthy)) for one in usable)
-    # As written: 0.7 of ten GPUs are seven, not a little more.
+    # Rounded as written: 0.7 of ten GPUs are seven, not slightly more.
     return round(busy - request.pack_above * healthy, 6) < 0
 
 

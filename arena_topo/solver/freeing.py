@@ -1,9 +1,9 @@
-"""What others would have to free so that a gang fits: the fewest GPUs, else the fewest nodes.
+"""The smallest release: the fewest GPUs, else nodes, that others must free so that a gang fits.
 
-It is a knapsack: each node has a table of what must be freed on it for how many workers, and the
-gang takes the cheapest loads. Where each further worker of a node costs no less than the one
-before, the cheapest steps are the least; a bound by fractions of steps proves it. Other small gangs
-are solved by dynamic programming. Where neither proves the least, the answer is an example.
+It is a knapsack: each node has a table of the cost of each load, and the gang takes the cheapest
+loads. If each further worker of a node costs no less than the one before (a convex table), the
+greedy choice is optimal; the bound of the fractional knapsack proves it. Other small gangs are
+solved by dynamic programming. Without a proof the answer is an example.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from arena_topo.topology import GPUSet, Node, count, members, natural
 from arena_topo.words import counted, listed
 
 MOST_NAMES = 3
-"""Nodes named of those that would have to become free together."""
+"""The most nodes that a message names."""
 
 DOMAINS = 16
 """Domains of the network for which the knapsack is solved, the most promising first."""
 
 WORK = 60_000
-"""Steps of dynamic programming, some 30 ms."""
+"""The limit of steps of dynamic programming, some 30 ms."""
 
 NEVER = 1 << 60
-"""The cost of what cannot be had, above all others."""
+"""The cost of an impossible choice, above all others."""
 
 Table = Mapping[int, int]
-"""For each number of workers that a node may take, what must be freed for it; 0 for nothing."""
+"""For each load (number of workers) of a node, the cost of the release; 0 if none is needed."""
 
 
 class Offer(NamedTuple):
-    """Alike nodes: their group, how many there are, and what must be freed of each."""
+    """A group of equal nodes: its number, how many nodes, and the cost table of each."""
 
     group: int
     many: int
@@ -48,9 +48,9 @@ class Offer(NamedTuple):
 
 
 class Release(NamedTuple):
-    """The least to free for a whole gang; `proven` unless there may be less.
+    """The smallest release for a whole gang; `proven` unless a smaller one is possible.
 
-    `loads` is how many nodes of which group take how many workers each.
+    `loads` maps (group, workers) to the number of such nodes.
     """
 
     cost: int
@@ -62,7 +62,7 @@ class Release(NamedTuple):
 
 
 class Freeing:
-    """What others would have to free for a gang: the fewest GPUs, else the fewest nodes."""
+    """The smallest release for a gang: the fewest GPUs, else the fewest nodes."""
 
     def __init__(self, request: Request, pool: Pool) -> None:
         self.request = request
@@ -73,16 +73,16 @@ class Freeing:
         self._fast: dict[tuple[object, ...], list[GPUSet]] = {}
 
     def words(self) -> str | None:
-        """What to free, as it follows "fits": `when 2 more GPUs of node a are free`."""
+        """The release as it follows "fits": `when 2 more GPUs of node a are free`."""
         for costs, words in ((self._gpus, self._released), (self._emptied, self._recovered)):
             found = self._least(costs)
-            # Where nothing has to be freed, something else is in the way.
+            # If the release is empty, the gang does not fit for another reason.
             if found is not None and found.cost:
                 return f"{'when' if found.proven else 'for example when'} {words(found)}"
         return None
 
     def _least(self, costs: Callable[[Node, Way], Table]) -> Release | None:
-        """The least to free, however far apart and in whichever domain; None if nothing will do."""
+        """The smallest release over all distances and domains; None if no release is enough."""
         best: Release | None = None
         proven = True
         for way in outermost(self.request, self.index):
@@ -113,10 +113,10 @@ class Freeing:
         return best._replace(proven=(proven and self._certain) or best.cost == 1)
 
     def _domains(self, way: Way, tables: Sequence[Table]) -> list[tuple[int, int, Kind]]:
-        """The domains that may hold a gang, each with a bound of what must be freed there.
+        """The domains that may hold a gang, each with a lower bound of the cost there.
 
-        It is Lagrange's: where each worker is paid the highest price that any node asks for one,
-        nodes cannot gain more than what they do not have to free.
+        It is a Lagrangian bound: `price`, the highest cost per worker of any node, times the
+        workers, minus the largest gain (`price * load` minus the cost) of each node.
         """
         most = [max(table, default=0) for table in tables]
         price = max((t[load] / load for t, load in zip(tables, most, strict=True) if t), default=0)
@@ -134,7 +134,7 @@ class Freeing:
         return sorted(found)
 
     def _gpus(self, node: Node, way: Way) -> Table:
-        """How many GPUs of a node must become free, by load."""
+        """The number of GPUs that a node must free, by load."""
         request = self.request
         most = min(room(request, node, free=count(_healthy(node))), request.workers)
         if not request.min_bandwidth:
@@ -151,7 +151,10 @@ class Freeing:
         return table
 
     def _chosen(self, node: Node, load: int, terms: Terms) -> tuple[int | None, ...] | None:
-        """The fewest GPUs whose release gives a load its bandwidth; None for one of any."""
+        """The fewest GPUs whose release gives a load its bandwidth.
+
+        None if no release of this node does; an entry of None in the result is any GPU.
+        """
         size, floor = load * self.request.gpus, self.request.min_bandwidth
         any_more = max(0, size - node.free_count)
         if 0 < any_more < node.unattributed:
@@ -168,7 +171,7 @@ class Freeing:
         return (*members(GPUSet(chosen & ~node.free)), *(None,) * node.unattributed)
 
     def _fast_sets(self, one: NodeClass, size: int, terms: Terms) -> list[GPUSet]:
-        """The sets of a size that have the bandwidth; of large machines some of them."""
+        """The sets of a size that have the bandwidth; only some of them on large machines."""
         key = (one.loads, one.free, size, terms)
         if key not in self._fast:
             every = one.loads.choices(one.free, size, terms)
@@ -181,7 +184,7 @@ class Freeing:
         return self._fast[key]
 
     def _emptied(self, node: Node, way: Way) -> Table:
-        """Which loads a node takes once it has no other jobs and is well, by whether it must."""
+        """The loads of a node: cost 1 if it must be idle and healthy for that, else 0."""
         most = self.request.workers
         most -= bool(self.request.min_bandwidth) and way.terms.hosts is not Hosts.NODE
         table: dict[int, int] = {}
@@ -192,10 +195,10 @@ class Freeing:
                     table[load] = cost
         return table
 
-    # In words
+    # Words
 
     def _named(self, found: Release) -> Iterator[tuple[Node, int, int]]:
-        """The nodes of which something must become free, by cost and name; the load of each."""
+        """The nodes with a release, highest cost first, then by name; with the load of each."""
         assert found.domain is not None, "what was found is somewhere"
         nodes = self.pool.nodes
         picks = sorted(
@@ -209,7 +212,7 @@ class Freeing:
                 yield node, load, -cost
 
     def _released(self, found: Release) -> str:
-        """How many more GPUs of which nodes are free; most of a node first."""
+        """The GPUs to free on each node as a clause, most of them first."""
         named = list(self._named(found))
         shown, more = named[:MOST_NAMES], named[MOST_NAMES:]
         if len(named) > 1 and all(cost == _in_use(node) for node, _, cost in named):
@@ -221,7 +224,7 @@ class Freeing:
         return f"{listed(parts)} {'is' if found.cost == 1 else 'are'} free"
 
     def _some(self, node: Node, load: int, cost: int, found: Release, *, first: bool) -> str:
-        """The GPUs of a node to free, by index where it matters which."""
+        """The GPUs to free on one node, by index if the index matters."""
         where = node.name if not first or node.name.startswith("node") else f"node {node.name}"
         chosen: tuple[int | None, ...] | None = None
         if self.request.min_bandwidth and found.way is not None:
@@ -232,7 +235,7 @@ class Freeing:
         return f"{counted(cost, 'more GPU') if first else cost} of {where}"
 
     def _recovered(self, found: Release) -> str:
-        """What must become of nodes: `a and b are free of other jobs and uncordoned`."""
+        """The recovery of nodes as a clause: `a and b are free of other jobs and uncordoned`."""
         nodes = [node for node, _, _ in self._named(found)]
         states = listed([*dict.fromkeys(itertools.chain.from_iterable(map(_recovery, nodes)))])
         names = _names(sorted((node.name for node in nodes), key=natural))
@@ -245,7 +248,7 @@ def _in_use(node: Node) -> int:
 
 
 def _recovery(node: Node) -> tuple[str, ...]:
-    """What a node lacks until it is well."""
+    """The states that a node must reach to be usable."""
     if node.unavailable is not None:
         return ("uncordoned",) if node.unavailable == "cordoned" else ("ready",)
     well = _healthy(node) == node.machine.everything
@@ -253,7 +256,7 @@ def _recovery(node: Node) -> tuple[str, ...]:
 
 
 def _healthy(node: Node) -> GPUSet:
-    """The GPUs of a node that work, whoever uses them."""
+    """The GPUs of a node that work, in use or not."""
     return GPUSet(node.healthy | node.free)
 
 
@@ -266,18 +269,18 @@ def _names(names: Sequence[str]) -> str:
 
 
 class _Step(NamedTuple):
-    """A cheapest way to more workers on a node: the price of each, from this load to that."""
+    """An edge of the convex hull: from load `start` to `stop` at a price per worker."""
 
     price: float
     new: bool
-    """Whether the node takes no worker before: fewer nodes are named where steps are equal."""
+    """Whether the node has no worker before: at equal prices, fewer nodes are named."""
     of: int
     start: int
     stop: int
 
 
 def _steps(table: Table, of: int) -> Iterator[_Step]:
-    """The lower convex hull of a table, from what a node takes now."""
+    """The lower convex hull of a table, from the node's load without a release."""
     start, paid = _now(table), 0
     while loads := [load for load in table if load > start]:
         price, stop = min(((table[load] - paid) / (load - start), -load) for load in loads)
@@ -290,7 +293,7 @@ def _now(table: Table) -> int:
 
 
 def _bound(every: Sequence[Offer], workers: int) -> int:
-    """The least that can be enough: what fractions of the cheapest steps would cost."""
+    """A lower bound of the cost: the fractional knapsack over the cheapest steps."""
     missing = workers - sum(one.many * _now(one.table) for one in every)
     steps = sorted(step for at, one in enumerate(every) for step in _steps(one.table, at))
     least = 0.0
@@ -303,7 +306,7 @@ def _bound(every: Sequence[Offer], workers: int) -> int:
 
 
 def cheapest(offers: Sequence[Offer], workers: int, most: int, least: int = 1) -> Release | None:
-    """The least to free so that so many nodes, from `least` to `most`, take all workers."""
+    """The smallest release so that between `least` and `most` nodes hold all workers."""
     found = _greedy(offers, workers)
     if found is not None and not least <= sum(found.loads.values()) <= most:
         found = None
@@ -313,11 +316,11 @@ def cheapest(offers: Sequence[Offer], workers: int, most: int, least: int = 1) -
 
 
 def _greedy(every: Sequence[Offer], workers: int) -> Release | None:
-    """Take the cheapest steps of all nodes until all workers have a place, or those of one node."""
+    """Greedy choice: the cheapest steps until all workers have a place, or a single node."""
     now = Counter({(at, _now(one.table)): one.many for at, one in enumerate(every)})
     missing = workers - sum(load * many for (_, load), many in now.items())
     if missing < 0:
-        # They have places, but not in these numbers.
+        # The workers have places, but not on this combination of loads.
         return None
     loads, left = Counter(now), missing
     for step in sorted(step for at, one in enumerate(every) for step in _steps(one.table, at)):
@@ -332,7 +335,7 @@ def _greedy(every: Sequence[Offer], workers: int) -> Release | None:
     cost = NEVER
     if not left and all(load in one.table for one, load, _ in taken):
         cost = sum(one.table[load] * many for one, load, many in taken)
-    # Of equal costs a single node: a person has fewer jobs to wait for.
+    # At equal cost a single node: a person has fewer jobs to wait for.
     singles = ((every[at].table.get(load + missing, NEVER), at, load) for at, load in now)
     least, at, load = min(singles, default=(NEVER, 0, 0))
     if min(least, cost) == NEVER:
@@ -348,13 +351,13 @@ def _greedy(every: Sequence[Offer], workers: int) -> Release | None:
 
 
 def _programmed(offers: Sequence[Offer], workers: int, least: int, most: int) -> Release | None:
-    """The least by dynamic programming over nodes; None where that takes too long or none does."""
+    """The optimum by dynamic programming over nodes; None if it takes too long or none exists."""
     nodes = min(most, workers)
-    # Beyond `least` it does not matter how many there are, but for the most.
+    # The number of nodes matters only up to `least`, unless `most` limits it.
     counts = nodes if most < workers else min(least, nodes)
     chosen: Counter[int] = Counter()
     for load in sorted({load for one in offers for load in one.table}):
-        # Of as many nodes as may be used, the cheapest for a load, one is free for it.
+        # For each load the cheapest nodes, as many as may be used: one of them is always available.
         left = nodes
         asked = [at for at, one in enumerate(offers) if load in one.table]
         for at in sorted(asked, key=lambda at: offers[at].table[load]):
@@ -363,7 +366,7 @@ def _programmed(offers: Sequence[Offer], workers: int, least: int, most: int) ->
     work = sum(many * len(offers[at].table) for at, many in chosen.items()) * workers
     if work * counts > WORK:
         return None
-    # Of equal costs the fewest nodes of which something must be freed.
+    # At equal cost the fewest nodes with a release.
     reached: dict[tuple[int, int], tuple[int, int, tuple[Any, ...]]] = {(0, 0): (0, 0, ())}
     for at in chosen.elements():
         for (used, held), (cost, named, chain) in list(reached.items()):

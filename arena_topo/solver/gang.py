@@ -1,10 +1,11 @@
-"""All workers of a gang at once: exact search over classes of nodes, with its proof.
+"""The placement of a whole gang: exact search over classes of nodes, with a proof of optimality.
 
-Nodes that look the same to a job (same configuration, same free set, same room) form a class. The
-order of preference is lexicographic (`Objective`, docs/how-it-works.md). Bandwidths are compared in
-bands, which are few, so they are tried from the fastest down: at each the nearest tier that holds
-the gang is looked for, there the fewest nodes, and of these the most that joined pods would get.
-One node, two hosts and more hosts are searched apart, as each has values of its own.
+Nodes that are the same to a job (same configuration, same free set, same capacity) form a class.
+The order of preference is lexicographic (`Objective`, docs/how-it-works.md). Bandwidths are
+compared in bands, which are few, so they are tried from the fastest down: at each band the search
+finds the nearest tier that holds the gang, there the fewest nodes, and of these the choice with the
+most bandwidth for joined pods. One node, two hosts and more hosts are searched separately, as each
+has values of its own.
 """
 
 from __future__ import annotations
@@ -42,33 +43,33 @@ from arena_topo.topology import Cluster, natural
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Objective:
-    """How good a choice of nodes is; the smaller the better, field by field."""
+    """The lexicographic objective of a choice of nodes: smaller is better, field by field."""
 
     reach: int
-    """Levels further out than the one preferred."""
+    """Levels further out than the preferred one."""
     assumed: bool
-    """Whether it rests on a network whose rate was not given: a known one is never left."""
+    """Whether the bandwidth rests on an assumed rate of the network: a choice without that wins."""
     band: float
-    """Of what the pods get, negated, so that more is better."""
+    """The negated band of the pods' bandwidth: more bandwidth is smaller."""
     distance: int
-    """0 within a node, then outward through the network."""
+    """The level where the nodes meet: 0 within a node, then outward through the network."""
     nodes: int
     inside: float
-    """GB/s that joined pods would get, negated."""
+    """The negated bandwidth (GB/s) of joined pods."""
     domains: tuple[int, ...]
-    """Domains used at each tier, coarse to near."""
+    """The number of domains used at each tier, coarse to near."""
     cost: int
-    """Of fragmentation."""
+    """The cost of fragmentation."""
     touched: tuple[int, ...]
-    """GPUs that were free in the domains used, near to coarse."""
+    """GPUs that were free in the domains used, near to coarse: the fewer, the better the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """The best choice of nodes for a gang.
 
-    `bandwidth` is GB/s that the pods get, of at most `bound` that any placement gives them.
-    `level` is where the nodes meet; None for a single node.
+    `bandwidth` is GB/s of the pods; `bound` is an upper bound of it over all placements. `level` is
+    where the nodes meet; None for a single node.
     """
 
     worth: Objective
@@ -82,32 +83,32 @@ class Found:
 
 
 def value(request: Request, cluster: Cluster) -> Objective | None:
-    """What the best placement is worth; None if there is none."""
+    """The objective of the best placement; None if there is no placement."""
     found = best(request, Index(cluster))
     return None if found is None else found.worth
 
 
 def best(request: Request, index: Index) -> Found | None:
-    """The best choice of nodes; None if there is none."""
+    """The best choice of nodes; None if there is no placement."""
     return Search(request, index.pool(request)).best()
 
 
 class Way(NamedTuple):
-    """One way for a gang to be on nodes: within a domain of a level, counted as which hosts."""
+    """A way to place a gang: within one domain of a level, with a count of hosts."""
 
     level: int
     terms: Terms
     demand: Demand
     network: float = UNLIMITED
-    """GB/s that the network between them lets through."""
+    """GB/s that the network between the nodes allows."""
     kind: Kind = ("", "")
-    """Of which nodes."""
+    """The kind of the nodes."""
 
 
 def outermost(request: Request, index: Index) -> Iterator[Way]:
-    """The ways for a gang to be as far apart as its limits and its least bandwidth allow.
+    """The ways with the largest distance that the limits and the minimum bandwidth allow.
 
-    Whatever fits nearer together fits in one of these as well.
+    A gang that fits in any nearer way also fits in one of these.
     """
     workers, tiers = request.workers, index.cluster.tiers
     farthest = distances(index.cluster)[request.required or BEYOND]
@@ -130,10 +131,10 @@ def outermost(request: Request, index: Index) -> Iterator[Way]:
 
 
 def _meeting(request: Request, index: Index, level: int) -> Iterator[Way]:
-    """The ways for a gang to be on several nodes that meet at a level, by how hosts are counted."""
+    """The ways to place a gang on several nodes that meet at a level, by count of hosts."""
     workers, two = request.workers, AMONG[Hosts.TWO]
     most = min(workers, request.max_nodes or workers)
-    # Two nodes of joined pods are two hosts, and may be worth less: each has more of the GPUs.
+    # Two nodes of joined pods are two hosts, and may be worse: each has more of the GPUs.
     several = Demand(workers, most, AMONG[Hosts.SEVERAL] if request.joined else 1)
     for hosts, possible, demand in (
         (Hosts.DOMAIN, _is_nvlink(index, level), Demand(workers, most)),
@@ -150,7 +151,7 @@ def _is_nvlink(index: Index, level: int) -> bool:
 
 
 class Search:
-    """The search for one gang among all kinds of nodes."""
+    """The search for the placement of one gang among all kinds of nodes."""
 
     def __init__(self, request: Request, pool: Pool) -> None:
         self.request = request
@@ -163,7 +164,7 @@ class Search:
         self._single = request.workers == 1 or request.max_nodes == 1 or self._farthest == 0
 
     def best(self) -> Found | None:
-        """The best choice of nodes; None if there is none."""
+        """The best choice of nodes; None if there is no placement."""
         for limit in range(self._nearest, self._farthest + 1):
             found = self._within(limit)
             if found is not None:
@@ -172,7 +173,7 @@ class Search:
 
     @cached_property
     def certain(self) -> bool:
-        """Whether all sets of GPUs that matter are looked at, so that the best is the best."""
+        """Whether all relevant sets of GPUs are enumerated, so that the best of them is optimal."""
         request = self.request
         large = {
             (one.loads.sets, one.free): min(one.capacity, request.workers)
@@ -186,7 +187,7 @@ class Search:
         )
 
     def _within(self, limit: int) -> Found | None:
-        """The best choice of nodes no further apart than this."""
+        """The best choice of nodes with at most this distance."""
         if self._single or limit == 0:
             return self._alone
         known = self._apart(limit, known=True)
@@ -194,10 +195,10 @@ class Search:
             return known or self._alone
         return self._apart(limit, known=False)
 
-    # Whether it fits
+    # Feasibility
 
     def fits(self) -> bool:
-        """Whether there is any placement; found by counting, nothing is chosen."""
+        """Whether there is any placement; decided by counting, without a choice of nodes."""
         return any(
             search.holds(way.level, way.demand)
             for way in outermost(self.request, self.index)
@@ -205,7 +206,7 @@ class Search:
         )
 
     def most_workers(self) -> int:
-        """No more workers than this fit on the terms of so many as are asked for."""
+        """An upper bound of the workers that fit under the terms of the requested number."""
         found = (
             search.most_workers(way.level, way.demand.most)
             for way in outermost(self.request, self.index)
@@ -214,14 +215,14 @@ class Search:
         return max(found, default=0)
 
     def _searches(self, way: Way) -> Iterator[DomainSearch]:
-        """The searches of all kinds of nodes for loads that are fast enough, costs aside."""
+        """The searches of all kinds of nodes for loads with enough bandwidth, without costs."""
         floor = Floor(way.terms, self.request.min_bandwidth, way.terms)
         most = self.request.workers - (way.demand.most > 1 and bool(floor.bandwidth))
         for kind in self.candidates.kinds:
             yield search_of(self.candidates, kind, floor, known=False, most=most, priced=False)
 
     def rates(self) -> set[float]:
-        """What the loads of nodes and the network allow the gang; its bandwidth is one of them."""
+        """The bandwidths that loads and networks allow; that of the gang is one of them."""
         terms = self.index.terms(self.request, Hosts.NODE)
         alone = {
             one.best(self.request.workers, terms)
@@ -238,11 +239,10 @@ class Search:
     # Several nodes
 
     def _apart(self, limit: int, *, known: bool) -> Found | None:
-        """The best choice of several nodes where it beats any single node, else that node.
+        """The best choice of several nodes if it beats every single node, else the single node.
 
-        None where neither is there. With `known` none that rests on a network whose rate was not
-        given. Several nodes may give more than a single node in the same band, whose bound is then
-        theirs.
+        None if neither exists. With `known`, networks of assumed rate are excluded. If several
+        nodes give more than the single node in the same band, their bandwidth is its bound.
         """
         ways = list(self._ways(limit))
         every = set[float]().union(*(self._speeds(way, known=known) for way in ways))
@@ -262,7 +262,7 @@ class Search:
         return None
 
     def _ways(self, limit: int) -> Iterator[Way]:
-        """How the gang may be on several nodes, the nearest levels first."""
+        """The ways to place the gang on several nodes, nearest levels first."""
         for level in range(len(self.index.cluster.tiers) - 1, WHOLE - 1, -1):
             if self.index.distance(level) > limit:
                 return
@@ -275,7 +275,7 @@ class Search:
                         yield way._replace(kind=kind)
 
     def _at(self, ways: Sequence[Way], floor: float, *, known: bool) -> Found | None:
-        """The best choice at a level whose pods get as much as a floor."""
+        """The best choice at a level with at least `floor` GB/s for the pods."""
         most = self.request.workers
         found: list[tuple[Way, int]] = []
         for way in ways:
@@ -287,7 +287,7 @@ class Search:
         return min(made, key=lambda one: one.worth, default=None)
 
     def _fewest(self, way: Way, floor: Floor, most: int, *, known: bool) -> int | None:
-        """The fewest nodes of a way that hold the gang at a floor; None if more than `most` do."""
+        """The fewest nodes of a way that hold the gang at a floor; None if more than `most`."""
         return self._search(way, floor, known=known).fewest(way.level, way.demand.at_most(most))
 
     def _search(self, way: Way, floor: Floor, *, known: bool) -> DomainSearch:
@@ -302,7 +302,7 @@ class Search:
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
     def _made(self, way: Way, bandwidth: float, nodes: int, *, known: bool) -> Found:
-        """The choice of so many nodes of which joined pods would get most."""
+        """The choice of so many nodes with the most bandwidth for joined pods."""
         joined = self._floor(way, bandwidth, nodes).joined
         network = self.index.network(self.request, joined.hosts, way.level)
         found = self.candidates.values(way.kind, joined, self.request.workers - 1)
@@ -312,7 +312,7 @@ class Search:
             floor = self._floor(way, bandwidth, nodes, values[at])
             return self._fewest(way, floor, nodes, known=known) is None
 
-        # Mostly there is room enough for the best.
+        # Usually the largest value is feasible; else binary search.
         most = len(values) - 1
         if too_much(most):
             most = bisect_left(range(most), 1, key=too_much) - 1
@@ -352,7 +352,7 @@ class Search:
         for leaf, at, node in candidates.members(
             at for at, price in prices.items() if price == least_price
         ):
-            # Within a leaf nodes come in the order of their names.
+            # Nodes of a leaf come in the order of their names.
             seats.setdefault(leaf, NodeLoad(node, at, request.workers))
         used = {leaf: domains_of(self.index, (leaf,)) for leaf in seats}
         leaf = min(seats, key=lambda leaf: (used[leaf][1], natural(seats[leaf].node.name)))
@@ -388,7 +388,7 @@ class Search:
 
 
 def placement(request: Request, index: Index, found: Found) -> Placement:
-    """Spell a choice out: workers numbered along the network, GPUs along the rings."""
+    """The placement of a choice: workers numbered along the network, GPUs along the rings."""
     shared: dict[tuple[int, int], Sequence[tuple[int, ...]]] = {}
     seats: list[Seat] = []
     for node, at, workers in found.choice.loads:
@@ -398,7 +398,8 @@ def placement(request: Request, index: Index, found: Found) -> Placement:
         seats += [(node, gpus) for gpus in groups]
     proof = Proof(optimal=found.proven, bound=found.bound)
     made = placed(seats, request, index.cluster, proof=proof)
-    # Nodes of several NVLink domains are searched one by one, and are worth more together.
+    # The search treats nodes of several NVLink domains one by one; together they have more
+    # bandwidth.
     if made.bandwidth is None or math.isclose(made.bandwidth.point, found.bandwidth):
         return made
     return replace(made, proof=replace(proof, optimal=False))

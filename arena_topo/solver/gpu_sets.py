@@ -1,9 +1,8 @@
 """The bandwidth of every set of GPUs of a machine.
 
-A value is what `bandwidth.inside` gives for the set, worked out when it is first asked for. The
-best of some sets is found by enumeration: of GPUs that may stand for each other (the same links to
-all others) one choice is enough, so that a PCIe tree of 16 GPUs has few. Machines with equal
-configurations share one `GPUSets`.
+A value is `bandwidth.inside` of the set, computed at first use. The best of some sets is found by
+enumeration up to symmetry: of GPUs with equal links to all others one choice is enough, so a PCIe
+tree of 16 GPUs has few sets. Machines with equal configurations share one `GPUSets`.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from arena_topo.solver.memo import remembered
 from arena_topo.topology import GPU, Configuration, GPUSet, Machine, count, gpu_set, members
 
 UNLIMITED = math.inf
-"""The bandwidth of a single GPU: it has nobody to talk to."""
+"""The bandwidth of a single GPU, which communicates with no other."""
 
 CHOICES = 13_000
-"""Sets that are enumerated at most, some seconds of work: all halves of 16 GPUs of which none may
-stand for another."""
+"""The most sets that are enumerated, some seconds of work: all halves of 16 GPUs without
+symmetry."""
 
 SAMPLE = 200
-"""Sets that are looked at where there are more than that; no machine on sale has so many."""
+"""The size of the sample if there are more sets; no machine on sale has so many."""
 
 SMALL = 8
-"""GPUs of a machine, or of a set, up to which all ways to share them out or to pack groups of them
-are tried."""
+"""The most GPUs of a machine, or of a set, for which all ways of splitting it or packing groups are
+tried."""
 
 GRAIN = 1000
-"""Parts in which bandwidth relative to the best is counted, so that sums of it are exact."""
+"""The resolution of relative bandwidths as integers, so that their sums are exact."""
 
 _PAIR = 2
 
@@ -47,7 +46,7 @@ class GPUSets:
         self.everything = GPUSet((1 << self.size) - 1)
         kinds = {link for row in configuration.links for link in row if link is not None}
         self.uniform = len(kinds) <= 1 and not configuration.measured
-        """Whether a set is worth what its size is worth."""
+        """Whether the value of a set depends on its size only."""
         self._ranks = {link: rank for rank, link in enumerate(sorted(kinds), 1)}
         self._values: dict[int, float] = {}
 
@@ -64,22 +63,22 @@ class GPUSets:
 
     @remembered
     def best(self, free: GPUSet, size: int) -> float:
-        """The most bandwidth that any `size` of these GPUs have; 0 if there are not enough."""
+        """The maximum bandwidth of any `size` of these GPUs; 0 if there are not enough."""
         return max(map(self.value, self.choices(free, size)), default=0.0)
 
     def choices(
         self, free: GPUSet, size: int, alike: Sequence[int] | None = None
     ) -> Iterable[GPUSet]:
-        """The sets of `size` of these GPUs by index; of sets that are alike the first.
+        """The sets of `size` of these GPUs by index; of equivalent sets the first.
 
-        `alike` names for each GPU the first that may stand for it, by default by its links.
+        `alike` has for each GPU the first equivalent one, by default by its links.
         """
         every = choices(free, size, self.alike if alike is None else alike)
         return every if self.certain(free, size) else itertools.islice(every, SAMPLE)
 
     @remembered
     def certain(self, free: GPUSet, size: int) -> bool:
-        """Whether `choices` gives all sets that matter, so that the best of them is the best."""
+        """Whether `choices` enumerates all relevant sets, so that the best of them is optimal."""
         if self.uniform or math.comb(count(free), size) <= CHOICES:
             return True
         every = choices(free, size, self.alike)
@@ -87,12 +86,12 @@ class GPUSets:
 
     @functools.cached_property
     def alike(self) -> tuple[int, ...]:
-        """For each GPU the first that may stand for it: the same links to all others."""
+        """For each GPU the first equivalent one: with the same links to all others."""
         return (0,) * self.size if self.uniform else firsts(self.size, self._twins)
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[float, tuple[GPUSet, ...]], ...]:
-        """For each rate of a link, the fastest first, the GPUs that such links hold together."""
+        """For each link rate, fastest first, the groups of GPUs that such links connect."""
         rates = self.facts.rates
         levels = sorted({rate for at, row in enumerate(rates) for rate in row[:at]}, reverse=True)
         every = range(len(rates))
@@ -103,9 +102,10 @@ class GPUSets:
 
     @remembered
     def disjoint(self, gpus: GPUSet, size: int, speed: float) -> int:
-        """How many disjoint sets of `size` of these GPUs have so many GB/s at once.
+        """How many disjoint sets of `size` of these GPUs have at least so many GB/s.
 
-        In machines of more than 8 GPUs as many count as fit into what fast enough links join.
+        In machines of more than 8 GPUs: how many fit into the groups that fast enough links
+        connect.
         """
         if size < _PAIR:
             return count(gpus)
@@ -125,10 +125,10 @@ class GPUSets:
 
     @remembered
     def packed(self, gpus: int, size: int, speed: float | None = None) -> int:
-        """The most that disjoint groups of a size are worth, by trying all of them.
+        """The maximum value of disjoint groups of a size, by trying all of them.
 
-        The fastest are worth GRAIN each, others by their bandwidth. With a `speed` all that have it
-        are worth GRAIN, and others nothing.
+        The fastest groups have the value GRAIN each, others in proportion to their bandwidth. With
+        a `speed` all groups that reach it have the value GRAIN, and others 0.
         """
         most = gpus.bit_count() // size * GRAIN
         if not most:
@@ -149,7 +149,7 @@ class GPUSets:
 
     @remembered
     def split(self, gpus: GPUSet, size: int) -> tuple[tuple[int, ...], ...]:
-        """Share a set out to workers of `size` GPUs: the slowest group is as fast as can be.
+        """Split a set into workers of `size` GPUs: maximize the bandwidth of the slowest group.
 
         Beyond 8 GPUs groups are runs of the best ring. Each group is in the order of its own ring.
         """
@@ -167,7 +167,7 @@ class GPUSets:
 
     @functools.cached_property
     def _nearness(self) -> list[list[float]]:
-        """How near every two GPUs are: NVLinks by their number, then PCIe paths by their kind."""
+        """The nearness of every two GPUs: the number of NVLinks, then the kind of PCIe path."""
         ranks, links = self._ranks, self.configuration.links
         return [[0.0 if link is None else float(ranks[link]) for link in row] for row in links]
 
@@ -207,7 +207,7 @@ def _reaching(rates: Sequence[Sequence[float]], level: float) -> Callable[[int, 
 
 
 def firsts(size: int, twins: Callable[[int, int], bool]) -> tuple[int, ...]:
-    """For each GPU the first that may stand for it, by an equivalence of GPUs."""
+    """For each GPU the first equivalent one, by an equivalence relation of GPUs."""
     first: list[int] = []
     for gpu in range(size):
         same = (one for one in range(gpu) if first[one] == one and twins(one, gpu))
@@ -216,9 +216,9 @@ def firsts(size: int, twins: Callable[[int, int], bool]) -> tuple[int, ...]:
 
 
 def choices(free: GPUSet, size: int, alike: Sequence[int]) -> Iterator[GPUSet]:
-    """All sets of `size` of these GPUs by index; of those that only exchange GPUs alike the first.
+    """All sets of `size` of these GPUs by index; of equivalent sets the first.
 
-    `alike` names for each GPU the first that may stand for it.
+    `alike` has for each GPU the first equivalent one.
     """
     inside = members(free)
     kinds = [alike[gpu] for gpu in inside]
@@ -232,7 +232,7 @@ def choices(free: GPUSet, size: int, alike: Sequence[int]) -> Iterator[GPUSet]:
             yield GPUSet(chosen)
             return
         for place in range(start, len(inside) - wanted + 1):
-            # A GPU that was passed over cannot be followed by one that it may stand for.
+            # A skipped GPU cannot be followed by an equivalent one.
             if kinds[place] not in passed:
                 yield from choose(place + 1, chosen | 1 << inside[place], wanted - 1, passed)
                 passed |= {kinds[place]}
@@ -241,7 +241,7 @@ def choices(free: GPUSet, size: int, alike: Sequence[int]) -> Iterator[GPUSet]:
 
 
 def splits(gpus: GPUSet, size: int) -> Iterator[tuple[GPUSet, ...]]:
-    """All ways to share a set out to groups of a size."""
+    """All ways of splitting a set into groups of a size."""
     if not gpus:
         yield ()
         return
@@ -251,7 +251,7 @@ def splits(gpus: GPUSet, size: int) -> Iterator[tuple[GPUSet, ...]]:
 
 
 def with_lowest(rest: int, size: int) -> Iterator[GPUSet]:
-    """All groups of `size` that hold the lowest GPU of `rest`, in the order of indexes."""
+    """All groups of `size` that contain the lowest GPU of `rest`, in the order of indexes."""
     first, *others = members(GPUSet(rest))
     for chosen in itertools.combinations(others, size - 1):
         yield gpu_set((first, *chosen))
@@ -264,5 +264,5 @@ def gpu_sets(configuration: Configuration) -> GPUSets:
 
 
 def sets_of(machine: Machine) -> GPUSets:
-    """What the sets of GPUs of a machine are worth."""
+    """The values of the GPU sets of a machine."""
     return gpu_sets(machine.configuration)

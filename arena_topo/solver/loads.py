@@ -1,8 +1,8 @@
-"""What the GPUs that a job takes on one node are worth to it: by set, and the best of all sets.
+"""Loads: the value of the GPUs that a job takes on one node, by set, and the best over all sets.
 
-The bandwidth of a job is the least of what each of its nodes and the network allow
-(`bandwidth.estimate`), so that each node can be asked on its own. What a node allows depends on the
-job as a whole through few numbers, its `Terms`.
+The bandwidth of a job is the minimum over its nodes and the network (`bandwidth.estimate`), so each
+node can be valued on its own. The value depends on the job as a whole through few numbers, its
+`Terms`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arena_topo.topology import NIC, Configuration, GPUSet, Link, Machine, count
 
 
 class Hosts(StrEnum):
-    """How NCCL counts the hosts of a job, as far as it decides the traffic."""
+    """The hosts of a job as NCCL counts them, as far as they decide the traffic."""
 
     NODE = "one node holds the whole job"
     TWO = "two hosts"
@@ -35,11 +35,11 @@ AMONG = {Hosts.TWO: 2, Hosts.SEVERAL: 3}
 
 
 class Terms(NamedTuple):
-    """What of a job decides what a node is worth to it.
+    """The parameters of a job that decide the value of a node.
 
     Workers of `gpus` GPUs each, `ranks` GPUs in all; workers of a node are `joined` to one host, or
-    are hosts of their own. `rated`: the network has a rate, so that assumed NICs do not count;
-    `given`: that very rate was given, not derived.
+    are hosts of their own. `rated`: the network has a rate, so assumed NICs do not count; `given`:
+    that rate was given, not derived.
     """
 
     hosts: Hosts
@@ -52,7 +52,7 @@ class Terms(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """GB/s that GPUs of a node must be worth to the pods of a job, and to joined pods."""
+    """The minimum value in GB/s of a node's GPUs for the pods of a job, and for joined pods."""
 
     terms: Terms
     bandwidth: float
@@ -61,11 +61,11 @@ class Floor(NamedTuple):
 
 
 MOST_SPLITS = 120
-"""Ways to share a set out to pods that are compared: all of 8 GPUs to pairs."""
+"""The most ways of splitting a set into pods that are compared: all of 8 GPUs into pairs."""
 
 
 class Loads:
-    """The worth of GPU sets of machines of one kind to jobs; worked out once for each terms."""
+    """The values of GPU sets of machines of one kind, cached by terms."""
 
     def __init__(self, machine: Machine, sets: GPUSets) -> None:
         self.machine = usual_nics(machine)
@@ -76,7 +76,7 @@ class Loads:
         several = {nic for own in nics for nic in own}
         apart = sum(map(len, nics)) == len(several) and len({len(own) for own in nics}) <= 1
         self._even = apart or len(set(nics)) <= 1
-        """Whether all GPUs have as many NICs, all of them together or each its own."""
+        """Whether all GPUs have equally many NICs, all sharing them or each with its own."""
         self._homes = _homes(self.machine, nics) if sets.uniform and len(speeds) <= 1 else ()
         self._alike = firsts(
             sets.size,
@@ -86,7 +86,7 @@ class Loads:
         )
 
     def assumed(self, terms: Terms) -> bool:
-        """Whether what joins a node to others rests on a rate that was not given."""
+        """Whether the network of a node rests on a rate that was not given."""
         if terms.hosts in {Hosts.NODE, Hosts.DOMAIN} or terms.given:
             return False
         if terms.wire is Wire.TCP:
@@ -94,11 +94,12 @@ class Loads:
         return not self._known
 
     def got(self, chosen: GPUSet, terms: Terms) -> float:
-        """GB/s that a job gets as far as these GPUs of a node limit it."""
+        """GB/s that these GPUs of a node allow to a job."""
         if self.by_count(terms):
             chosen = GPUSet((1 << count(chosen)) - 1)
         elif self._homes:
-            # Only how many GPUs share their NICs matters: the same numbers, from the first home on.
+            # Only the numbers of GPUs that share NICs matter: a canonical set with the same
+            # numbers.
             shares = sorted(count(GPUSet(chosen & gpu_set(one))) for one in self._homes)
             pairs = zip(self._homes, reversed(shares), strict=True)
             chosen = gpu_set(gpu for home, share in pairs for gpu in home[:share])
@@ -110,12 +111,12 @@ class Loads:
 
     @remembered
     def pods(self, chosen: GPUSet, terms: Terms) -> tuple[tuple[int, ...], ...]:
-        """The GPUs of each worker, as the job gets most of them."""
+        """The GPUs of each worker, in the split with the most bandwidth."""
         return self._worth(chosen, terms)[1]
 
     @remembered
     def best(self, free: GPUSet, size: int, terms: Terms) -> float:
-        """The most that any `size` of these GPUs are worth; 0 if there are not enough."""
+        """The maximum value of any `size` of these GPUs; 0 if there are not enough."""
         if count(free) < size:
             return 0.0
         if self.by_count(terms) or self.sets.size > SMALL:
@@ -124,15 +125,15 @@ class Loads:
 
     @remembered
     def worst_set(self, free: GPUSet, size: int, terms: Terms) -> GPUSet:
-        """The `size` of these GPUs that are worth least."""
+        """The set of `size` of these GPUs with the minimum value."""
         return min(self.choices(free, size, terms), key=lambda one: self.got(one, terms))
 
     def worst(self, free: GPUSet, size: int, terms: Terms) -> float:
-        """The least that any `size` of these GPUs are worth; 0 if there are not enough."""
+        """The minimum value of any `size` of these GPUs; 0 if there are not enough."""
         return self.got(self.worst_set(free, size, terms), terms) if count(free) >= size else 0.0
 
     def choices(self, free: GPUSet, size: int, *terms: Terms) -> Iterable[GPUSet]:
-        """The sets of `size` of these GPUs by index; of sets alike under all terms the first."""
+        """The sets of `size` of these GPUs by index; of sets equivalent under `terms` the first."""
         if all(map(self.by_count, terms)):
             alike: tuple[int, ...] = (0,) * self.sets.size
         else:
@@ -141,13 +142,13 @@ class Loads:
 
     @remembered
     def values(self, size: int, terms: Terms) -> frozenset[float]:
-        """What the sets of `size` GPUs of such a machine are worth."""
+        """The values of all sets of `size` GPUs of this machine."""
         every = self.choices(self.sets.everything, size, terms)
         return frozenset(self.got(one, terms) for one in every)
 
     @remembered
     def most_inside(self, free: GPUSet, size: int, floor: Floor) -> float:
-        """The most that joined pods get of these sets with a floor; 0 where none has it."""
+        """The most GB/s of joined pods on these sets with a floor; 0 if no set reaches it."""
         some = self.choices(free, size, floor.terms, floor.joined)
         fast = (one for one in some if self.got(one, floor.terms) >= floor.bandwidth)
         return max((self.got(one, floor.joined) for one in fast), default=0.0)
@@ -156,14 +157,14 @@ class Loads:
     def cheapest(
         self, cost: PackingCost, free: GPUSet, size: int, floor: Floor
     ) -> tuple[int, GPUSet] | None:
-        """The set of `size` of these GPUs with a floor that costs least, and its cost.
+        """The cheapest set of `size` of these GPUs with a floor, and its cost.
 
-        Of equal sets the first by index; None if none is worth so much.
+        Of equal sets the first by index; None if no set reaches the floor.
         """
         if cost.alike == self.sets.alike:
             some = self.choices(free, size, floor.terms, floor.joined)
         else:
-            # Neighbours count as well as links.
+            # The cost depends on neighbours, beside the links.
             kinds = list(zip(cost.alike, self._alike, strict=True))
             some = self.sets.choices(free, size, tuple(map(kinds.index, kinds)))
         fast = (
@@ -176,7 +177,7 @@ class Loads:
         return None if least is None else (least[0], least[2])
 
     def by_count(self, terms: Terms) -> bool:
-        """Whether a set is worth what its size is worth."""
+        """Whether the value of a set depends on its size only."""
         return self.sets.uniform and (self._even or not _counts_nics(terms))
 
     def _worth(self, chosen: GPUSet, terms: Terms) -> tuple[float, tuple[tuple[int, ...], ...]]:
@@ -218,7 +219,7 @@ class Loads:
 
 
 def _homes(machine: Machine, nics: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
-    """The GPUs that share their nearest NICs; none where not all such groups are alike."""
+    """The groups of GPUs that share their nearest NICs; empty unless all groups are alike."""
     homes: dict[tuple[int, ...], list[int]] = {}
     for gpu, own in enumerate(nics):
         homes.setdefault(own, []).append(gpu)
@@ -252,6 +253,6 @@ def _loads_of(
 
 
 def loads_of(machine: Machine) -> Loads:
-    """The worth of the GPU sets of a machine; machines alike but for names share it."""
+    """The values of the GPU sets of a machine; machines that are equal but for names share them."""
     nics = tuple((nic.attachment, nic.speed) for nic in machine.nics)
     return _loads_of(machine.configuration, nics)

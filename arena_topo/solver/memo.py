@@ -1,4 +1,4 @@
-"""A method that remembers its answers as long as its object lives."""
+"""A cached method: it remembers its results as long as its object lives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Remembered:
         if instance is None:
             return self.method
         found = functools.cache(self.method.__get__(instance, owner))
-        # From now on this attribute of the object is found before the descriptor.
+        # Now the instance attribute is found before the descriptor.
         instance.__dict__[self.method.__name__] = found
         return found
 
@@ -28,6 +28,6 @@ class _Remembered:
 if TYPE_CHECKING:
 
     def remembered(method: _Method) -> _Method:
-        """Remember the answers of a method."""
+        """Cache the results of a method per object."""
 else:
     remembered = _Remembered

@@ -1,20 +1,21 @@
-"""How many nodes of each class a gang uses, and how full: the fewest nodes, then the least price.
+"""A knapsack: the nodes of each class and their loads, with the fewest nodes, then the least price.
 
 The choice is exact, and its work does not grow with the size of the gang. Fill nodes from the
-largest capacity down, the cheapest first where capacities are equal, until all workers sit: that
-takes n nodes, and no choice takes fewer, since n nodes never hold more than the n largest do. What
-these could hold beyond the workers is the slack S, smaller than one node's capacity. Let m be the
-capacity of the n-th node. Every choice of n nodes differs by deviations that give up places:
+largest capacity down, the cheapest first among equal capacities, until all workers are placed: that
+takes n nodes, and no choice takes fewer, since n nodes never hold more than the n largest do. The
+slack S is the number of free places that remain; it is smaller than the capacity of one node. Let m
+be the capacity of the n-th node. Every choice of n nodes differs from this one by deviations that
+give up places:
 
-    a filled node holds less            gives up what it lacks
-    a filled node is not used           gives up what it has above m
-    another node is used instead        gives up what it lacks to m
+    a filled node holds less            gives up the difference
+    a filled node is not used           gives up its capacity minus m
+    another node is used instead        gives up m minus its load
 
-and together they give up exactly S. Nodes of capacity m that come and go give up nothing; no more
-of them do than other deviations make room for, as the cheapest are filled to begin with. So at most
-2 S nodes deviate, and a small table over (places given up, nodes gained or lost) finds the cheapest
-set of deviations. Where some loads are impossible (three GPUs of a cube mesh close no
-ring, four do), n nodes may not be enough; then n + 1 are tried.
+and together they give up exactly S. Exchanges of nodes of capacity m give up nothing; there are no
+more of them than other deviations make room for, as the cheapest are filled first. So at most 2 S
+nodes deviate, and a small table over (places given up, nodes gained or lost) finds the cheapest set
+of deviations. If some loads are impossible (three GPUs of a cube mesh close no ring, four do), n
+nodes may not be enough; then n + 1 are tried, and so on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """`count` alike nodes; `prices` maps each load that one of them can hold to its price.
+    """`count` equal nodes; `prices` maps each possible load of one of them to its price.
 
     `capacity` is the largest of the loads.
     """
@@ -41,7 +42,7 @@ class Offer:
 
 
 class Load(NamedTuple):
-    """So many nodes of one offer hold so many workers each."""
+    """A number of nodes of one offer, each with the same number of workers."""
 
     offer: int
     workers: int
@@ -50,7 +51,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The nodes used, their price together, and the loads."""
+    """The number of nodes, their total price, and the loads."""
 
     nodes: int
     price: int
@@ -58,7 +59,7 @@ class Selection:
 
 
 class _Deviation(NamedTuple):
-    """What one node of an offer does instead of `before`; a load of 0 means that it is not used."""
+    """A change of one node of an offer from load `before` to `after`; load 0 is an unused node."""
 
     lost: int
     gained: int
@@ -69,7 +70,7 @@ class _Deviation(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """What was taken, newest first, as a linked list: tables share their beginnings."""
+    """The deviations taken, newest first, as a linked list: tables share their tails."""
 
     rest: _Taken | None
     deviation: _Deviation
@@ -80,7 +81,8 @@ def select(
 ) -> Selection | None:
     """Choose nodes for all workers: the fewest, then the cheapest; None if they do not fit.
 
-    Of equal choices the one with the earlier offers. `least` and `most` limit the number of nodes.
+    Of equal choices, the one with the earlier offers wins. `least` and `most` limit the number of
+    nodes.
     """
     order = sorted(
         range(len(offers)),
@@ -98,16 +100,17 @@ def select(
         found = _cheapest(offers, order, nodes, workers)
         if found is not None:
             return found
-        # So few do not do where loads have gaps. Whether any number does is soon said.
+        # This number is not enough if loads have gaps. Whether any number is, a subset sum decides
+        # quickly.
         if nodes == fewest and not _reached(offers, workers):
             return None
     return None
 
 
 def _reached(offers: Sequence[Offer], workers: int) -> bool:
-    """Whether any number of nodes holds just so many workers.
+    """Whether any number of nodes holds exactly so many workers.
 
-    A set of sums is a number whose bits they are.
+    A subset sum: bit i of `sums` is set if i workers are possible.
     """
     sums, mask = 1, (1 << workers + 1) - 1
     for offer in offers:
@@ -126,7 +129,7 @@ def _reached(offers: Sequence[Offer], workers: int) -> bool:
 def _cheapest(
     offers: Sequence[Offer], order: Sequence[int], nodes: int, workers: int
 ) -> Selection | None:
-    """The cheapest choice of exactly so many nodes; None if there is none."""
+    """The cheapest choice of exactly so many nodes; None if none exists."""
     filled: dict[int, int] = {}
     left = nodes
     for at in order:
@@ -162,9 +165,9 @@ def _items(
     margin: int,
     slack: int,
 ) -> list[tuple[_Deviation, ...]]:
-    """The nodes that may deviate, with all that each can do instead.
+    """The nodes that may deviate, each with all its deviations.
 
-    No more than 2 `slack` do, so of each kind of deviation as many of the cheapest nodes are
+    At most 2 `slack` nodes deviate, so of each kind of deviation the cheapest 2 `slack` nodes are
     enough: any other could be exchanged for one of those.
     """
     most = 2 * slack
@@ -183,7 +186,7 @@ def _items(
 
 
 def _deviations(offer: Offer, at: int, full: int, margin: int, slack: int) -> Iterator[_Deviation]:
-    """What a node can do instead of holding `full` workers, or none."""
+    """The other loads of a node that holds `full` workers, or is not used (0)."""
     paid = offer.prices[full] if full else 0
     for load, price in offer.prices.items():
         lost = (full or margin) - load
@@ -196,7 +199,7 @@ def _deviations(offer: Offer, at: int, full: int, margin: int, slack: int) -> It
 def _deviating(
     items: Sequence[tuple[_Deviation, ...]], slack: int
 ) -> tuple[int, _Taken | None] | None:
-    """The cheapest deviations that give up the slack and leave the number of nodes as it is."""
+    """The cheapest deviations that give up exactly the slack and keep the number of nodes."""
     table: dict[tuple[int, int], tuple[int, _Taken | None]] = {(0, 0): (0, None)}
     for item in items:
         after = dict(table)

@@ -1,8 +1,8 @@
-"""What a placement is worth: the hosts as NCCL counts them, and what `bandwidth` says of them.
+"""The value of a placement: its hosts as NCCL counts them, and the estimate of `bandwidth`.
 
-A pod is a host where each has a hostname of its own (`joined` is False), else a node is. Nodes of
-one NVLink domain are one host, whatever their pods. The network between hosts has the rate of the
-nearest level that all nodes share, where somebody gave one.
+A pod is a host if each has a hostname of its own (`joined` is False), else a node is. Nodes of one
+NVLink domain are one host, whatever their pods. The network between hosts has the rate of the
+nearest level that all nodes share, if that is given.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ NVLINK = "nvlink"
 """The level whose domains NVLink joins."""
 
 Seat = tuple[Node, tuple[int, ...]]
-"""The node and the GPUs of one worker; no GPUs where the kubelet picks them."""
+"""The node and the GPUs of one worker; no GPUs if the kubelet picks them."""
 
 
 def placed(
     seats: Sequence[Seat], request: Request, cluster: Cluster, *, proof: Proof, blind: bool = True
 ) -> Placement:
-    """The placement of the workers of a gang, with what it is worth.
+    """The placement of the workers of a gang, with its estimates.
 
-    Without `blind` the slowest GPUs that the kubelet may pick are not valued.
+    Without `blind` there is no estimate for the slowest GPUs that the kubelet may pick.
     """
     gpus, joined, wire = request.gpus, request.joined, request.wire
     pods: dict[NodeName, tuple[Node, list[tuple[int, ...]]]] = {}
@@ -92,9 +92,9 @@ def word(cluster: Cluster, level: int | None) -> str:
 def _hosts(
     pods: Iterable[tuple[Node, Sequence[GPUSet]]], cluster: Cluster, *, joined: bool
 ) -> tuple[list[Host], int]:
-    """The hosts that differ, as NCCL counts them, and how many there are in all.
+    """The distinct hosts, as NCCL counts them, and the number of all hosts.
 
-    Nodes whose machines and pods are alike limit a job alike, so that those of one will do.
+    Nodes with equal machines and equal pods limit a job alike, so one of each kind is enough.
     """
     hosts: list[Host] = []
     several = 0
@@ -117,7 +117,7 @@ def _hosts(
 
 
 def _named(node: Node) -> Machine:
-    """The machine of a node, by its name: machines are told apart by that."""
+    """The machine of a node, named after the node: hosts compare machines by name."""
     machine = node.machine
     return machine if machine.name == node.name else replace(machine, name=str(node.name))
 
@@ -125,23 +125,23 @@ def _named(node: Node) -> Machine:
 def _sets(
     pods: Sequence[tuple[int, ...]], node: Node, kinds: Mapping[int, Loads], terms: Terms
 ) -> list[GPUSet]:
-    """The GPUs of each pod of a node; where the kubelet picks them, those that are worth least."""
+    """The GPUs of each pod of a node; the worst ones for pods whose GPUs the kubelet picks."""
     blind = sum(not some for some in pods)
     worst: Iterator[tuple[int, ...]] = iter(())
     if blind:
         loads, size = kinds[id(node.machine)], blind * terms.gpus
-        # A placement may stand for GPUs that its own pods hold by now.
+        # The pods of the placement itself may hold GPUs of this node already.
         free = node.free if count(node.free) >= size else node.machine.everything
         worst = iter(loads.pods(loads.worst_set(free, size, terms), terms))
     return [gpu_set(some or next(worst)) for some in pods]
 
 
 _MANY = 8
-"""GPUs of a domain from which its algorithm no longer changes."""
+"""GPUs of an NVLink domain from which NCCL's algorithm no longer changes."""
 
 
 def nvlink_domain(cluster: Cluster, node: Node) -> tuple[str, ...] | None:
-    """The domain in which NVLink joins this node to others; None where it leaves no machine."""
+    """The NVLink domain of a node with other nodes; None if its NVLink ends at the machine."""
     at = next((at for at, tier in enumerate(cluster.tiers) if tier.name == NVLINK), None)
     if at is None or not node.machine.nvswitch:
         return None
@@ -150,7 +150,7 @@ def nvlink_domain(cluster: Cluster, node: Node) -> tuple[str, ...] | None:
 
 
 def shared_level(cluster: Cluster, nodes: Sequence[Node]) -> int | None:
-    """The nearest level that nodes share: the place of a tier, -1 beyond all, None for one node."""
+    """The nearest common level of nodes: the index of a tier, -1 beyond all, None for one node."""
     if len({node.name for node in nodes}) == 1:
         return None
     return next(
@@ -164,9 +164,9 @@ def shared_level(cluster: Cluster, nodes: Sequence[Node]) -> int | None:
 
 
 def rate_between(nodes: Iterable[Node], cluster: Cluster, wire: Wire) -> float | None:
-    """GB/s of what joins these nodes, as far as somebody gave it; None on a single node.
+    """GB/s of the network between these nodes, if it is given; None on a single node.
 
-    Nodes without the RDMA that others offer have no more than their own network.
+    Nodes without RDMA, if others offer it, have no more than their own network.
     """
     some = tuple(nodes)
     level = shared_level(cluster, some)
@@ -179,11 +179,11 @@ def rate_between(nodes: Iterable[Node], cluster: Cluster, wire: Wire) -> float |
 
 
 def rate_of_level(cluster: Cluster, level: int, wire: Wire) -> float | None:
-    """GB/s of a tier by its place, or beyond all (-1); None where nobody gave it.
+    """GB/s of a tier by its index, or beyond all (-1); None if no rate is known.
 
-    Networks are not faster further out: a level whose rate nobody gave has at least that of the
-    next one out, else at most that of the next nearer one, and then sockets no more than on a
-    network of which nothing is known.
+    Networks are not faster further out. So a level without a given rate has the rate of the next
+    given level further out (a lower bound); else that of the next nearer one, with sockets limited
+    to their rate on an unknown network.
     """
     for at in range(level, -2, -1):
         if _given(cluster, at):
@@ -196,7 +196,7 @@ def rate_of_level(cluster: Cluster, level: int, wire: Wire) -> float | None:
 
 
 def is_given(cluster: Cluster, level: int) -> bool:
-    """Whether somebody gave the rate of a level, or of one further out."""
+    """Whether the rate of a level, or of one further out, is given."""
     return any(_given(cluster, at) for at in range(level, -2, -1))
 
 

@@ -1,8 +1,8 @@
-"""Link, GPU, Machine, Node, Cluster: the one graph that everything else agrees on.
+"""Link, GPU, Machine, Node, Cluster: the values that describe a cluster everywhere.
 
-Readers (`nvidia`, `published`, `presets`) turn what machines say into these values; the solver and
-the screens only ever see them. What a server *is* (`Machine`, which never changes while it runs)
-is kept apart from what may be used of it *now* (`Node`).
+Readers (`nvidia`, `published`, `presets`) make these values from foreign data; the solver and the
+screens use only the values. The static part of a server (`Machine`, which never changes while it
+runs) is separate from its changing use (`Node`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NodeName = NewType("NodeName", str)
 
 
 class LinkKind(IntEnum):
-    """How two devices of one machine reach each other, worst first; the words of nvidia-smi."""
+    """The path between two devices of one machine, worst first; the words of nvidia-smi."""
 
     SYS = 0
     NODE = 1
@@ -38,18 +38,18 @@ class LinkKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Link:
-    """What joins two devices: its kind, and for NVLink how many lanes are bonded."""
+    """The link of two devices: its kind, and for NVLink the number of bonded lanes."""
 
     kind: LinkKind
     lanes: int = 1
 
     @classmethod
     def parse(cls, word: str) -> Link:
-        """Read one cell of nvidia-smi's matrix (`NV2`, `PIX`, `SOC`); ValueError if it is none."""
+        """Read a cell of nvidia-smi's matrix (`NV2`, `PIX`, `SOC`); ValueError for other texts."""
         bonded = re.fullmatch(r"NV(\d{1,3})", word)
         if bonded and int(bonded[1]) > 0:
             return cls(kind=LinkKind.NVLINK, lanes=int(bonded[1]))
-        # SOC is what drivers before 2018 called a path over the link between sockets.
+        # SOC is the name in drivers before 2018 for a path over the link between sockets.
         kind = LinkKind.__members__.get("SYS" if word == "SOC" else word)
         if kind is None or kind is LinkKind.NVLINK:
             raise ValueError(
@@ -69,7 +69,7 @@ Matrix = tuple[tuple[Link | None, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPU:
-    """One device: its index on the machine, and what is known of it."""
+    """One device: its index on the machine, and its known properties."""
 
     index: int
     uuid: str | None = None
@@ -79,7 +79,7 @@ class GPU:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NIC:
-    """A network card and how each GPU, in order, reaches it; `speed` in GB/s where known."""
+    """A network card and its path to each GPU, in order; `speed` in GB/s if known."""
 
     name: str
     attachment: tuple[Link, ...]
@@ -90,19 +90,18 @@ class Knowledge(Enum):
     """How far the link matrix of a machine can be trusted."""
 
     MEASURED = "measured"
-    """The machine itself said so (nvidia-smi, NVML, a published matrix)."""
+    """Reported by the machine itself (nvidia-smi, NVML, a published matrix)."""
     ASSUMED = "assumed"
-    """Its GPU model and count match a well-known machine."""
+    """Taken from a well-known machine with this GPU model and count."""
     UNKNOWN = "unknown"
     """Nothing is known: every link counts as SYS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What decides the bandwidth of GPU sets: machines with equal configurations share one table.
+    """The properties that decide the bandwidth of GPU sets: equal configurations share one table.
 
-    `measured` are all-reduce bus bandwidths (GB/s) that somebody measured for some sets; they
-    override what the model computes.
+    `measured` are measured all-reduce bus bandwidths (GB/s) of some sets; they override the model.
     """
 
     model: str | None
@@ -116,10 +115,10 @@ class Configuration:
 class Machine:
     """One server's GPUs and the links between them; never changes while it runs.
 
-    `pcie_generation` is set only where a preset or the machine says so, not guessed from the model.
-    `nics_assumed` says what the NICs are assumed from (`instance type p5.48xlarge`) where neither
-    the machine nor a person told them.
-    `bandwidth` is a matrix that somebody published for display (GB/s); the solver does not use it.
+    `pcie_generation` is set only if a preset or the machine tells it, never guessed from the model.
+    `nics_assumed` is the source of assumed NICs (`instance type p5.48xlarge`); it is empty if the
+    machine or a person told them. `bandwidth` is a published matrix for display (GB/s); the solver
+    does not use it.
     """
 
     name: str
@@ -156,10 +155,10 @@ class Machine:
     def graph(self) -> nx.Graph[str]:
         """The machine as a networkx graph: GPUs and NICs, and the links between them.
 
-        GPUs are `GPU0` and so on, with `kind` "gpu", `index`, and `model`, `uuid`, `numa` where
-        known; NICs are `NIC0` and so on, with `kind` "nic", `name`, and `speed` (GB/s) where known.
+        GPUs are `GPU0` and so on, with `kind` "gpu", `index`, and `model`, `uuid`, `numa` if
+        known; NICs are `NIC0` and so on, with `kind` "nic", `name`, and `speed` (GB/s) if known.
         Links have `kind` in the words of nvidia-smi, and `lanes`. The graph has `name`, `nvswitch`,
-        `knowledge`, and `nics_assumed` where its NICs are.
+        `knowledge`, and `nics_assumed` if its NICs are.
         """
         import networkx as nx
 
@@ -196,11 +195,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGPUs:
-    """The GPUs of a node as it, or its DRA driver, publishes them.
+    """The GPUs of a node as the node or its DRA driver publishes them.
 
-    GPUs whose number nobody publishes (lost, or not whole) are in the machine, and not `healthy`.
-    `driver` is the DRA driver that serves them, if one does; `shared` says why none of them can be
-    placed by its links. `clique` is the NVLink domain that they are in, where all say the same.
+    GPUs whose index is not published (lost, or not whole) are in the machine, and not `healthy`.
+    `driver` is the DRA driver that serves them, if there is one; `shared` says why none of them can
+    be placed by its links. `clique` is the NVLink domain of the GPUs, if all have the same.
     """
 
     machine: Machine
@@ -231,30 +230,29 @@ PUBLISHED = "aliyun.com/gpu"
 """The GPU resource of nodes whose topology ACK publishes."""
 
 GPU_RESOURCES = (PUBLISHED, ORDINARY)
-"""What a GPU is called in requests; a node that offers both is asked for the first."""
+"""The names of GPUs in requests; on a node that offers both, the first is requested."""
 
 TAINT = "arena-topo.io/topology"
-"""The label and the taint of nodes that only placements of arena-topo use."""
+"""The label and the taint of nodes reserved for placements of arena-topo."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What may be used of one machine now.
+    """A machine and its current use.
 
-    `free` holds the GPUs that are healthy and not known to be in use. `unattributed` says how many
-    of those are in use all the same, by pods that do not say which devices they have: a node with
-    unattributed GPUs is counted, but never treated as known to be free.
-    `allocatable` holds the healthy GPUs, whoever uses them. `cpu` (cores) and `memory` (bytes)
-    are what is left of `all_cpu` and `all_memory`; None means not known, and not limited.
-    `unavailable` says why no pod can start now (cordoned, not ready), `shared` why its GPUs can
-    never be placed by topology (MIG, time slices).
-    `network` is GB/s that the node itself can send to others, where it may be slower than what
-    joins them. `rdma` is the resource by which pods get its RDMA devices, "" where it offers none.
-    `resource` is what a pod asks for to get its GPUs; `driver` is the DRA driver that publishes
-    them, where one does: then pods claim them and `resource` is its name too, so that no gang
-    mixes claimed GPUs with others.
-    `dedicated`: only placements of arena-topo run here (labelled and tainted, or an ACK topology
-    node), so devices may be injected. `foreign`: pods that arena-topo did not place hold GPUs.
+    `free` holds the GPUs that are healthy and not known to be in use. `unattributed` counts those
+    of them that are in use all the same, by pods whose devices are unknown: that node is counted,
+    but none of its GPUs is treated as known to be free. `allocatable` holds the healthy GPUs, in
+    use or not. `cpu` (cores) and `memory` (bytes) are the remainder of `all_cpu` and `all_memory`;
+    None means not known, and not limited. `unavailable` says why no pod can start now (cordoned,
+    not ready), `shared` why its GPUs can never be placed by topology (MIG, time slices). `network`
+    is GB/s that the node itself can send to others, if that may be slower than the network between
+    nodes. `rdma` is the resource by which pods get its RDMA devices, "" without one. `resource` is
+    the resource that a pod requests for its GPUs; `driver` is the DRA driver that publishes them,
+    if there is one: then pods claim them and `resource` is its name too, so that no gang mixes
+    claimed GPUs with others. `dedicated`: only placements of arena-topo run here (labelled and
+    tainted, or an ACK topology node), so devices may be injected. `foreign`: pods that arena-topo
+    did not place hold GPUs.
     """
 
     name: NodeName
@@ -280,16 +278,16 @@ class Node:
 
     @property
     def free_count(self) -> int:
-        """How many GPUs are free."""
+        """The number of free GPUs."""
         return max(0, count(self.free) - self.unattributed)
 
     @property
     def healthy(self) -> GPUSet:
-        """The GPUs that work, whoever uses them."""
+        """The GPUs that work, in use or not."""
         return self.machine.everything if self.allocatable is None else self.allocatable
 
     def idle(self) -> Node:
-        """The node without jobs, it and all its GPUs well."""
+        """The node without jobs, with all its GPUs healthy and the node available."""
         return replace(
             self,
             free=self.machine.everything,
@@ -309,11 +307,11 @@ class Tier:
 
 
 BEYOND = "beyond"
-"""What joins nodes that share no level of the network."""
+"""The network between nodes that share no level."""
 
 UNKNOWN_NETWORK = 1.25
-"""GB/s between nodes where nothing is known: 10 GbE, below every path inside a node, so that an
-unknown network never draws a job apart."""
+"""GB/s between nodes if nothing is known: 10 GbE, below every path inside a node, so an unknown
+network never spreads a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,11 +319,11 @@ class Cluster:
     """All nodes, and the network between them.
 
     `tiers` runs from coarse to near and matches `Node.domains`; `beyond` (GB/s) joins nodes that
-    share no tier. `unused` are levels that a person named and that join no nodes. `notes` are
-    things worth telling a person, such as a ConfigMap that made no sense. `guesses` say what the
-    bandwidth of a tier (or of `beyond`) rests on where nobody gave it; they matter to jobs on
-    several nodes. `emulated`: the GPUs do not exist. `view` is when (Unix seconds) somebody else
-    looked at it for us; None where this was read from the nodes.
+    share no tier. `unused` are levels of a fabric file that join no nodes. `notes` are remarks for
+    a person, such as an invalid ConfigMap. `guesses` say for a tier (or `beyond`) without a given
+    bandwidth what its default rests on; they matter to jobs on several nodes. `emulated`: the GPUs
+    do not exist. `view` is the time (Unix seconds) of the published view; None if this was read
+    from the nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -343,15 +341,15 @@ class Cluster:
         return f"<Cluster, {len(self.nodes)} nodes, {gpus} GPUs>"
 
     def idle(self) -> Cluster:
-        """The cluster as if every job had ended, and every node and GPU were well."""
+        """The cluster without any job, with every node and GPU healthy."""
         return replace(self, nodes=tuple(node.idle() for node in self.nodes))
 
     def graph(self) -> nx.Graph[str]:
-        """The network as a networkx tree: nodes, the domains that join them, and what joins those.
+        """The network as a networkx tree of nodes and domains.
 
-        Nodes have their name, `kind` "node", `gpus`, `free`, and `model` where they share one.
-        Domains are `TIER/DOMAIN`, with `kind` "domain", `tier` and `name`; the root is `/`, of
-        `kind` "root". All but nodes have `bandwidth`: GB/s of an all-reduce between what they join.
+        Nodes have their name, `kind` "node", `gpus`, `free`, and `model` if they share one. Domains
+        are `TIER/DOMAIN`, with `kind` "domain", `tier` and `name`; the root is `/`, of `kind`
+        "root". Domains and the root have `bandwidth`: GB/s of an all-reduce between what they join.
         """
         import networkx as nx
 
@@ -372,24 +370,24 @@ class Cluster:
         return graph
 
     def guessed(self, level: str) -> bool:
-        """Whether nobody gave the bandwidth of a level: of a tier, or of `beyond`."""
+        """Whether the bandwidth of a level, a tier or `beyond`, is a default."""
         unknown = level == BEYOND and self.beyond == UNKNOWN_NETWORK
         return unknown or level in self.guesses
 
     def assumed(self, bandwidth: float, level: str) -> bool:
-        """Whether a gang whose nodes meet at this level has its bandwidth from a guess.
+        """Whether the bandwidth of a gang whose nodes meet at this level is a default.
 
-        `level` is a tier, `beyond`, or `node`, where no network limits the gang.
+        `level` is a tier, `beyond`, or `node`, within which no network limits the gang.
         """
         rates = {tier.name: tier.bandwidth for tier in self.tiers} | {BEYOND: self.beyond}
         return level in rates and self.guessed(level) and bandwidth >= rates[level]
 
 
 def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """The nodes, each machine with what was measured of all machines like it.
+    """The nodes, each machine with the measurements of all equal machines.
 
-    Alike are machines of one configuration but for measured sets. What was measured of a machine
-    itself counts first, else the least that was measured of the same GPUs of another.
+    Machines are equal if their configurations are, but for measured sets. The measurements of a
+    machine itself take precedence, else the lowest of the same GPUs of another machine counts.
     """
     some = tuple(nodes)
     if not any(node.machine.measured for node in some):
@@ -419,7 +417,7 @@ def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def _known(told: Mapping[str, object]) -> dict[str, object]:
-    """What is not None: GraphML has no word for that."""
+    """The values that are not None: GraphML cannot express None."""
     return {key: value for key, value in told.items() if value is not None}
 
 
@@ -449,7 +447,7 @@ def count(gpus: GPUSet) -> int:
 
 
 def symmetric(size: int, pair: Callable[[int, int], Link]) -> Matrix:
-    """The links of `size` GPUs, `pair(i, j)` being asked once for each pair, i < j."""
+    """The links of `size` GPUs; `pair(i, j)` is called once for each pair, i < j."""
     upper = [[pair(i, j) for j in range(i + 1, size)] for i in range(size)]
     return tuple(
         tuple(None if i == j else upper[min(i, j)][max(i, j) - min(i, j) - 1] for j in range(size))
@@ -458,7 +456,7 @@ def symmetric(size: int, pair: Callable[[int, int], Link]) -> Matrix:
 
 
 def flat(size: int, link: Link = SYS) -> Matrix:
-    """The links of `size` GPUs where all are the same."""
+    """The links of `size` GPUs that are all the same."""
     return symmetric(size, lambda _i, _j: link)
 
 
@@ -473,11 +471,11 @@ def common_model(gpus: Iterable[GPU]) -> str | None:
 
 
 def behind_nvswitch(model: str | None, links: Matrix) -> bool:
-    """Whether the GPUs must hang on an NVSwitch.
+    """Whether the GPUs must be behind an NVSwitch.
 
     nvidia-smi prints `NV18` for every pair behind a switch, so the lanes of a GPU summed over its
-    peers exceed the lanes that the GPU has. For an unknown model the most lanes of any model is
-    the limit, so that a direct mesh is never taken for a switch.
+    peers exceed the lanes that the GPU has. For an unknown model the limit is the most lanes of any
+    model, so that a direct mesh is never taken for a switch.
     """
     limit = LANES_PER_GPU.get(model or "", MOST_LANES)
     return any(
@@ -488,9 +486,9 @@ def behind_nvswitch(model: str | None, links: Matrix) -> bool:
 
 @functools.lru_cache(maxsize=1 << 14)
 def natural(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
-    """A sort key by which `node-2` comes before `node-10`."""
-    # Texts and numbers alternate, so keys never compare one with the other; a number without its
-    # zeros in front is compared by its length first, however long it is.
+    """A sort key that puts `node-2` before `node-10`."""
+    # Texts and numbers alternate, so a text is never compared with a number; a number without
+    # leading zeros is compared by its length first, whatever its length.
     parts: list[str | tuple[int, str]] = [*re.split(r"(\d+)", name)]
     for at in range(1, len(parts), 2):
         digits = str(parts[at]).lstrip("0")

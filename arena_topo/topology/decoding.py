@@ -1,4 +1,4 @@
-"""JSON and YAML that others wrote, decoded by msgspec into the types that are wanted of them."""
+"""Decoding of foreign JSON and YAML by msgspec into typed values, with errors for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn, TypeVar
 Wanted = TypeVar("Wanted")
 
 Refuse = Callable[[str, str], NoReturn]
-"""Hears the path of what makes no sense, and why; raises."""
+"""A callback with the path of an invalid value and the reason; it raises."""
 
 _WORDS = {
     "array": "a list",
@@ -20,11 +20,11 @@ _WORDS = {
     "object": "a mapping",
     "str": "a text",
 }
-"""What msgspec calls a type -> what a person does."""
+"""The type names of msgspec -> words for people."""
 
 
 def misfit(error: Exception) -> tuple[str, str]:
-    """The path of what did not fit, and why; errors that are not msgspec's have no path."""
+    """The path of an invalid value and the reason; the path is empty for errors not of msgspec."""
     # "Expected `str`, got `int` - at `$.levels[0].name`"
     told, _, place = str(error).replace(" | null", "").partition(" - at ")
     reason = re.sub("`([^`]*)`", lambda found: _WORDS.get(found[1], found[1]), told)
@@ -36,7 +36,7 @@ def misfit(error: Exception) -> tuple[str, str]:
 
 
 def tried(attempt: Callable[[], Wanted], refuse: Refuse, path: str = "") -> Wanted:
-    """What msgspec makes of something at this path."""
+    """The decoded value; an error of msgspec is raised by `refuse`, below this path."""
     try:
         return attempt()
     except (ValueError, RecursionError) as error:
@@ -45,6 +45,6 @@ def tried(attempt: Callable[[], Wanted], refuse: Refuse, path: str = "") -> Want
 
 
 def check_length(values: Sized, size: int, refuse: Refuse, path: str) -> None:
-    """Refuse a list that does not have so many entries."""
+    """Refuse a list with another number of entries."""
     if len(values) != size:
         refuse(path, f"expected a list of length {size}, got {len(values)}")

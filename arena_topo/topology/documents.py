@@ -1,11 +1,11 @@
-"""What others wrote of a machine -> Machine: JSON of `topology show`, and ConfigMaps of nodes.
+"""Readers of descriptions of a machine -> Machine: JSON of `topology show`, ConfigMaps of nodes.
 
     {"name": ..., "gpus": [{"index", "uuid", "model", "numa"}], "nics": [{"name", "attachment",
      "speedGBps"}], "nicsAssumed": ..., "links": [["X", "NV2"], ...], "nvswitch": ...,
      "pcieGeneration": ..., "knowledge": ...}
 
-Only `gpus` and `links` are needed. A ConfigMap has `nodeName`, `devices` with their health,
-`linkType` and `bandwidth` as ACK has them, and our keys `busBandwidth`, `nics`, `uuids`,
+Only `gpus` and `links` are required. A ConfigMap has `nodeName`, `devices` with their health,
+`linkType` and `bandwidth` in ACK's format, and our keys `busBandwidth`, `nics`, `uuids`,
 `allocations` (`published` writes them).
 """
 
@@ -56,7 +56,8 @@ from arena_topo.topology.published import (
 Wanted = TypeVar("Wanted")
 
 SLOWEST, FASTEST = 0.001, 1e6
-"""GB/s between which all links and networks are; products of such rates neither vanish nor end."""
+"""The range of all links and networks in GB/s; products of such rates neither underflow nor
+overflow."""
 
 Rate = Annotated[float, msgspec.Meta(ge=SLOWEST, le=FASTEST)]
 
@@ -72,7 +73,7 @@ class _GPU(msgspec.Struct):
 
 
 class Card(msgspec.Struct):
-    """A NIC as documents have it, its links in the words of nvidia-smi."""
+    """A NIC in a document, its links in the words of nvidia-smi."""
 
     attachment: list[str]
     name: str | None = None
@@ -91,9 +92,9 @@ class _Machine(msgspec.Struct, rename="camel"):
 
 
 def from_document(document: Mapping[str, Any], *, name: str, model: str | None = None) -> Machine:
-    """The machine of a JSON document; UnreadableTopology names the path of what makes no sense.
+    """The machine of a JSON document; UnreadableTopology names the path of an invalid value.
 
-    `name` is what the machine is called if it has no name, `model` the GPUs' where it has none.
+    `name` is the machine's name if it has none, `model` the GPUs' model if they have none.
     """
     told = tried(lambda: msgspec.convert(document, _Machine), _refuse)
     for at, one in enumerate(told.gpus):
@@ -118,7 +119,7 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
 
 
 def matrix(rows: Sequence[Sequence[str]], size: int, refuse: Refuse, path: str) -> Matrix:
-    """The links of `size` GPUs, each row in the words of nvidia-smi."""
+    """The links of `size` GPUs; each row has the words of nvidia-smi."""
     check_square(rows, size, refuse, path)
     links: list[tuple[Link | None, ...]] = []
     for i, row in enumerate(rows):
@@ -137,7 +138,7 @@ def matrix(rows: Sequence[Sequence[str]], size: int, refuse: Refuse, path: str) 
 
 
 def check_square(rows: Sequence[Sequence[Any]], size: int, refuse: Refuse, path: str) -> None:
-    """Refuse what is no matrix with a row and a column for each of `size` GPUs."""
+    """Refuse a matrix without a row and a column for each of `size` GPUs."""
     check_length(rows, size, refuse, path)
     for i, row in enumerate(rows):
         check_length(row, size, refuse, f"{path}[{i}]")
@@ -155,7 +156,7 @@ def nics(cards: Sequence[Card], size: int, refuse: Refuse, path: str) -> tuple[N
 
 
 def link(word: str, refuse: Refuse, path: str) -> Link:
-    """One link in the words of nvidia-smi."""
+    """One link, as a word of nvidia-smi."""
     try:
         return Link.parse(word)
     except ValueError as error:
@@ -175,11 +176,11 @@ def from_config_map(
     model: str | None = None,
     complaints: dict[str, UnreadableTopology] | None = None,
 ) -> NodeGPUs:
-    """Read ACK's ConfigMap; UnreadableTopology names the path of what makes no sense.
+    """Read ACK's ConfigMap; UnreadableTopology names the path of an invalid value.
 
-    `model` is the GPUs' model or product name, which the ConfigMap does not tell. Without
-    `linkType` the machine is unknown, with the number of its devices. With `complaints`, keys that
-    make no sense are left out and gathered there, unless the node or its devices do not.
+    `model` is the GPUs' model or product name, which is not in the ConfigMap. Without `linkType`
+    the machine is unknown, with the number of its devices. With `complaints`, invalid keys are
+    skipped and collected there; an invalid node or invalid devices still raise.
     """
     said, model = _ConfigMap(config_map), model_of(model)
     devices, name = said.devices(), said.node()
@@ -211,9 +212,9 @@ def from_config_map(
 
 
 def uuids(config_map: Mapping[str, Any]) -> tuple[str, ...]:
-    """The UUIDs of a node's GPUs by index, as an agent has written them; none where it has not.
+    """The UUIDs of a node's GPUs by index, written by an agent; empty without them.
 
-    UnreadableTopology names the path of what makes no sense.
+    UnreadableTopology names the path of an invalid value.
     """
     said = _ConfigMap(config_map)
     found = said.json(UUIDS, list[str]) or []
@@ -226,9 +227,9 @@ _GPUs = list[Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]]
 
 
 def allocations(config_map: Mapping[str, Any]) -> Allocations | None:
-    """What an agent has written of its kubelet; None where it has written nothing.
+    """The allocations of a node's kubelet, written by an agent; None without them.
 
-    UnreadableTopology names the path of what makes no sense.
+    UnreadableTopology names the path of an invalid value.
     """
     said = _ConfigMap(config_map)
     given = said.json(ALLOCATIONS, dict[str, _GPUs])
@@ -241,10 +242,10 @@ def allocations(config_map: Mapping[str, Any]) -> Allocations | None:
 
 
 def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> dict[str, Any]:
-    """A node's ConfigMap with the links of this machine, and all else in it left as it is.
+    """A node's ConfigMap with the links of this machine; all other keys are unchanged.
 
-    GPUs that it calls unhealthy stay so: who publishes links has not looked at their health.
-    Bandwidths are kept only while the links are the same; those of the machine count more.
+    GPUs that the ConfigMap reports as unhealthy stay so: the caller has not checked their health.
+    Measured bandwidths stay only if the links are the same; those of the machine take precedence.
     """
     new = published.config_map(machine, healthy)
     kept = {key: value for key, value in document["data"].items() if key not in _LINKED}
@@ -263,7 +264,7 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     metadata = document["metadata"]
     for key in ("labels", "annotations"):
         new["metadata"][key] = {**(metadata.get(key) or {}), **new["metadata"][key]}
-    # What a person has published is no copy any more that the controller may overwrite.
+    # A ConfigMap that a person has published is no copy, so the controller must not overwrite it.
     new["metadata"]["labels"].pop(MIRRORED, None)
     new["metadata"] |= {key: metadata[key] for key in ("name", "namespace") if key in metadata}
     return {**document, "metadata": {**metadata, **new["metadata"]}} | {
@@ -274,11 +275,11 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
 
 
 _LINKED = frozenset({"linkType", "bandwidth", "busBandwidth", NICS})
-"""Keys that mean nothing any more once the links are others."""
+"""Keys that become invalid when the links change."""
 
 
 class _ConfigMap:
-    """One ConfigMap under examination: every complaint names it and the path inside."""
+    """A ConfigMap that is being read; every error names it and the path inside."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         metadata = document.get("metadata")
@@ -292,7 +293,7 @@ class _ConfigMap:
         raise UnreadableTopology(reason, where=f"{self.name} {path}")
 
     def json(self, key: str, kind: type[Wanted]) -> Wanted | None:
-        """The JSON under a key; None where there is none, or nothing in it."""
+        """The JSON under a key; None if it is missing or empty."""
         text = self.data.get(key, "").strip()
         empty = text in {"", "null", "[]", "{}"}
         if empty:

@@ -1,10 +1,10 @@
-"""Which nodes are near which: network levels from labels, a Kueue `Topology` or a fabric file.
+"""The network between nodes as a tree: from labels, a Kueue `Topology` or a fabric file.
 
-    from_labels    what topograph, the GPU operator and the clouds write on nodes, or the labels
+    from_labels    labels by topograph, the GPU operator and the clouds, or the labels
                    that a Kueue `Topology` lists
-    from_file      the levels, and their bandwidths, that a person wrote down
+    from_file      the levels, and their bandwidths, in a file written by a person
 
-Each gives a tree: every node has a path of domains, coarse to near. A fabric file looks so
+Each gives a tree: every node has a path of domains, coarse to near. A fabric file has this form
 (docs/how-it-works.md):
 
     levels:
@@ -40,10 +40,10 @@ from arena_topo.topology.documents import Rate
 from arena_topo.topology.nics import NICs, parse_nics
 
 RESERVED = frozenset({"node", BEYOND})
-"""Level words that no level may have: they stand for less and for more than any of them."""
+"""Words that no level may have as its name: they mean less and more than any level."""
 
 MOST_LEVELS = 16
-"""Levels of a network: from zones down to hosts there are half as many, which is what Kueue allows
+"""The limit of levels: from zones down to hosts there are half as many, the limit of Kueue
 (TopologySpec.levels)."""
 
 Labels = Mapping[NodeName, Mapping[str, str]]
@@ -59,9 +59,9 @@ class Fabric:
 
     `tiers` run from coarse to near and never get slower on the way; `beyond` (GB/s) joins nodes
     that share none. `domains` has one entry per tier for every node; within a tier, equal entries
-    mean one domain. `assumed` names the tiers (and `beyond`) whose bandwidth is a default, not a
-    number that somebody gave. `limits` are GB/s of the nodes whose own network is slower than those
-    defaults. `notes` say in words what was missing or contradictory.
+    mean one domain. `assumed` names the tiers (and `beyond`) whose bandwidth is a default. `limits`
+    are GB/s of the nodes whose own network is slower than those defaults. `notes` are sentences
+    about missing or contradictory data.
     """
 
     tiers: tuple[Tier, ...]
@@ -72,11 +72,11 @@ class Fabric:
     limits: Mapping[NodeName, float] = field(default_factory=dict)
 
 
-# What a person writes
+# The fabric file
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One level of a fabric: the word for it, the label that tells it, GB/s where given."""
+    """One level of a fabric: its name, its node label, and GB/s if given."""
 
     name: str
     label: str
@@ -94,9 +94,9 @@ class NodeNICs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricFile:
-    """What a fabric file says: levels from coarse to near, GB/s beyond them where it is given.
+    """The content of a fabric file: levels from coarse to near, GB/s beyond them if given.
 
-    `levels` is None where the file leaves them to the cluster. Of `nics` the first that fits a node
+    `levels` is None if the file leaves them to the cluster. The first of `nics` that matches a node
     counts. `where` names the file for people.
     """
 
@@ -120,12 +120,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(data: Any, *, where: str) -> FabricFile:
-    """Check a file as parsed; UsageError names the file (`where`) and the path in it.
+    """Check a parsed file; UsageError names the file (`where`) and the path in it.
 
-    `levels`, coarse to near, each have `name`, `label` and maybe `bandwidthGBps`; beside them there
-    may be `beyondGBps`. Bandwidths must not grow outward. `nics` are entries of `label`, `value`,
-    `nics` (as `parse_nics` reads them) and maybe `near`, the GPUs near each NIC. A file with `nics`
-    alone needs no levels.
+    `levels`, coarse to near, each have `name`, `label` and optionally `bandwidthGBps`; beside them
+    `beyondGBps` is allowed. Bandwidths must not grow outward. `nics` are entries of `label`,
+    `value`, `nics` (as `parse_nics` reads them) and optionally `near`, the GPUs near each NIC. A
+    file with `nics` alone needs no levels.
     """
 
     def refuse(path: str, problem: str) -> NoReturn:
@@ -184,17 +184,17 @@ _SHOWN = 40
 """Characters of a foreign text that a message shows."""
 
 
-# Label families, best first: what looked at the fabric itself before what a cloud tells of it.
+# Label families, best first: tools that look at the fabric itself before labels of a cloud.
 
 _Family = Mapping[str, tuple[str, ...]]
-"""Levels from coarse to near, and the labels that each has had, the current one first."""
+"""Levels from coarse to near, each with its labels over time, the current one first."""
 
 _TOPOGRAPH = "fabric.topograph.run/tier-"
 _NVIDIA = "network.topology.nvidia.com/"
 _EKS = "topology.k8s.aws/network-node-layer-"
 _OCI = "oci.oraclecloud.com/"
 
-# topograph sets no limit to its tiers; no network built has eight switches in a row.
+# topograph has no limit of tiers; no real network has eight switches in a row.
 _DEPTH = 8
 # `core` is topograph's word for the third switch from the node.
 _SWITCHES = ("leaf", "spine", "core", *(f"tier-{at}" for at in range(3, _DEPTH)))
@@ -208,7 +208,7 @@ def _switch_family(*nearest_first: str | tuple[str, ...]) -> _Family:
 _NETWORKS: tuple[_Family, ...] = (
     # NVIDIA/topograph v1, docs/reference/node-labels.md: tier 0 is closest to the node.
     _switch_family(*(f"{_TOPOGRAPH}{tier}" for tier in range(_DEPTH))),
-    # The same, shortly before v1 (CHANGELOG.md).
+    # The labels shortly before v1 (CHANGELOG.md).
     _switch_family(*(f"{_NVIDIA}tier-{tier}" for tier in range(_DEPTH))),
     # topograph before that: leaf, spine, core; in v0.1 block, spine, datacenter
     # (docs/engines/k8s.md of both).
@@ -223,7 +223,7 @@ _NETWORKS: tuple[_Family, ...] = (
     # label-nodes-daemon.py: the parts of physical_host, before GKE had labels of its own.
     _switch_family("topology.gke.io/rack", "topology.gke.io/cluster"),
     # docs.aws.amazon.com/eks/latest/userguide/ml-workload-topology.html: layer 1 is the top, and
-    # only some instance types have a layer 4 below the third. It counts where all nodes have it.
+    # only some instance types have a layer 4 below the third. It counts if all nodes have it.
     _switch_family(*(f"{_EKS}{layer}" for layer in (4, 3, 2, 1))),
     _switch_family(*(f"{_EKS}{layer}" for layer in (3, 2, 1))),
     # oracle-quickstart/oci-hpc-oke, docs/using-rdma-network-locality-when-running-workloads-on-
@@ -231,8 +231,8 @@ _NETWORKS: tuple[_Family, ...] = (
     _switch_family(
         f"{_OCI}rdma.local_block_id", f"{_OCI}rdma.network_block_id", f"{_OCI}rdma.hpc_island_id"
     ),
-    # What OKE writes where there is no RDMA topology (topograph, docs/reference/node-labels.md,
-    # "Without Topograph").
+    # OKE's labels without an RDMA topology (topograph, docs/reference/node-labels.md, "Without
+    # Topograph").
     _switch_family(f"{_OCI}host.rack_id", f"{_OCI}host.network_block_id"),
     # Alibaba Cloud, ACK Lingjun clusters, "network topology-aware scheduling": a point of delivery
     # has several access switches (ASW), the first ones from a node.
@@ -240,14 +240,14 @@ _NETWORKS: tuple[_Family, ...] = (
 )
 
 _PLACES: _Family = {
-    # kubernetes.io/docs/reference/labels-annotations-taints, and what they were called before 1.17.
+    # kubernetes.io/docs/reference/labels-annotations-taints, and their names before 1.17.
     "region": ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
     "zone": ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
 }
 
 _NVLINKS: tuple[str, ...] = (
     # NVIDIA/k8s-device-plugin, internal/lm/fabric.go: <cluster UUID>.<clique>, the GPUs that do
-    # reach each other over NVLink; all others name what could be cut into cliques.
+    # reach each other over NVLink; all other labels name units that can be divided into cliques.
     CLIQUE,
     # topograph, docs/reference/node-labels.md. The sub-domain below it is a rack of the same
     # NVLink, no faster than the whole.
@@ -269,10 +269,10 @@ _WORDS: Mapping[str, str] = {
     **{label: word for word, labels in _PLACES.items() for label in labels},
     **dict.fromkeys(_NVLINKS, "nvlink"),
 }
-"""The word for each label that is known."""
+"""The level name of each known label."""
 
 WORDS = frozenset({"node", "beyond", *_WORDS.values()})
-"""Every word for a level that some cluster has by itself; --fabric may name others."""
+"""All level names of the known labels; --fabric may define others."""
 
 _MACHINES = (
     "kubernetes.io/hostname",
@@ -280,25 +280,25 @@ _MACHINES = (
     "topology.gke.io/host",
     f"{_OCI}rdma.host_id",
 )
-"""Labels that name the machine itself, and so no level between machines."""
+"""Labels that identify the machine itself, so they are no level between machines."""
 
 _UNREGISTERED = "00000000-0000-0000-0000-000000000000."
-"""How the clique begins on a machine that belongs to no NVLink cluster (go-nvlib,
-IsFabricAttached): not a cluster that all such machines share."""
+"""The start of the clique label on a machine outside any NVLink cluster (go-nvlib,
+IsFabricAttached): machines with it are not in one cluster."""
 
 
-# What nodes say
+# Labels of nodes
 
 Rates = Mapping[NodeName, float | None]
-"""GB/s for each node, None where not known."""
+"""GB/s of each node, None if not known."""
 
 _Column = list[str | None]
-"""What each node says of a level, in the order of their names: one list for each label is several
-times faster than one object for each node."""
+"""The labels of all nodes for a level, in the order of node names: one list per label is several
+times faster than one object per node."""
 
 
 class _Columns:
-    """What the nodes say, by label."""
+    """The labels of nodes, by column."""
 
     def __init__(self, labels: Labels, rdma: Rates | None, nvlink: Rates | None) -> None:
         self.nodes = sorted(labels)
@@ -310,19 +310,19 @@ class _Columns:
         self._absent = _WORDS.keys() - used
 
     def column(self, *keys: str) -> _Column | None:
-        """What every node says under the first of these labels that it has; None if none does."""
+        """The value of the first of these labels on each node; None if no node has one."""
         column: _Column = []
         for key in keys:
             if key in self._absent:
                 continue
-            # Dumps come from anywhere: what the API would not let in counts as nothing.
+            # Dumps come from anywhere: values that the API would refuse count as missing.
             said: Sequence[object] = [labels.get(key) for labels in self._labels]
             texts = [one if isinstance(one, str) and is_word(one) else None for one in said]
             column = [a or b for a, b in zip(column, texts, strict=True)] if column else texts
         return column if any(column) else None
 
     def stated(self, family: _Family) -> dict[Level, _Column]:
-        """The levels of a family that some node states."""
+        """The levels of a family with a label on some node."""
         return {
             Level(name=word, label=labels[0]): column
             for word, labels in family.items()
@@ -330,7 +330,7 @@ class _Columns:
         }
 
     def switches(self) -> dict[Level, _Column]:
-        """The family that places most nodes at its nearest level, then at any; best of equals."""
+        """The family with most nodes at its nearest level, then at any; the first of equals."""
         best: dict[Level, _Column] = {}
         most = (0, 0)
         for family in _NETWORKS:
@@ -344,11 +344,11 @@ class _Columns:
         return best
 
     def nvlinks(self) -> dict[Level, _Column]:
-        """The NVLink domains by the best label that some node has.
+        """The NVLink domains by the best label on some node.
 
-        topograph takes the capacity block for the accelerator domain of every AWS node (provider
-        aws), so what a node says whose GPUs have no NVLink to others is left out; and the sub-block
-        for that of every GKE node (provider gcp), where only the clique can be believed.
+        topograph sets the accelerator domain of every AWS node to its capacity block (provider
+        aws), so labels of nodes whose GPUs have no NVLink to others are ignored; it sets that of
+        every GKE node to the sub-block (provider gcp), where only the clique is reliable.
         """
         blocks = self.column(GKE_SUBBLOCK) or [None] * len(self.nodes)
         with_links = self.nodes if self.nvlink is None else self.nvlink
@@ -369,14 +369,14 @@ def from_labels(
     rdma: Rates | None = None,
     nvlink: Rates | None = None,
 ) -> Fabric:
-    """The fabric that the labels of these nodes tell; give the nodes that have GPUs, no others.
+    """The fabric by the labels of these nodes; pass only the nodes with GPUs.
 
-    `levels` are those of a Kueue `Topology`; where no level is the NVLink domain and the speed of
+    `levels` are those of a Kueue `Topology`; if no level is the NVLink domain and the speed of
     NVLink is known, it goes below all. Without them one family of switch labels is used, the one
     that places most nodes, the best of equals; zone and region go above it, the NVLink domain
-    below. `rdma` is what the RDMA NICs of each node reach together, GB/s; `nvlink` what a GPU of
-    each node reaches over NVLink in other nodes, GB/s, where its model has such links (NVL72). A
-    node that `nvlink` leaves out has none, whatever its labels say.
+    below. `rdma` is GB/s of all RDMA NICs of each node together; `nvlink` is GB/s over NVLink from
+    a GPU of each node to other nodes, if its model has such links (NVL72). A node missing in
+    `nvlink` has none, whatever its labels say.
     """
     columns = _Columns(labels, rdma, nvlink)
     below = columns.nvlinks()
@@ -392,7 +392,7 @@ def from_labels(
 def from_file(
     file: FabricFile, labels: Labels, *, rdma: Rates | None = None, nvlink: Rates | None = None
 ) -> Fabric:
-    """The fabric that a file describes; bandwidths left out fit between the others.
+    """The fabric of a file; missing bandwidths are filled in between the given ones.
 
     `rdma` and `nvlink` as in `from_labels`.
     """
@@ -402,8 +402,8 @@ def from_file(
 def levels_of(labels: Sequence[str]) -> tuple[Level, ...]:
     """The levels of a Kueue `Topology` with these labels, coarse to near, without the node itself.
 
-    A level is called by the word for its label where that is known, else by the end of the label;
-    `kubernetes.io/hostname` is the node itself. ValueError names the label that makes no sense.
+    A level has the known name for its label, else the end of the label as its name;
+    `kubernetes.io/hostname` is the node itself. ValueError names an invalid label.
     """
     levels: list[Level] = []
     for at, label in enumerate(labels):
@@ -421,10 +421,10 @@ def levels_of(labels: Sequence[str]) -> tuple[Level, ...]:
 # The tree
 
 _MOST_NAMES = 10
-"""Names that one note lists."""
+"""The most names in one note."""
 
 _Path = tuple[str, ...]
-"""A domain, after those that hold it: leaf 1 of spine a is not leaf 1 of spine b."""
+"""A domain with its parents: leaf 1 of spine a is not leaf 1 of spine b."""
 
 
 def _fabric(
@@ -434,9 +434,9 @@ def _fabric(
     *,
     beyond: float | None = None,
 ) -> Fabric:
-    """The fabric of these levels, coarse to near; of those listed it notes which join no nodes.
+    """The fabric of these levels, coarse to near, with a note on each unused listed level.
 
-    Levels without use still bound the bandwidths of the others.
+    Unused levels still bound the bandwidths of the others.
     """
     nodes = columns.nodes
     levels = {**{one: columns.column(one.label) for one in listed}, **below}
@@ -468,7 +468,7 @@ def _fabric(
 def _tree(
     nodes: Sequence[NodeName], stated: Mapping[Level, _Column]
 ) -> tuple[list[_Path], list[str]]:
-    """The path of each node, down to the level where all are alone, and what nodes do not say."""
+    """The path of each node, down to the level where each is alone, and notes on missing labels."""
     filled: list[list[str]] = []
     nearer, word = [f"({node})" for node in nodes], ""
     for level, column in reversed(list(stated.items())):
@@ -491,16 +491,16 @@ def _tree(
 
 
 def _filled(column: _Column, nearer: Sequence[str], word: str) -> list[str]:
-    """The domains of a level, those that nodes do not name taken from the next nearer level.
+    """The domains of a level; a missing label is filled in from the next nearer level.
 
-    A node is where others of its nearer domain are, if they agree. Else it shares the level with
-    the silent ones of that domain alone. `word` is the name of the nearer level.
+    A node is in the domain of the other nodes of its nearer domain, if they agree. Else it shares
+    the level only with the unlabelled nodes of that domain. `word` is the name of the nearer level.
     """
     agreed: dict[str, set[str]] = defaultdict(set)
     for above, below in set(zip(column, nearer, strict=True)):
         if above is not None:
             agreed[below].add(above)
-    # No label has a bracket, so that what stands in for a domain is never taken for one.
+    # Labels have no brackets, so a substitute is never equal to a domain.
     instead = {
         below: min(agreed[below])
         if len(agreed[below]) == 1
@@ -513,7 +513,7 @@ def _filled(column: _Column, nearer: Sequence[str], word: str) -> list[str]:
 
 
 def _named(paths: Sequence[_Path]) -> list[_Path]:
-    """The paths with a name of its own for each domain: its path, where others are called so."""
+    """The paths with a unique name for each domain: its whole path if others have the same name."""
     domains = {path[:at] for path in set(paths) for at in range(1, len(path) + 1)}
     alike = Counter((len(domain), domain[-1]) for domain in domains)
     names = {
@@ -530,14 +530,15 @@ def _named(paths: Sequence[_Path]) -> list[_Path]:
 def _tiers(
     columns: _Columns, levels: Mapping[Level, _Column | None], beyond: float | None
 ) -> tuple[list[Tier], float, frozenset[str]]:
-    """A tier for each level, and `beyond`: what is given, and defaults that fit between.
+    """A tier for each level, and `beyond`: given rates, and defaults that fit between them.
 
-    The fastest NICs decide, and slower nodes are limited by themselves (`_limits`). A limit would
-    also hold on tiers whose bandwidth a person gave, so where one is given there are none, and the
-    slowest NICs decide for the others. Oversubscription is not known, so coarser switches are taken
-    to be as fast as near ones. RDMA ends at the zone ("EFA traffic can't cross Availability Zones",
-    AWS, EFA limitations; the RDMA networks of GKE and OKE are zonal too), so past it nothing is
-    known. The last are the names of the tiers, and `beyond`, whose rate is such a default.
+    The default rate is that of the fastest NICs, and slower nodes have a limit of their own
+    (`_limits`). A limit would also hold on tiers with a given bandwidth, so if one is given there
+    are no limits, and the default is the rate of the slowest NICs. Oversubscription is not known,
+    so coarser switches count as fast as near ones. RDMA ends at the zone ("EFA traffic can't cross
+    Availability Zones", AWS, EFA limitations; the RDMA networks of GKE and OKE are zonal too), so
+    beyond it nothing is known. The third value has the names of the tiers, and `beyond`, with
+    default rates.
     """
     names = [BEYOND, *(level.name for level in levels)]
     given = [beyond, *(level.bandwidth for level in levels)]
@@ -552,7 +553,8 @@ def _tiers(
             reach = _reach(columns, list(levels.values())[at - 1] or ())
             assumed -= {"nvlink"} if reach is not None else set()
             default = default if reach is None else reach
-        # A default is never slower than what is outside, nor faster than what is inside of it.
+        # A default is never slower than the level outside it, nor faster than the given levels
+        # inside.
         nearer = [one for one in given[at:] if one is not None]
         rates.append(min([max([default, *rates[-1:]]), *nearer]) if rate is None else rate)
     tiers = [Tier(name=name, bandwidth=rate) for name, rate in zip(names, rates, strict=True)]
@@ -560,7 +562,7 @@ def _tiers(
 
 
 def _reach(columns: _Columns, column: Sequence[str | None]) -> float | None:
-    """GB/s over NVLink between the nodes that name a domain of it: of the slowest, if known."""
+    """GB/s over NVLink between the nodes with a domain of it: the slowest, if all are known."""
     rates = [
         (columns.nvlink or {}).get(node)
         for node, said in zip(columns.nodes, column, strict=False)
@@ -578,9 +580,9 @@ def _limits(
 ) -> dict[NodeName, float]:
     """GB/s of the nodes that are slower than the fastest.
 
-    None for nodes that reach others over NVLink of known speed, which no NIC slows down; such
-    machines are sold with RDMA (NVIDIA, DGX GB200 data sheet: four ConnectX-7 a tray), whether
-    or not the node says so.
+    Nodes that reach others over NVLink of known speed have no limit, as no NIC slows NVLink down;
+    such machines are sold with RDMA (NVIDIA, DGX GB200 data sheet: four ConnectX-7 a tray), whether
+    or not the node reports it.
     """
     fastest = max(columns.rdma.values(), default=UNKNOWN_NETWORK)
     slow = {node: rate for node, rate in columns.rdma.items() if rate < fastest}

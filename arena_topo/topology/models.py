@@ -1,7 +1,7 @@
-"""What is known of each GPU model: one row per model, and everything else derives from the rows.
+"""The table of GPU models: one row per model, and all other tables derive from the rows.
 
-Sources: NVIDIA data sheets and architecture white papers (NVLinks, PCIe, usual network cards);
-NCCL src/graph/topo.h, SM60/70/80/86/90/100_NVLINK_BW (rates); pci-ids.ucw.cz, vendor 10de (ids).
+Sources: NVIDIA data sheets and architecture white papers (NVLinks, PCIe, usual network cards); NCCL
+src/graph/topo.h, SM60/70/80/86/90/100_NVLINK_BW (rates); pci-ids.ucw.cz, vendor 10de (ids).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Architecture(StrEnum):
 class Model:
     """One GPU model.
 
-    `nvlinks` is the number of NVLinks of one GPU, `lane_rate` what NCCL gets from one of them in
-    one direction (GB/s; the nominal rates of data sheets are 20, 25, 25, 14, 25 and 50); None where
-    there are none or the number differs between boards. `pcie` is the PCIe generation of the GPU.
-    `p2p` is False where the driver never lets two GPUs reach each other over PCIe. `nic` is the
-    network bandwidth per GPU (GB/s) of the maker's reference machine. `domain` is the GPUs of its
-    NVLink domain where that leaves the machine (GH200 NVL32, GB200 and GB300 NVL72). `ids` are PCI
-    device ids, `capability` is the CUDA compute capability where no other model with NVLinks shares
+    `nvlinks` is the number of NVLinks of one GPU, `lane_rate` the rate that NCCL gets from one of
+    them in one direction (GB/s; the nominal rates of data sheets are 20, 25, 25, 14, 25 and 50);
+    None if there are none or the number differs between boards. `pcie` is the PCIe generation of
+    the GPU. `p2p` is False if the driver never lets two GPUs reach each other over PCIe. `nic` is
+    the network bandwidth per GPU (GB/s) of the maker's reference machine. `domain` is the GPUs of
+    its NVLink domain if that leaves the machine (GH200 NVL32, GB200 and GB300 NVL72). `ids` are PCI
+    device ids, `capability` is the CUDA compute capability if no other model with NVLinks shares
     it.
     """
 
@@ -115,7 +115,7 @@ MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _
 LANES_PER_GPU: Mapping[str, int] = MappingProxyType(
     {one.name: one.nvlinks for one in MODELS.values() if one.nvlinks is not None}
 )
-"""NVLinks of one GPU, where the model has a fixed number."""
+"""NVLinks of one GPU, for models with a fixed number."""
 
 MOST_LANES = max(LANES_PER_GPU.values())
 
@@ -127,8 +127,8 @@ BY_ID: Mapping[str, str] = MappingProxyType(
 BY_CAPABILITY: Mapping[str, str] = MappingProxyType(
     {model.capability: model.name for model in MODELS.values() if model.capability}
 )
-"""Compute capabilities with NVLink that one data centre GPU alone has. 80 may be an A100, an A800
-or an A30, 90 an H100, H200, H800 or H20, whose NVLinks differ, so they are not told apart by it."""
+"""Compute capabilities with NVLink that only one data centre GPU has. 80 may be an A100, an A800 or
+an A30, 90 an H100, H200, H800 or H20, whose NVLinks differ, so they do not identify the model."""
 
 # Product names of workstation and consumer cards are their model names already.
 _NAMES = re.compile(

@@ -1,13 +1,12 @@
-"""The XML in which NCCL describes a machine -> Machine.
+"""Reader of the XML in which NCCL describes a machine -> Machine.
 
-NCCL writes what it has found where NCCL_TOPO_DUMP_FILE says (NVIDIA/nccl, src/graph/xml.cc and
-topo.cc):
+NCCL writes it to the file in NCCL_TOPO_DUMP_FILE (NVIDIA/nccl, src/graph/xml.cc and topo.cc):
 
     system > cpu numaid            a NUMA node
-             > pci busid           a PCIe switch, as many as there are one in another, or a device
-               > gpu dev sm        a GPU, `dev` being the index that nvidia-smi gives it
-                 > nvlink target count tclass      lanes to another GPU or to an NVSwitch
-               > nic > net name speed              a port of a network card, Mb/s
+               > pci busid           a PCIe switch, nested as on the bus, or a device
+                   > gpu dev sm        a GPU, `dev` being the index that nvidia-smi gives it
+                       > nvlink target count tclass      lanes to another GPU or to an NVSwitch
+                   > nic > net name speed              a port of a network card, Mb/s
 
 XML is read without document types, within limits of size and depth, and refused with a line and a
 reason.
@@ -41,27 +40,27 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 MOST_CHARACTERS = 1_000_000
-"""NCCL's largest files have some 15,000; anything near this is another file."""
+"""The limit of characters: NCCL's largest files have some 15,000, so more is another file."""
 
 MOST_LEVELS = 64
-"""Elements one in another; a PCIe tree of NCCL has about ten."""
+"""The limit of nesting; a PCIe tree of NCCL has about ten levels."""
 
 HINT = "dump one: run a job on all GPUs of the machine with NCCL_TOPO_DUMP_FILE=FILE"
 
 _LINE = " line"
-"""Where an element keeps its line; no attribute of XML has a blank in its name."""
+"""The attribute with the line number of an element; no XML attribute has a blank in its name."""
 
 
 def parse_xml(text: str) -> Element:
     """The elements of an XML text; UnreadableTopology names the line and the reason.
 
-    Document types are refused: entities are how small files become large.
+    Document types are refused: entities can expand a small file to a huge one.
     """
     from xml.etree.ElementTree import TreeBuilder  # noqa: PLC0415  many commands load this module
 
     if len(text) > MOST_CHARACTERS:
         _refuse(f"{len(text):,} characters are too many for the topology of a machine", 1)
-    # A name for what is text already: what the XML declaration says of bytes is past.
+    # An encoding for a text that is decoded already, whatever its XML declaration says.
     parser, tree, depth = expat.ParserCreate("UTF-8"), TreeBuilder(), Counter[str]()
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -90,10 +89,10 @@ def parse_xml(text: str) -> Element:
 
 
 def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
-    """The machine that a file of NCCL describes, with notes on what of it is not used.
+    """The machine in a file of NCCL, with notes on its unused parts.
 
-    `model` is the GPUs' model or product name, for files that do not tell. UnreadableTopology names
-    the line and the reason.
+    `model` is the GPUs' model or product name, for files without it. UnreadableTopology names the
+    line and the reason.
     """
     root = parse_xml(text)
     if root.tag != "system":
@@ -126,7 +125,7 @@ def _refuse(reason: str, where: Element | int) -> NoReturn:
 
 
 def _number(one: Element, name: str) -> int | None:
-    """An attribute of up to nine digits; None if it is anything else."""
+    """An attribute of up to nine digits as a number; else None."""
     written = one.get(name, "").strip()
     return int(written) if re.fullmatch(r"[0-9]{1,9}", written) else None
 
@@ -134,13 +133,13 @@ def _number(one: Element, name: str) -> int | None:
 # Devices
 
 _Address = tuple[int, ...]
-"""Where a device is on the PCI bus: domain, bus, device, function."""
+"""A PCI address: domain, bus, device, function."""
 
 _BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 
 
 def _address(text: str) -> _Address:
-    """A PCI address as numbers; empty if it is none."""
+    """A PCI address as numbers; empty for an invalid one."""
     found = _BUS.fullmatch(text.strip())
     return tuple(int(part or "0", 16) for part in found.groups()) if found else ()
 
@@ -165,7 +164,7 @@ class _Device:
 
     @property
     def address(self) -> _Address:
-        """Where it is on the PCI bus."""
+        """The address on the PCI bus."""
         written = self.slot.get("busid", "")
         found = _address(written)
         if not found:
@@ -174,7 +173,7 @@ class _Device:
 
     @property
     def model(self) -> str | None:
-        """The model of a GPU, where there is no doubt."""
+        """The model of a GPU, if it is certain."""
         device = self.slot.get("device", "").lower().removeprefix("0x")
         if self.slot.get("vendor", "").lower() == "0x10de" and device in BY_ID:
             return BY_ID[device]
@@ -184,8 +183,9 @@ class _Device:
     def path(self, other: _Device) -> Link:
         """The PCIe path between two devices in the words of nvidia-smi.
 
-        Between two host bridges of one NUMA node it is NODE; the files do not tell host bridges
-        apart, so paths through one of them (PHB) count as NODE too, which is never too good.
+        Between two host bridges of one NUMA node it is NODE; the files do not distinguish host
+        bridges, so paths through one of them (PHB) count as NODE too, which never overstates the
+        path.
         """
         if self.slot is other.slot:
             return Link(kind=LinkKind.PIX)
@@ -222,12 +222,12 @@ def _gpus(root: Element, parents: Mapping[Element, Element]) -> list[_Device]:
 
 
 _GENERATIONS = {8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-"""GT/s of a lane by PCIe generation (PCI-SIG). What is slower is a link that saves power: newer
-NCCL writes the speed of the moment."""
+"""GT/s of a lane by PCIe generation (PCI-SIG). A lower speed is a link in power saving: newer NCCL
+writes the current speed."""
 
 
 def _generation(devices: Sequence[_Device]) -> int | None:
-    """The PCIe generation of the slowest GPU, if each says one."""
+    """The PCIe generation of the slowest GPU, if all report one."""
     speeds = [
         re.match(r"[0-9]+(\.[0-9]+)?(?=\s*GT/s)", one.slot.get("link_speed", "")) for one in devices
     ]
@@ -239,13 +239,14 @@ def _generation(devices: Sequence[_Device]) -> int | None:
 
 _SWITCH = "0x0680"
 _PROCESSOR = "0x068001"
-"""Classes of an NVLink's other end: an NVSwitch is a bridge of no kind, POWER's NPU one of 01."""
+"""Classes of an NVLink's other end: an NVSwitch is a bridge without a subclass, POWER's NPU has
+01."""
 
 
 def _links(devices: Sequence[_Device], notes: list[str]) -> tuple[Matrix, bool]:
-    """The matrix, and whether some of it runs through an NVSwitch.
+    """The matrix, and whether some links run through an NVSwitch.
 
-    A file that leaves out the other end of an NVLink is of some of the GPUs of a machine.
+    A file without the other end of an NVLink describes only some of the GPUs of a machine.
     """
     place = {one.address: index for index, one in enumerate(devices)}
     direct = [Counter[int]() for _ in devices]
@@ -273,13 +274,13 @@ def _links(devices: Sequence[_Device], notes: list[str]) -> tuple[Matrix, bool]:
 
 
 _MBPS = 8000
-"""Mb/s in a GB/s."""
+"""The factor from GB/s to Mb/s."""
 
 
 def _nics(
     root: Element, parents: Mapping[Element, Element], gpus: Sequence[_Device]
 ) -> tuple[NIC, ...]:
-    """Every port that is named, in the order of their indexes, with its speed."""
+    """Every port, in the order of indexes, with its speed."""
     found = []
     nets = sorted(root.iter("net"), key=lambda one: _number(one, "dev") or 0)
     for index, one in enumerate(nets):

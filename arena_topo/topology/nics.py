@@ -1,4 +1,4 @@
-"""NICs of a machine as a person or a catalogue tells them: how many, how fast, near which GPUs."""
+"""NICs of a machine by number, speed and nearest GPUs, as a person or a catalogue gives them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NEAR, _FAR = Link(kind=LinkKind.PXB), Link(kind=LinkKind.SYS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NICs:
-    """So many NICs of `speed` GB/s each, None where it is not known.
+    """A number of NICs of `speed` GB/s each (None if unknown).
 
-    `near` has the GPUs that are near each of them; without it they are shared out evenly: with more
-    NICs than GPUs each GPU has its own, with fewer neighbours share one.
+    `near` has the GPUs near each NIC; without it the NICs are distributed evenly: with more NICs
+    than GPUs each GPU has its own, with fewer NICs neighbours share one.
     """
 
     number: int
@@ -29,7 +29,7 @@ class NICs:
     def of(self, machine: Machine, *, assumed: str = "") -> Machine:
         """The machine with these NICs instead of its own; `assumed` as in `Machine.nics_assumed`.
 
-        Where it tells as many itself, and nothing says which GPUs are near them, its own get the
+        If the machine has the same number of NICs, and `near` is not given, its own NICs get this
         speed.
         """
         if self.near is None and len(machine.nics) == self.number and not machine.nics_assumed:
@@ -61,11 +61,11 @@ def _shared_out(nics: int, gpus: int) -> list[int]:
 
 
 _UNITS = {"G": 8.0, "Gb": 8.0, "Gb/s": 8.0, "GB": 1.0, "GB/s": 1.0}
-"""What a number in each unit is divided by for GB/s: `400G` means Gb/s, as cards are sold."""
+"""The divisor to GB/s of each unit: `400G` means Gb/s, as in the names of cards."""
 
 
 def parse_nics(text: str) -> NICs:
-    """How many NICs and how fast: `8x400G` or `8x50GB`; ValueError says what is wrong."""
+    """The number and speed of NICs: `8x400G` or `8x50GB`; ValueError explains an invalid text."""
     found = re.fullmatch(r"(\d{1,4})x(\d{1,5}(?:\.\d{1,3})?)([A-Za-z/]*)", text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no count and speed")
@@ -93,9 +93,9 @@ _RDMA_NAMES = frozenset(
 
 @lru_cache(maxsize=1024)
 def is_rdma(resource: str) -> bool:
-    """Whether a resource of Kubernetes stands for RDMA.
+    """Whether a resource of Kubernetes is RDMA.
 
     `rdma/...` is the prefix of Mellanox/k8s-rdma-shared-dev-plugin; the names of GKE
-    (networking.gke.io.networks/rdma-0) and OKE (nvidia.com/sriov-rdma-vf) hold the word.
+    (networking.gke.io.networks/rdma-0) and OKE (nvidia.com/sriov-rdma-vf) contain the word.
     """
     return resource in _RDMA_NAMES or "rdma" in resource

@@ -1,6 +1,6 @@
-"""What the labels of a node say of its GPUs -> Machine, or why nothing can be placed by links.
+"""The GPUs in the labels of a node -> Machine, or why they cannot be placed by links.
 
-The GPU product and count match a well-known machine, or tell the model only. GPUs that are cut up
+The GPU product and count match a well-known machine, or tell the model only. GPUs that are divided
 or shared have no links of their own.
 """
 
@@ -21,16 +21,16 @@ REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 """How many times the device plugin offers each GPU (GPU feature discovery)."""
 
 _SHARED_SCHEDULES = frozenset({"share", "cgpu", "core_mem"})
-"""Values of ACK's schedule label by which GPUs are cut up by memory or compute."""
+"""Values of ACK's schedule label for GPUs that are divided by memory or compute."""
 
 _MIG_COUNT = re.compile(r"nvidia\.com/mig-[^/]+\.count")
 
 
 def from_labels(name: str, labels: Mapping[str, str], count: int) -> Machine:
-    """The machine of a node that says only its GPU product and count.
+    """The machine of a node whose labels tell only its GPU product and count.
 
-    A well-known board is marked assumed; anything else is unknown: its model, every link SYS.
-    GPUs that are cut up or shared are never a well-known board.
+    A well-known board is marked assumed; anything else is unknown: its model, every link SYS. GPUs
+    that are divided or shared are never a well-known board.
     """
     product = next((labels[label] for label in PRODUCT_LABELS if labels.get(label)), None)
     if product and shared(labels) is None:

@@ -1,10 +1,10 @@
-"""What NVIDIA tools say (`nvidia-smi topo -m`, NVML) -> Machine.
+"""Reader of NVIDIA tools (`nvidia-smi topo -m`, NVML) -> Machine.
 
 The matrix is read as the command prints it, with or without its colours and a shell's prompt. The
-reader guesses nothing: a matrix that is cut, wrapped, lopsided or from another tool is refused with
-the line, the reason and the command that writes a whole one.
+reader guesses nothing: a matrix that is truncated, wrapped, asymmetric or from another tool is
+refused with the line, the reason and the command that writes a complete one.
 
-    GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID     header
+            GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID     header
     GPU0     X      NV12    NODE    0-95    0               N/A             a row for each GPU
     NIC0    NODE    NODE     X                                              a row for each NIC
 """
@@ -35,9 +35,9 @@ from arena_topo.topology.models import MOST_LANES, model_of
 HINT = "on the machine itself, run: nvidia-smi topo -m > FILE"
 
 MOST_CHARACTERS = 1_000_000
-"""The matrix of 16 GPUs and 32 NICs has about 20,000; anything near this is another file."""
+"""The limit of characters: 16 GPUs and 32 NICs have some 20,000, so more is another file."""
 
-# Colours and titles of a terminal, and the mark that editors put before a text.
+# Colours and titles of a terminal, and the byte order mark that some editors write.
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()].|\x1b\][^\x07\n]*\x07|[\x00\ufeff]")
 _DEVICE = re.compile(r"[A-Za-z][\w.\-]*\d[\w.\-]*", re.ASCII)
 _GPU = re.compile(r"GPU\d{1,3}", re.ASCII)
@@ -46,12 +46,12 @@ _BONDED = re.compile(r"NV\d{1,3}", re.ASCII)
 _LEGEND = re.compile(r"\s*(NIC\d{1,3}):\s+([A-Za-z]\S*)\s*", re.ASCII)
 
 _QUOTED = 64
-"""Characters of a line that a message has room for."""
+"""Characters of a line in an error message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A machine as a file describes it, and what of the file could not be used."""
+    """The machine in a file, with notes on unused parts of the file."""
 
     machine: Machine
     notes: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Reading:
 def parse_topo(text: str, *, name: str = "machine", model: str | None = None) -> Machine:
     """Read the output of `nvidia-smi topo -m`; UnreadableTopology names the line and the reason.
 
-    `model` is the GPUs' model or product name, which the matrix does not tell.
+    `model` is the GPUs' model or product name, which is not part of the matrix.
     """
     if len(text) > MOST_CHARACTERS:
         raise UnreadableTopology(
@@ -90,14 +90,14 @@ def parse_topo(text: str, *, name: str = "machine", model: str | None = None) ->
 def linked(
     direct: Sequence[Mapping[int, int]], switch: Sequence[int], path: Callable[[int, int], Link]
 ) -> tuple[Matrix, bool]:
-    """The matrix of GPUs of which each says its NVLinks, and whether an NVSwitch joins some.
+    """The matrix of GPUs from the NVLinks of each, and whether an NVSwitch connects some.
 
-    `direct` has the lanes of each to each other, `switch` those to switches; `path` is the PCIe
-    path of two that NVLinks do not join.
+    `direct` has the lanes of each GPU to each other, `switch` those to switches; `path` is the PCIe
+    path of two GPUs without NVLinks between them.
     """
 
     def link(one: int, other: int) -> Link:
-        # A lane that only one end reports carries nothing.
+        # A lane that only one end reports carries no traffic.
         lanes = min(direct[one].get(other, 0), direct[other].get(one, 0))
         lanes += min(switch[one], switch[other])
         return Link(kind=LinkKind.NVLINK, lanes=lanes) if lanes else path(one, other)
@@ -107,7 +107,7 @@ def linked(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A row of the matrix: its line, a cell for each device, and the affinities behind them."""
+    """A row of the matrix: its line number, a cell per device, and the affinities at its end."""
 
     at: int
     cells: Mapping[str, str]
@@ -115,7 +115,7 @@ class _Row:
 
 
 class _Matrix:
-    """The matrix of a text, checked: rows are whole, cells are links, both halves agree."""
+    """The checked matrix of a text: complete rows, valid cells, both halves equal."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
@@ -145,10 +145,10 @@ class _Matrix:
         return Link.parse(self._rows[gpu].cells[other])
 
     def numa(self, gpu: str) -> int | None:
-        """The one NUMA node near a GPU; None where its row tells none, or several.
+        """The one NUMA node near a GPU; None if its row has none, or several.
 
-        In a row with a word for each column blanks and tabs are alike; where cells are empty, only
-        tabs tell which.
+        In a row with a word for each column blanks and tabs are equivalent; with empty cells only
+        tabs separate columns.
         """
         numa = {"NUMA Affinity", "NUMA"}
         at = next((at for at, one in enumerate(self._affinities) if one in numa), None)
@@ -160,7 +160,7 @@ class _Matrix:
         return int(words[at])
 
     def _numbered(self, at: int) -> list[str]:
-        """GPU0 to the last."""
+        """The GPUs from GPU0 to the last, without a gap."""
         gpus = [one for one in self.devices if _GPU.fullmatch(one)]
         if len(gpus) > MOST_GPUS:
             self._refuse(at, f"{len(gpus)} GPUs; {MOST_GPUS} are the most there can be")
@@ -171,7 +171,7 @@ class _Matrix:
         return expected
 
     def _read(self, start: int) -> int:
-        """Read the rows from a line on; returns the first line that is none, or the last line."""
+        """Read rows from a line on; returns the first line that is not a row, or the last line."""
         whole = re.compile(rf"\s*\S+(?:\s+\S+){{{len(self.devices)}}}")
         for at in range(start, len(self._lines)):
             line = self._lines[at]
@@ -203,13 +203,13 @@ class _Matrix:
 
     def _refuse(self, at: int, reason: str) -> NoReturn:
         text = " ".join(self._lines[at].split())
-        # What is wrong with a line stands as often at its end as at its beginning.
+        # The error may be at the end of a line as well as at its beginning.
         quoted = text if len(text) <= _QUOTED else f"{text[: _QUOTED // 2]} ... {text[-24:]}"
         raise UnreadableTopology(f"{reason}: {quoted!r}", where=f"line {at + 1}", hint=HINT)
 
 
 def _columns(line: str) -> tuple[list[str], list[str]]:
-    """The devices and the affinities that a line heads; neither if it is no header."""
+    """The devices and the affinities in a header; both empty if the line is no header."""
     affinities = _AFFINITY.findall(line)
     devices = _AFFINITY.sub(" ", line).split() if "GPU" in line else []
     header = any(map(_GPU.fullmatch, devices)) and all(
@@ -228,7 +228,7 @@ _ANCESTORS = {
     40: LinkKind.NODE,
     50: LinkKind.SYS,
 }
-"""nvmlGpuTopologyLevel_t (nvml.h) in the words of nvidia-smi."""
+"""nvmlGpuTopologyLevel_t (nvml.h) -> the path in the words of nvidia-smi."""
 
 _SWITCH = 2
 """NVML_NVLINK_DEVICE_TYPE_SWITCH (nvml.h)."""
@@ -241,10 +241,10 @@ _NUMA_WORDS = 16
 
 
 def from_nvml(nvml: Any, name: str) -> Machine:
-    """Ask NVML for the machine; UnreadableTopology if it cannot list the GPUs.
+    """Read the machine from NVML; UnreadableTopology if it cannot list the GPUs.
 
-    `nvml` is the initialised `pynvml` module, or anything with its functions. What an old driver
-    or a container does not tell (NUMA nodes, UUIDs, the PCIe generation) stays unknown.
+    `nvml` is the initialised `pynvml` module, or an object with its functions. Facts that an old
+    driver or a container does not report (NUMA nodes, UUIDs, the PCIe generation) stay unknown.
     """
     handles: list[Any] = []
     try:
@@ -278,7 +278,7 @@ def from_nvml(nvml: Any, name: str) -> Machine:
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
-    """The answer, or None where the driver or the Python binding is too old to have one."""
+    """The result, or None if the driver or the Python binding is too old for the call."""
     try:
         return getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -286,19 +286,19 @@ def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
 
 
 def _text(answer: str | bytes | None) -> str | None:
-    # Bindings before 11.515 answered in bytes.
+    # Bindings before 11.515 returned bytes.
     return answer.decode() if isinstance(answer, bytes) else answer
 
 
 def _nvml_numa(nvml: Any, handle: Any) -> int | None:
-    """The one NUMA node near a GPU: the column `NUMA Affinity`, not the memory of the GPU."""
+    """The one NUMA node near a GPU: the column `NUMA Affinity`, not the GPU's own memory."""
     words = _ask(nvml, "nvmlDeviceGetMemoryAffinity", handle, _NUMA_WORDS, _NODE_SCOPE) or ()
     mask = sum(int(word) << (64 * index) for index, word in enumerate(words))
     return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
 
 def _nvml_links(nvml: Any, handles: Sequence[Any]) -> tuple[Matrix, bool]:
-    """The matrix, and whether some of it runs through an NVSwitch."""
+    """The matrix, and whether some links run through an NVSwitch."""
     place = {_address(_ask(nvml, "nvmlDeviceGetPciInfo", one)): i for i, one in enumerate(handles)}
     direct = [Counter[int]() for _ in handles]
     switch = [0] * len(handles)
@@ -306,7 +306,7 @@ def _nvml_links(nvml: Any, handles: Sequence[Any]) -> tuple[Matrix, bool]:
         for lane in range(MOST_LANES):
             if _ask(nvml, "nvmlDeviceGetNvLinkState", handle, lane) != 1:
                 continue
-            # Behind a switch the remote address is the switch's own and matches no GPU.
+            # Behind a switch the remote address is that of the switch and matches no GPU.
             if _ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, lane) == _SWITCH:
                 switch[index] += 1
                 continue

@@ -1,8 +1,8 @@
-"""Well-known machines, each as the matrix that nvidia-smi prints there; the table is presets.json.
+"""Well-known machines, each with its matrix of nvidia-smi; the table is presets.json.
 
-A preset is asked for by name (`--emulate dgx-1-v100:2`, simulations, examples), or stands in for
-a node that says its GPU product and count but not its links; then the machine is marked assumed.
-Instance types of clouds are presets with the NICs that the cloud gives them.
+A preset is selected by name (`--emulate dgx-1-v100:2`, simulations, examples), or replaces the
+missing links of a node whose labels tell only its GPU product and count; then the machine is marked
+assumed. Instance types of clouds are presets with the NICs that the cloud gives them.
 
 Sources: data sheets of NVIDIA (DGX-1, DGX-2, DGX A100 to B300, the trays of NVL72); the instance
 pages of AWS, Azure, Google Cloud and Oracle, and the NCCL topology files that AWS (aws-ofi-nccl),
@@ -26,18 +26,18 @@ from arena_topo.topology import Knowledge, Machine, nvidia
 from arena_topo.topology.nics import NICs
 
 MOST_EMULATED = 100_000
-"""Machines in one emulated cluster: what the solver is built for."""
+"""The most machines of an emulated cluster: the size that the solver is built for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """A well-known machine; `matrix` has the lines of `nvidia-smi topo -m`.
 
-    `products` is a pattern for the product names, in capitals and without the maker, that such a
-    machine reports; None where the product does not tell the links (every PCIe card).
-    `pcie_generation` is that of the slots and of the GPUs, where it is known. `nics` is how many
-    cards for RDMA the maker's machine has where the matrix shows none; how fast they are is up to
-    the model. `source` says where a row comes from that no data sheet shows.
+    `products` is a pattern for the product names of this machine, in capitals and without the
+    maker; None if the product does not determine the links (every PCIe card). `pcie_generation` is
+    that of the slots and of the GPUs, if known. `nics` is the number of RDMA cards in the maker's
+    machine if the matrix shows none; their speed is up to the model. `source` is the source of a
+    row without a data sheet.
     """
 
     summary: str
@@ -97,15 +97,15 @@ def _parsed(preset: str) -> Machine:
 
 
 def _usual(machine: Machine) -> str:
-    """What NICs are assumed from that machines with these GPUs usually have."""
+    """The source of the usual NICs of machines with these GPUs, for `nics_assumed`."""
     return f"machines with {len(machine.gpus)} x {machine.model}"
 
 
 def match(product: str, count: int, name: str) -> Machine | None:
     """The machine that `count` GPUs of a product must be, marked assumed; None if not certain.
 
-    Only products that are sold on one board alone tell their links. A PCIe card, a MIG slice or
-    a shared GPU never does. NUMA nodes are the machine's own, so they are not assumed.
+    Only products that are sold on one board alone determine their links. A PCIe card, a MIG slice
+    or a shared GPU never does. NUMA nodes are the machine's own, so they are not assumed.
     """
     words = re.sub(r"[-_\s]+", "-", product.strip().upper())
     words = re.sub(r"^(?:(?:NVIDIA|TESLA)-)+", "", words)
@@ -128,7 +128,7 @@ def match(product: str, count: int, name: str) -> Machine | None:
 def emulated(spec: str) -> tuple[Machine, ...]:
     """The machines of `PRESET[:COUNT][,PRESET[:COUNT]...]`, named PRESET-0, PRESET-1 and so on.
 
-    UsageError says what cannot be read, and lists the presets.
+    UsageError explains an invalid text, and lists the presets.
     """
     machines: list[Machine] = []
     made: Counter[str] = Counter()
@@ -160,7 +160,7 @@ def _nonsense(spec: str, why: str) -> UsageError:
 
 
 def instance_type(name: str) -> Machine | None:
-    """The machine of an instance type, its links and NICs assumed; None if it is not known."""
+    """The machine of an instance type, its links and NICs assumed; None for an unknown type."""
     known = INSTANCES.get(name)
     if known is None:
         return None
@@ -171,15 +171,15 @@ _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type
 
 
 def labelled_instance(labels: Mapping[str, str]) -> str:
-    """The instance type that a node is labelled with, if it is a known one; else nothing."""
+    """The known instance type in the labels of a node; else empty."""
     named = next((labels[label] for label in _LABELS if label in labels), "")
     return named if named in INSTANCES else ""
 
 
 def with_nics(one: Machine, instance: str) -> Machine:
-    """The machine of a node of this instance type, with its NICs where it tells none itself.
+    """The machine of a node of this instance type; with its NICs if its own are not known.
 
-    As many NICs that it does tell get their speed from the type.
+    If it has as many NICs of its own, all of unknown speed, they get the speed of the type.
     """
     known = INSTANCES[instance]
     told = bool(one.nics) and not one.nics_assumed

@@ -1,8 +1,8 @@
-"""How the machine of a node is written down in its cluster: Machine -> ConfigMap.
+"""Writer of the ConfigMap that describes a node's machine: Machine -> ConfigMap.
 
 The format is that of ACK's GPU topology, one ConfigMap per node: devices with their health, links,
-bandwidths. Our agent writes more keys: the NICs, when it looked, the UUIDs of the GPUs, and which
-of them the kubelet has given to whom. `configmap` reads it again.
+bandwidths. Our agent writes more keys: the NICs, the time of its observation, the UUIDs of the
+GPUs, and the pods to which the kubelet has given them. `documents` reads it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 from arena_topo.topology import NIC, GPUSet, Knowledge, Machine, members
 
 NAMESPACE = "kube-system"
-"""Where ACK publishes."""
+"""The namespace in which ACK publishes."""
 
 OWN_NAMESPACE = "arena-topo-system"
-"""Where our agents publish."""
+"""The namespace in which our agents publish."""
 
 VIEW = "cluster-view"
-"""The ConfigMap there in which the controller tells what is free."""
+"""The ConfigMap there with the controller's view of free GPUs."""
 
 NAMESPACES = (OWN_NAMESPACE, NAMESPACE)
-"""Where ConfigMaps of topology are believed, best first. Elsewhere anybody may write them, and
+"""The trusted namespaces of topology ConfigMaps, best first. Elsewhere any user may write them, and
 could steer other people's jobs."""
 
 OBSERVED = "observedAt"
-"""Data key: when the agent last looked at the node (RFC 3339)."""
+"""Data key: the time of the agent's last observation (RFC 3339)."""
 
 ALLOCATIONS = "allocations"
 """Data key: JSON of the GPUs that the kubelet has given to pods, `{"NAMESPACE/POD": [0, 3]}`."""
@@ -41,23 +41,23 @@ UUIDS = "uuids"
 """Data key: JSON list of the UUIDs of the GPUs, by index."""
 
 STALE = 900.0
-"""Seconds after which an agent that has not looked again is taken to be gone."""
+"""Seconds after which an agent without a new observation counts as gone."""
 
 SCHEDULE_LABEL = "ack.node.gpu.schedule"
 NODE_LABEL = "nodename"
 
 MIRRORED = "arena-topo.io/mirrored"
-"""Label of what the controller has copied for ACK's tools, and may change or delete."""
+"""Label of the controller's copies for ACK's tools, which it may change or delete."""
 
 KNOWLEDGE_ANNOTATION = "arena-topo.io/knowledge"
-"""Ours: ACK's format cannot say that a matrix is only assumed."""
+"""Ours: ACK's format cannot express that a matrix is only assumed."""
 
 HEALTHY = "Healthy"
-"""The one word that ACK's readers take for health."""
+"""The only value that ACK's readers accept as healthy."""
 
 
 SELF = "N-A"
-"""What ACK writes on the diagonal; nvidia-smi writes X."""
+"""ACK's word on the diagonal; nvidia-smi writes X."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Allocations:
 
 
 def moment(text: object) -> float | None:
-    """A time of Kubernetes (RFC 3339) as Unix seconds; None if it is none."""
+    """A time of Kubernetes (RFC 3339) as Unix seconds; None for an invalid one."""
     if not isinstance(text, str):
         return None
     try:
@@ -80,7 +80,7 @@ def moment(text: object) -> float | None:
 
 
 def object_name(node: str) -> str:
-    """What we call the ConfigMap of a node; readers go by its labels."""
+    """Our name for the ConfigMap of a node; readers go by its labels."""
     return f"{node}-gpu-topology"
 
 
@@ -92,11 +92,11 @@ def config_map(
     observed_at: float | None = None,
     allocations: Mapping[str, GPUSet] | None = None,
 ) -> dict[str, Any]:
-    """The ConfigMap that `from_config_map` and ACK's readers take for this machine.
+    """The ConfigMap for this machine in the format of `from_config_map` and of ACK's readers.
 
-    Its format has no room for UUIDs, NUMA nodes and the PCIe generation. NICs that the machine has
-    told, `observed_at` (Unix seconds) and `allocations` (`NAMESPACE/POD` -> GPUs) are what only our
-    own readers know.
+    The format has no field for UUIDs, NUMA nodes and the PCIe generation. Only our own readers use
+    the keys for NICs that the machine reported, `observed_at` (Unix seconds) and `allocations`
+    (`NAMESPACE/POD` -> GPUs).
     """
     size = len(machine.gpus)
     data = {
