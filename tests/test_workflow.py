@@ -131,9 +131,7 @@ def test_a_template_cannot_tell_workers_of_one_node_apart_and_says_so(cluster_wo
 
 def test_a_name_that_is_taken_is_refused(world):
     submit(world, "demo")
-    with pytest.raises(
-        AlreadyExists, match="job demo already exists"
-    ):
+    with pytest.raises(AlreadyExists, match="job demo already exists"):
         submission.submit(
             MPIJob(name="demo", command="true", image="local"), world.backend, namespace="default"
         )
