@@ -578,11 +578,14 @@ def test_the_loop_lets_go_of_the_driver_when_it_ends(world):
 
 
 def test_without_the_package_of_nvml_the_error_says_what_to_install(world, monkeypatch):
+    world.agent().once()
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "pynvml", None)
+    # An agent that ran would count all GPUs of the last report as unhealthy.
     with pytest.raises(ArenaError, match="nvidia-ml-py is not installed") as caught:
-        world.agent().once()
+        world.agent()
     assert caught.value.hint == "pip install 'arena-topo[agent]'"
+    assert world.health == [True] * 4
 
 
 def test_a_machine_without_gpus_is_no_place_to_wait(world):

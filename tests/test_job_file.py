@@ -433,6 +433,16 @@ WRONG = {
         "it is lines such as gpus: 2; arena-topo config schema has all keys",
     ),
     "a tag": ("name: !env USER", "1: name has the tag !env, which is not read", None),
+    "a tag of a mapping": (
+        "env: !vault {A: B}",
+        "1: env has the tag !vault, which is not read",
+        None,
+    ),
+    "a tag of an empty list": (
+        "data: !vault []",
+        "1: data has the tag !vault, which is not read",
+        None,
+    ),
     "binary": (
         "name: !!binary aGk=",
         "1: name has the tag tag:yaml.org,2002:binary, which is not read",
@@ -1128,6 +1138,7 @@ REFUSED_BY_SCHEMA = [
     if what
     not in {
         *("a key twice", "a key of a mapping twice", "a second document", "a tag", "binary"),
+        *("a tag of a mapping", "a tag of an empty list"),
         *("YAML that is cut", "a control character", "a key that is a list"),
         # What keys say together is beyond what the schema checks.
         *("both vocabularies", "both vocabularies, the other way", "both commands"),

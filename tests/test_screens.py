@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_counted_while_it_is_live_and_whole_at_the_end(tmp_
     machine = Machine(tmp_path, 12)
     machine.start()
     watch = Running(["get", "demo", "-w"], machine.env, columns=100, rows=14)
-    watch.until(lambda screen: re.search(r"^\.\.\. [0-9]+ more$", screen.text, re.MULTILINE))
+    watch.until(lambda screen: re.search(r"^\.\.\. [0-9]+ more lines$", screen.text, re.MULTILINE))
     watch.during(1.5)
     assert "demo-worker-11" not in watch.screen.text
     assert watch.screen.text.count("Name:") == 1
@@ -288,11 +288,12 @@ def test_watching_ends_when_its_time_is_over(running):
     assert done.stdout.count("RUNNING") == 1
 
 
-def test_a_screen_says_how_old_it_is_when_the_server_does_not_answer(cluster):
+@pytest.mark.parametrize("rows", [30, 6])
+def test_a_screen_says_how_old_it_is_when_the_server_does_not_answer(cluster, rows):
     submitted(cluster)
     runs(cluster)
     watch = Running(
-        ["get", "demo", "-w", "--request-timeout=1s"], cluster.env, columns=160, rows=30
+        ["get", "demo", "-w", "--request-timeout=1s"], cluster.env, columns=160, rows=rows
     )
     watch.until("Status:      RUNNING")
     with cluster.api.lock:

@@ -157,7 +157,7 @@ def test_every_phase_has_a_colour(phase):
 
 def test_lines_are_cut_at_the_width_and_at_the_height():
     lines = [f"{index} {'x' * index}" for index in range(30)]
-    assert live.cut(lines, 12, 4, unicode=True) == ["0 ", "1 x", "2 xx", "... 27 more"]
+    assert live.cut(lines, 20, 4, unicode=True) == ["0 ", "1 x", "2 xx", "... 27 more lines"]
     assert live.cut(lines, 12, 30, unicode=True)[11:13] == [
         "11 xxxxxxxx…",
         "12 xxxxxxxx…",

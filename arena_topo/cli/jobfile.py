@@ -402,11 +402,15 @@ class _File:
             if key in seen:
                 self._wrong((*path, key), line, f"is there twice; first in line {seen[key]}")
             seen[key] = line
+            self._untagged(value, (*path, key), line)
             yield key, value, line
 
-    def _expect(self, shape: str, node: Node, path: Path, line: int) -> None:
+    def _untagged(self, node: Node, path: Path, line: int) -> None:
         if node.tag not in _TAGS:
             self._wrong(path, line, f"has the tag {node.tag}, which is not read")
+
+    def _expect(self, shape: str, node: Node, path: Path, line: int) -> None:
+        self._untagged(node, path, line)
         if node.id != shape:
             self._wrong(path, line, f"is {_SHAPES[node.id]}, not {_SHAPES[shape]}")
 

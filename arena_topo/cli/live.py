@@ -100,5 +100,5 @@ def cut(lines: list[str], columns: int, rows: int, *, unicode: bool) -> list[str
     """The lines that fit, each cut to the width; the last says how many are missing."""
     if len(lines) > rows:
         missing = len(lines) - (rows - 1)
-        lines = [*lines[: rows - 1], f"... {missing} more"]
+        lines = [*lines[: rows - 1], f"... {missing} more lines"]
     return [clipped(line, columns, unicode=unicode) for line in lines]

@@ -8,7 +8,7 @@ import sys
 from contextvars import ContextVar
 from typing import TextIO
 
-from arena_topo.layout import Styles, folded
+from arena_topo.layout import Styles
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="auto")
 """The value of `--color`: auto, always or never; set as soon as the command line is read."""
@@ -45,14 +45,6 @@ def colours(stream: TextIO | None, choice: str | None = None) -> bool:
         if said := os.environ.get(variable):
             return said != "0"
     return moves(stream)
-
-
-def laid_out(text: str, stream: TextIO | None) -> str:
-    """A text in which lines wider than its terminal go on below."""
-    wide = wrapped(stream)
-    if wide is None or max(map(len, text.split("\n"))) <= wide:
-        return text
-    return folded(text, wide)
 
 
 def clipped(line: str, columns: int, *, unicode: bool) -> str:

@@ -47,7 +47,8 @@ def watch(
     def screen(columns: int) -> str:
         assert draw is not None
         text = draw(seen[-1], time.time(), columns)
-        return "\n".join(filter(None, [text.rstrip("\n"), sight.remark()])) + "\n"
+        # Above the rest, since a screen that is too tall loses its end.
+        return "\n".join(filter(None, [sight.remark(), text.rstrip("\n")])) + "\n"
 
     def blind(why: str | None) -> None:
         if why is not None and sight.lost is None and not lives:

@@ -41,12 +41,13 @@ class Sight:
 class Watch:
     """Looks at the GPUs repeatedly. ArenaError if NVML does not list them.
 
+    Making one is an ArenaError without NVML's Python package, which says nothing about the GPUs.
     NVML stays open between two looks, since it reports errors (Xids) only to open sessions. A GPU
     with a critical error stays ill until it disappears, as in a reset, or until a new watch begins.
     """
 
     def __init__(self) -> None:
-        self._nvml: Any = None
+        self._nvml: Any = _pynvml()
         self._events: Any = None
         self._open = False
         self._looks = 0
@@ -54,7 +55,6 @@ class Watch:
 
     def look(self) -> Sight:
         """The GPUs now."""
-        self._nvml = self._nvml or _pynvml()
         try:
             return self._look()
         except self._nvml.NVMLError as error:
