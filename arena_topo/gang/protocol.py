@@ -89,12 +89,15 @@ class Starter:
         """
         return written(math.floor(self.queue.now()) + random.random())  # noqa: S311  no secret
 
-    def decide(self, job: MPIJob, mine: QueuedJob, snapshot: Snapshot) -> Decision:
+    def decide(
+        self, job: MPIJob, mine: QueuedJob, snapshot: Snapshot, *, pods: bool = True
+    ) -> Decision:
         """The best placement of a job that leaves an older waiting gang what is kept for it.
 
-        Unplaceable (NEVER) if no end of other jobs can ever make room for it.
+        `pods`: GPUs that pods of the job itself use are not free. Unplaceable (NEVER) if no end of
+        other jobs can ever make room for it.
         """
-        whole = snapshot.cluster(without={mine.key})
+        whole = snapshot.cluster(without={mine.key}, pods=pods)
         if not snapshot.everything:
             return Decision(cluster=whole, refused=because(CauseCode.JOBS_HIDDEN))
         left, head = planning.share(mine, whole, snapshot, self.queue, self.site)
