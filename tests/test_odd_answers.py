@@ -227,6 +227,20 @@ def test_a_list_that_goes_on_where_it_was_is_given_up(serve: Serve):
     assert caught.value.why == "the list of /api/v1/pods does not end"
 
 
+def test_a_list_that_always_goes_on_is_given_up(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection, "PAGE", 1)
+    monkeypatch.setattr(connection, "PAGES", 4, raising=False)
+    reads = Connection(Options(kubeconfig=kubeconfig(tmp_path / "config", api.url)))
+    for name in "abcd":
+        api.add(node(name))
+    assert len(reads.collect("/api/v1/nodes")) == 4
+    api.add(node("e"))
+    with pytest.raises(ClusterError, match="does not answer like"):
+        reads.collect("/api/v1/nodes")
+
+
 FAILURE = (
     b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no quorum",'
     b'"reason":"InternalError","code":500}'
