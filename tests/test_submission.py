@@ -18,7 +18,8 @@ from fake_cluster import FakeCluster
 
 from arena_topo.engines import Options, Phase
 from arena_topo.engines.kubernetes import engine as kubernetes
-from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
+from arena_topo.engines.kubernetes.queue import Queue
+from arena_topo.errors import ArenaError, ClusterError, NotFound, NotNow, NotPossible
 from arena_topo.gang import Watcher, comparison, planning, rollout, submission
 from arena_topo.gang.existing_job import same
 from arena_topo.gang.request import Site
@@ -544,6 +545,24 @@ def test_replan_of_a_gang_that_would_have_no_place_leaves_it_running(
     assert refused.value.why
     assert world.suspensions == started
     assert [pod["metadata"]["uid"] for pod in world.pods()] == before
+    world.whole(workers=1)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_replan_by_who_may_not_see_the_jobs_of_others_leaves_the_start_to_a_controller(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, watched: bool
+) -> None:
+    world.submit(workers=1, gpus=8)
+    started = list(world.suspensions)
+    world.api.deny("list mpijobs")
+    monkeypatch.setattr(Queue, "watched", lambda _: watched)
+    if watched:
+        assert not submission.replan(world.backend, "gang", "default").resumed
+        world.quiet()
+        return
+    with pytest.raises(NotNow, match="runs on"):
+        submission.replan(world.backend, "gang", "default")
+    assert world.suspensions == started
     world.whole(workers=1)
 
 
