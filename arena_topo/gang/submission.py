@@ -675,7 +675,9 @@ def _check_place(starter: Starter, job: MPIJob, mine: QueuedJob) -> None:
             why=never.reason,
         ) from never
     if decision.placement is None:
-        raise NotNow(stays, why=str(decision.refused), hint=decision.nearest)
+        stop = command("suspend", job.name, namespace=mine.namespace)
+        hint = decision.nearest or f"{stop} frees its GPUs until it is resumed"
+        raise NotNow(stays, why=str(decision.refused), hint=hint)
 
 
 def _check_suspended(stored: Manifest) -> None:
