@@ -332,9 +332,10 @@ def test_gpus_that_nobody_speaks_of_are_never_free(
     assert (code, out) == (1, "")
 
 
+@pytest.mark.parametrize("kind", ["text/html", "application/json"])
 @pytest.mark.parametrize("words", [[], ["--all"], ["-f"], ["--nccl"]], ids="".join)
 def test_a_login_page_is_never_shown_as_a_log(
-    api: FakeApi, tmp_path: Path, run: Run, words: list[str]
+    api: FakeApi, tmp_path: Path, run: Run, words: list[str], kind: str
 ):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     backend = kubernetes.open_backend(Options(kubeconfig=config))
@@ -342,7 +343,7 @@ def test_a_login_page_is_never_shown_as_a_log(
     operator = FakeOperator(api)
     operator.start("demo")
     operator.finish("demo")
-    api.fail(r"/log\b", status=200, body=b"<html>\x1b[31mlog in</html>\n", times=99)
+    api.fail(r"/log\b", status=200, body=b"<html>\x1b[31mlog in</html>\n", kind=kind, times=99)
     code, out, err = run("logs", "demo", *words, "--kubeconfig", config)
     assert code == 1
     assert "log in<" not in out
