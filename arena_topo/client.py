@@ -265,7 +265,10 @@ class Client:
             return backend.job(name, where)
 
     def replan(self, name: str, *, wait: bool = False) -> JobStatus:
-        """Stop a running job and start it again on the best GPUs available now; as `resume`."""
+        """Stop a running job and start it again on the best GPUs available now; as `resume`.
+
+        On a cluster NotNow, or Unplaceable if it can never fit, leaves it running.
+        """
         with self._in_namespace() as (backend, where):
             self._started(submission.replan, backend, name, where, stay=wait)
             return backend.job(name, where)

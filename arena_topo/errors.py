@@ -48,9 +48,21 @@ class ArenaError(Exception):
         self.hint = hint
         self.notes: tuple[str, ...] = ()
         """Oddities of the cluster that may be the cause."""
-        for word, text in (("why", why), ("hint", hint)):
-            if text:
-                self.add_note(f"{word}: {text}")
+        self._added: list[str] = []
+
+    @property
+    def __notes__(self) -> list[str]:
+        """What a traceback shows below the message (PEP 678): the cause and advice as of now."""
+        known = (("why", self.why), ("hint", self.hint))
+        return [*(f"{word}: {text}" for word, text in known if text), *self._added]
+
+    @__notes__.setter
+    def __notes__(self, notes: list[str]) -> None:
+        self._added = notes
+
+    def add_note(self, note: str, /) -> None:
+        """Have a traceback show one more line."""
+        self._added.append(note)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Constructors take more than the message, the only argument of the default.

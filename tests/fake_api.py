@@ -96,7 +96,7 @@ class Fault:
     """What happens to requests whose `METHOD /path` matches, so many times.
 
     `silent` gives no answer until the client hangs up; `cut` breaks the connection after so many
-    bytes of the answer's body.
+    bytes of the answer's body. `kind` is the content type of `body`.
     """
 
     match: str
@@ -107,6 +107,7 @@ class Fault:
     silent: bool = False
     reset: bool = False
     body: bytes | None = None
+    kind: str = "text/html"
     cut: int | None = None
 
 

@@ -136,7 +136,7 @@ class Handler(StreamRequestHandler):
             return False
         headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
         if fault.body is not None:
-            self.send(fault.status, fault.body, {"Content-Type": "text/html", **headers})
+            self.send(fault.status, fault.body, {"Content-Type": fault.kind, **headers})
         else:
             message = "the server is currently unable to handle the request"
             body = Refused(fault.status, "ServiceUnavailable", message).body

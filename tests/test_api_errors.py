@@ -98,6 +98,9 @@ def test_a_traceback_shows_why_and_what_to_try():
         "arena_topo.errors.UsageError: no such thing\n"
         "why: it is gone\nhint: look here\nseen twice\n"
     )
+    error.hint = "look there"
+    assert "hint: look there\n" in traceback.format_exception_only(error)
+    assert "hint: look here\n" not in traceback.format_exception_only(error)
     assert traceback.format_exception_only(arena_topo.UsageError("no such thing")) == [
         "arena_topo.errors.UsageError: no such thing\n"
     ]

@@ -227,6 +227,20 @@ def test_a_list_that_goes_on_where_it_was_is_given_up(serve: Serve):
     assert caught.value.why == "the list of /api/v1/pods does not end"
 
 
+def test_a_list_that_always_goes_on_is_given_up(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection, "PAGE", 1)
+    monkeypatch.setattr(connection, "PAGES", 4, raising=False)
+    reads = Connection(Options(kubeconfig=kubeconfig(tmp_path / "config", api.url)))
+    for name in "abcd":
+        api.add(node(name))
+    assert len(reads.collect("/api/v1/nodes")) == 4
+    api.add(node("e"))
+    with pytest.raises(ClusterError, match="does not answer like"):
+        reads.collect("/api/v1/nodes")
+
+
 FAILURE = (
     b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no quorum",'
     b'"reason":"InternalError","code":500}'
@@ -318,9 +332,10 @@ def test_gpus_that_nobody_speaks_of_are_never_free(
     assert (code, out) == (1, "")
 
 
+@pytest.mark.parametrize("kind", ["text/html", "application/json"])
 @pytest.mark.parametrize("words", [[], ["--all"], ["-f"], ["--nccl"]], ids="".join)
 def test_a_login_page_is_never_shown_as_a_log(
-    api: FakeApi, tmp_path: Path, run: Run, words: list[str]
+    api: FakeApi, tmp_path: Path, run: Run, words: list[str], kind: str
 ):
     config = kubeconfig(tmp_path / "config", api.url, user={"username": "alice"})
     backend = kubernetes.open_backend(Options(kubeconfig=config))
@@ -328,7 +343,7 @@ def test_a_login_page_is_never_shown_as_a_log(
     operator = FakeOperator(api)
     operator.start("demo")
     operator.finish("demo")
-    api.fail(r"/log\b", status=200, body=b"<html>\x1b[31mlog in</html>\n", times=99)
+    api.fail(r"/log\b", status=200, body=b"<html>\x1b[31mlog in</html>\n", kind=kind, times=99)
     code, out, err = run("logs", "demo", *words, "--kubeconfig", config)
     assert code == 1
     assert "log in<" not in out

@@ -18,7 +18,8 @@ from fake_cluster import FakeCluster
 
 from arena_topo.engines import Options, Phase
 from arena_topo.engines.kubernetes import engine as kubernetes
-from arena_topo.errors import ArenaError, ClusterError, NotFound, NotPossible
+from arena_topo.engines.kubernetes.queue import Queue
+from arena_topo.errors import ArenaError, ClusterError, NotFound, NotNow, NotPossible
 from arena_topo.gang import Watcher, comparison, planning, rollout, submission
 from arena_topo.gang.existing_job import same
 from arena_topo.gang.request import Site
@@ -256,7 +257,7 @@ def test_a_gang_that_no_kubelet_can_be_held_to_waits_and_keeps_nothing_from_othe
     world.quiet("first")
     job = MPIJob(name="second", command="c", image="i", workers=2, gpus=8, gputopology=True)
     planned = planning.plan(job, world.backend, namespace="default")
-    assert not any("GPUs are kept" in note for note in planned.notes)
+    assert not any("GPUs are reserved" in note for note in planned.notes)
     world.submit("second", workers=2, gpus=8)
     assert len(set(world.nodes("second"))) == 2
 
@@ -514,6 +515,55 @@ def test_replan_moves_a_running_gang_whole(world: World) -> None:
     world.whole(workers=1)
     assert world.nodes() != [before]
     assert "rolled back" in world.told[0]
+
+
+def test_replan_counts_the_gpus_of_the_gang_itself_as_free(world: World, claims: World) -> None:
+    for here, workers in ((world, 2), (claims, 1)):
+        here.submit(workers=workers, gpus=8)
+        assert submission.replan(here.backend, "gang", "default").resumed
+        here.whole(workers=workers)
+
+
+@pytest.mark.parametrize("ever", [True, False])
+def test_replan_of_a_gang_that_would_have_no_place_leaves_it_running(
+    world: World, *, ever: bool
+) -> None:
+    world.submit(workers=1, gpus=8)
+    before = [pod["metadata"]["uid"] for pod in world.pods()]
+    started = list(world.suspensions)
+    for name in ("node-0", "node-1"):
+        if name in world.nodes() and ever:
+            world.cluster.cordon(name)
+        elif ever:
+            world.cluster.pod("foreign", name, gpus=8)
+        else:
+            with world.api.edit("Node", name) as node:
+                node["spec"]["taints"] = [{"key": "others", "effect": "NoSchedule"}]
+    with pytest.raises(ArenaError, match="gang cannot be placed anew, and runs on") as refused:
+        submission.replan(world.backend, "gang", "default")
+    assert refused.value.exit_code == (3 if ever else 5)
+    assert refused.value.why
+    assert world.suspensions == started
+    assert [pod["metadata"]["uid"] for pod in world.pods()] == before
+    world.whole(workers=1)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_replan_by_who_may_not_see_the_jobs_of_others_leaves_the_start_to_a_controller(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, watched: bool
+) -> None:
+    world.submit(workers=1, gpus=8)
+    started = list(world.suspensions)
+    world.api.deny("list mpijobs")
+    monkeypatch.setattr(Queue, "watched", lambda _: watched)
+    if watched:
+        assert not submission.replan(world.backend, "gang", "default").resumed
+        world.quiet()
+        return
+    with pytest.raises(NotNow, match="runs on"):
+        submission.replan(world.backend, "gang", "default")
+    assert world.suspensions == started
+    world.whole(workers=1)
 
 
 def test_what_is_over_or_unknown_is_not_suspended_nor_what_is_not_ours_replanned(

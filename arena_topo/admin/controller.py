@@ -39,6 +39,7 @@ from arena_topo.engines.kubernetes.mpijob import condition_of, is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued, written
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import fairness, rollout
+from arena_topo.gang.planning import share
 from arena_topo.gang.protocol import Starter
 from arena_topo.gang.rollout import Fate
 from arena_topo.gang.submission import open_starter
@@ -217,6 +218,7 @@ class Controller:
     _due: float = -math.inf
     _refused: dict[tuple[str, str, float], float] = field(default_factory=dict)
     _balks: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _blocked: dict[tuple[str, str], bool] = field(default_factory=dict)
     _before: tuple[object, ...] | None = None
     _starts: int = 0
     _warned: dict[str, float] = field(default_factory=dict)
@@ -514,6 +516,7 @@ class Controller:
     ) -> None:
         """Start waiting gangs in their turn, up to the limit of a round."""
         before, self._before = self._before, _matters(view)
+        self._blocked.clear()
         quiet, older = self._before == before, False
         for job in fairness.order(view.jobs):
             if self._starts >= MOST_STARTS or not leads():
@@ -574,7 +577,8 @@ class Controller:
     def _fits(self, asked: MPIJob, job: QueuedJob, view: Snapshot) -> bool:
         """Whether a gang can be placed now: the test of `decide`, without the reasons."""
         whole = view.cluster(without={job.key})
-        left, _head = fairness.left_for(job, whole, view, self.starter.fit)
+        site = self.starter.site
+        left, _head = share(job, whole, view, self.queue, site, known=self._blocked)
         return self.starter.fit(asked, left) is not None
 
     def _reasoned(self, job: QueuedJob, cause: Cause | None) -> bool:

@@ -294,24 +294,40 @@ def seen(job: MPIJob, site: Site) -> Cluster:
 
 
 def share(
-    mine: QueuedJob, cluster: Cluster, view: Snapshot, queue: Queue, site: Site
+    mine: QueuedJob,
+    cluster: Cluster,
+    view: Snapshot,
+    queue: Queue,
+    site: Site,
+    *,
+    known: dict[tuple[str, str], bool] | None = None,
 ) -> tuple[Cluster, QueuedJob | None]:
-    """The cluster for a gang, and the gang ahead of it that reserves the rest."""
+    """The cluster for a gang, and the gang ahead of it that reserves the rest.
+
+    `known` remembers, for the gangs of one view, which of them are blocked: that takes a request.
+    """
+    found = {} if known is None else known
 
     def blocked(head: QueuedJob) -> bool:
-        """Whether something other than GPUs prevents the start of a gang."""
-        if fairness.short_of_quota(queue, head):
-            return True
-        job, where = job_of(head.manifest), replace(site, namespace=head.namespace)
-        try:
-            # The binding may give its pods less bandwidth than the gang requires.
-            return job.min_bandwidth > 0 and not find(
-                job, view.emptied(), where, gated=head.suspender is not None
-            )
-        except ArenaError:
-            return True
+        if head.key not in found:
+            found[head.key] = _blocked(head, view, queue, site)
+        return found[head.key]
 
     return fairness.left_for(mine, cluster, view, partial(fit, site=site), blocked=blocked)
+
+
+def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:
+    """Whether something other than GPUs prevents the start of a gang."""
+    if fairness.short_of_quota(queue, head):
+        return True
+    job, where = job_of(head.manifest), replace(site, namespace=head.namespace)
+    try:
+        # The binding may give its pods less bandwidth than the gang requires.
+        return job.min_bandwidth > 0 and not find(
+            job, view.emptied(), where, gated=head.suspender is not None
+        )
+    except ArenaError:
+        return True
 
 
 def built(job: MPIJob, site: Site, decision: Decision) -> Plan:

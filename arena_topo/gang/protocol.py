@@ -89,12 +89,15 @@ class Starter:
         """
         return written(math.floor(self.queue.now()) + random.random())  # noqa: S311  no secret
 
-    def decide(self, job: MPIJob, mine: QueuedJob, snapshot: Snapshot) -> Decision:
+    def decide(
+        self, job: MPIJob, mine: QueuedJob, snapshot: Snapshot, *, pods: bool = True
+    ) -> Decision:
         """The best placement of a job on the GPUs that are not reserved for an older waiting gang.
 
-        Unplaceable (NEVER) if the job cannot fit even when all other jobs have ended.
+        `pods`: GPUs of the job's own pods are not free. Unplaceable (NEVER) if the job cannot fit
+        even when all other jobs have ended.
         """
-        whole = snapshot.cluster(without={mine.key})
+        whole = snapshot.cluster(without={mine.key}, pods=pods)
         if not snapshot.everything:
             return Decision(cluster=whole, refused=because(CauseCode.JOBS_HIDDEN))
         left, head = planning.share(mine, whole, snapshot, self.queue, self.site)

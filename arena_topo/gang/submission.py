@@ -222,11 +222,7 @@ class _Submission:
 
     def _unseen(self, job: MPIJob, cluster: Cluster) -> Decision:
         """The decision to wait for the controller; Unplaceable if the gang never fits its view."""
-        try:
-            placed(job, request_of(job, cluster, self.site), cluster)
-        except Unplaceable as refused:
-            if refused.verdict is not Verdict.NOT_NOW:
-                raise
+        _check_possible(job, cluster, self.site)
         return Decision(cluster=cluster, refused=because(CauseCode.JOBS_HIDDEN))
 
     def _lacks(self, bare: Plan) -> tuple[str, ...]:
@@ -401,6 +397,15 @@ class _Submission:
             " is not taken back if it cannot complete"
         )
         return _submitted(site, planned, created, notes=(note,))
+
+
+def _check_possible(job: MPIJob, cluster: Cluster, site: Site) -> None:
+    """Unplaceable (NEVER) if a cluster can never hold a gang, whatever ends."""
+    try:
+        placed(job, request_of(job, cluster, site), cluster)
+    except Unplaceable as refused:
+        if refused.verdict is not Verdict.NOT_NOW:
+            raise
 
 
 def marked_whole(queue: Queue, stored: Manifest) -> Manifest:
@@ -609,7 +614,8 @@ def suspend(backend: Backend, name: str, namespace: str) -> bool:
 def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHEARD) -> Outcome:
     """Roll back a running gang as a whole, and start it on the best GPUs that are free now.
 
-    NotPossible for a job that is over or not placed, or whose start another system decides.
+    NotPossible for a job that is over or not placed, or whose start another system decides. NotNow,
+    or Unplaceable (NEVER), if it has no other placement now: then it runs on.
     """
     if backend.pausing is not None:
         # An engine without a queue chooses a new placement at each resume.
@@ -638,14 +644,42 @@ def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
     if mine.suspended:
         return resume(backend, name, namespace, watcher)
     starter, cause = open_starter(backend, queue), because(CauseCode.REPLANNED)
+    job = job_of(stored)
+    _check_place(starter, job, mine)
     back = rollout.roll_back(queue, stored, cause, mine.tries)
     if back is None:
         raise ArenaError(f"{name} was changed by another program meanwhile", hint="try again")
     _check_suspended(back)
     watcher.tell(f"{cause}: the gang was rolled back")
     wait_for_old_pods(starter, back)
-    job = job_of(stored)
     return wait_until_placed(starter, job, starter.start(job, back, None), watcher)
+
+
+def _check_place(starter: Starter, job: MPIJob, mine: QueuedJob) -> None:
+    """NotNow, or Unplaceable (NEVER), if a running gang could not start again once it is stopped.
+
+    Its own GPUs count as free. A controller places a gang whose submitter may not see all jobs:
+    then only what can never fit is refused.
+    """
+    view, stays = starter.queue.read(), f"{job.name} cannot be placed anew, and runs on"
+    try:
+        if not view.everything and starter.queue.watched():
+            _check_possible(job, view.cluster(), starter.site)
+            return
+        decision = starter.decide(job, view.job(*mine.key) or mine, view, pods=False)
+    except Unplaceable as never:
+        raise Unplaceable(
+            stays,
+            verdict=never.verdict,
+            refusals=never.refusals,
+            nearest=never.nearest,
+            notes=never.notes,
+            why=never.reason,
+        ) from never
+    if decision.placement is None:
+        stop = command("suspend", job.name, namespace=mine.namespace)
+        hint = decision.nearest or f"{stop} frees its GPUs until it is resumed"
+        raise NotNow(stays, why=str(decision.refused), hint=hint)
 
 
 def _check_suspended(stored: Manifest) -> None:

@@ -116,16 +116,22 @@ def answers_object(method: str, path: str, body: object) -> bool:
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
-def odd_body(headers: Mapping[str, str], *, unpacks: Collection[str] = ()) -> str | None:
+def odd_body(
+    headers: Mapping[str, str], *, unpacks: Collection[str] = (), log: bool = False
+) -> str | None:
     """Why the body of an answer cannot be read; None if it can.
 
-    `unpacks` are the encodings that the reader decodes.
+    `unpacks` are the encodings that the reader decodes. `log`: the answer is to be a log,
+    which API servers send as plain text.
     """
     coding = headers.get("content-encoding", "").strip().lower()
     if coding not in {"", "identity", *unpacks}:
         return f"the answer is compressed ({brief(coding, 40)}), which was not requested"
-    if headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html":
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "text/html":
         return "the answer is a web page"
+    if log and kind == "application/json":
+        return "the answer is JSON, and no log"
     return None
 
 

@@ -587,7 +587,7 @@ class _Log:
                 self._stop(error)
             stream.close()
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        if (why := odd_body(headers)) is not None:
+        if (why := odd_body(headers, log=True)) is not None:
             self._settle(Turn.REFUSED, self._api.no_server(why))
             raise _Left
         return answer

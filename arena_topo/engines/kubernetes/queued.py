@@ -79,13 +79,13 @@ class Snapshot:
     def cluster(self, *, without: Collection[tuple[str, str]] = (), pods: bool = True) -> Cluster:
         """The cluster without the records of the given jobs (namespace, name).
 
-        With `pods` False also without their pods.
+        With `pods` False also without their pods and what these claim.
         """
         return self.see(
             one
             for one in self.objects
             if not (isinstance(one, JobRecord) and one.key in without)
-            and (pods or _job_of_pod(one) not in without)
+            and (pods or not _is_used_by(one, without))
         )
 
     def pods(self) -> Iterator[PodRecord]:
@@ -102,11 +102,19 @@ class Snapshot:
         return next((one for one in self.jobs if one.key == (namespace, name)), None)
 
 
-def _job_of_pod(one: Record | Unread) -> tuple[str, str] | None:
-    """The job (namespace, name) of a pod that arena-topo placed, from the pod's name."""
-    if isinstance(one, PodRecord) and one.ours:
-        return one.namespace, job_of_pod(one.name)
-    return None
+def _is_used_by(one: Record | Unread, jobs: Collection[tuple[str, str]]) -> bool:
+    """Whether it is a pod of these jobs (namespace, name), or a claim that only such pods use.
+
+    Pods of arena-topo are known by their names.
+    """
+    if isinstance(one, PodRecord):
+        names: tuple[str, ...] = (one.name,)
+    elif isinstance(one, ClaimRecord):
+        names = one.users
+    else:
+        return False
+    found = {(one.namespace, job_of_pod(name)) for name in names}
+    return one.ours and bool(found) and found <= {*jobs}
 
 
 def _is_ours(one: Record | Unread, pods: Collection[tuple[str, str]]) -> bool:
