@@ -352,7 +352,7 @@ def test_of_which_logs_lines_may_be_missing_is_told():
         Kept(
             folder=Path(), place="", namespace="default", name="demo", uid="", created=0.0,
             phase="", exit_code=None, slots=0, first=60 * 10**9, last=99 * 10**9,
-            sources=(SOURCE,), lacking=(SOURCE,), complete=False, size=0,
+            sources=(SOURCE,), lacking=(SOURCE,), complete=False,
         ),
         asked=True,
         older=0,
