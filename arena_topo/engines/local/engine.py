@@ -509,10 +509,11 @@ class LocalBackend:
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> logs.LocalFollowing:
         """The logs of the wanted pods of a job as one stream; see `Backend.follow`."""
-        _check_container(options.container, launcher_name(job.name))
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
             raise JobNotFound(job.name, job.namespace)
+        pods = (one.pod for one in logs.sources(seen) if wanted(one))
+        _check_container(options.container, next(pods, launcher_name(job.name)))
 
         def look() -> Job | None:
             found = self._store.read(seen.folder)
