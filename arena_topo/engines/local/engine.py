@@ -195,9 +195,10 @@ class LocalBackend:
                 continue
             workers = {one.worker: one for one in job.instances}
             for worker, node, gpus in job.forecast.workers:
-                if not gpus:
+                one, devices = workers.get(worker), tuple(sorted(gpus))
+                # A damaged record may place the workers of a suspended job, which has no pods.
+                if one is None or not devices:
                     continue
-                one, devices = workers[worker], tuple(sorted(gpus))
                 pods[node].append(
                     NodePod(
                         name=one.name,
