@@ -12,7 +12,16 @@ import pytest
 from log_bytes import log_of
 from worlds import WORLDS, World
 
-from arena_topo.engines.lines import LONGEST, Following, Line, LogOptions, Notice, Source, Turn
+from arena_topo.engines.lines import (
+    LONGEST,
+    Following,
+    Line,
+    LogOptions,
+    Notice,
+    Source,
+    Turn,
+    read_to_end,
+)
 
 FOLLOW = LogOptions(follow=True)
 PATIENCE = 120.0
@@ -158,6 +167,29 @@ def test_a_tail_cuts_off_only_what_was_there_before(world: World):
         world.finish("demo")
         reader.until_done()
     assert reader.texts() == [f"line {number}" for number in range(2, 8)]
+
+
+def test_a_log_that_is_read_to_its_end_is_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    job = submitted(world)
+    world.start("demo")
+    world.say("demo", "one")
+    world.finish("demo")
+    following = world.backend.follow(job, LogOptions(), is_chief)
+    read, waited = following.read, 0.0
+
+    def measured(_wait: float) -> Any:
+        nonlocal waited
+        assert not waited, "it had waited for nothing before"
+        began = time.monotonic()
+        items = read(60)
+        waited = 0.0 if items else time.monotonic() - began
+        return items
+
+    monkeypatch.setattr(following, "read", measured)
+    assert [line.text for line in read_to_end(following)] == [b"one"]
+    assert waited < PATIENCE / 4
 
 
 def test_a_tail_leaves_pods_that_come_later_whole(world: World):

@@ -256,6 +256,15 @@ def test_a_program_may_write_numbers_of_any_length(
     assert "\n  why:  last line of its log: ValueError: no data\n" in out
 
 
+def test_a_line_of_the_longest_is_searched_once(cluster: FakeApi, run: Callable[..., Any]):
+    fail(cluster, "x" * 260_000 + "\nlast\n")
+    began = time.process_time()
+    code, out, _ = run("why", "demo", "-n", "team-a")
+    assert (code, "\n  why:  last line of its log: last\n" in out) == (0, True)
+    # A search from each of its characters took 35 s.
+    assert time.process_time() - began < 15
+
+
 @pytest.mark.parametrize(("ago", "silent"), [(540, None), (1530, "no output for 25m")])
 def test_a_running_job_without_output_for_ten_minutes_says_so(
     cluster: FakeApi, run: Callable[..., Any], ago: int, silent: str | None

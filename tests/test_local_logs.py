@@ -154,8 +154,11 @@ def test_a_pod_has_one_container(engine):
     assert log(engine, "demo", container="mpi") == "hello\n"
     with pytest.raises(NotFound, match="container sidecar is not valid for instance demo-launcher"):
         log(engine, "demo", container="sidecar")
-    with pytest.raises(NotFound, match="container sidecar is not valid for instance demo-launcher"):
-        engine.follow(status, LogOptions(container="sidecar"))
+    for pod in ("demo-launcher", "demo-worker-0"):
+        with pytest.raises(NotFound, match=f"container sidecar is not valid for instance {pod}"):
+            engine.follow(
+                status, LogOptions(container="sidecar"), lambda one, pod=pod: one.pod == pod
+            )
 
 
 def test_a_time_that_is_none_is_a_usage_error_when_following_too(engine):

@@ -199,6 +199,13 @@ def test_no_command_about_another_job_fails_for_a_damaged_one(line, run, state):
     assert run(*line)[0] == 0
 
 
+def test_a_suspended_job_with_recorded_gpus_stops_no_other(run, state):
+    change(state / "jobs/default/bad", "record", phase="SUSPENDED", finished=None)
+    for line in (["top", "node"], ["top", "node", "-o", "json"], ["list"], ["get", "bad"]):
+        code, _, err = run(*line)
+        assert code == 0, (line, err)
+
+
 def test_what_is_wrong_with_a_job_is_said_with_its_place(run, state):
     change(state / "jobs/default/bad", "record", pods={"bad-launcher": {"started": "x"}})
     said = " ".join(run("why", "bad")[1].split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,24 @@ def test_one_log_stays_within_its_bound_where_the_archive_has_room(
     [log] = one.folder.glob("*.log")
     assert 1 << 20 < log.stat().st_size < 2 << 20
     assert [line.at for line in archive.lines(one)][-1] == 100
+
+
+def test_a_long_follow_makes_room_by_removing_the_oldest_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept, "_TOUCH", 0.0)
+    monkeypatch.setattr(kept, "SOON", 0.0)
+    archive = Archive(tmp_path / "logs", most=1 << 20)
+    with archive.keeping("cluster", replace(JOB, name="old", uid="u0")) as keeping:
+        keeping.write([Line(CHIEF, 1, b"", b"x" * 200_000)])
+    [old] = archive.kept("cluster", "team", "old")
+    for path in old.folder.iterdir():
+        os.utime(path, (path.stat().st_mtime - 2 * kept.IN_USE,) * 2)
+    with archive.keeping("cluster", JOB) as keeping:
+        assert archive.kept("cluster", "team", "old")
+        for at in range(1, 10):
+            keeping.write([Line(CHIEF, at, b"", b"x" * 100_000)])
+        assert not archive.kept("cluster", "team", "old")
 
 
 @pytest.mark.parametrize("pair", [b"1;", b"38;5;", b"0"])

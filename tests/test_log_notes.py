@@ -166,6 +166,23 @@ def test_a_launcher_that_was_not_tried_before_has_no_earlier_run(still_world: Ku
         Showing(still_world, Asked(options=BEFORE)).rest()
 
 
+@pytest.mark.parametrize("options", [LogOptions(), LogOptions(timestamps=True)])
+def test_a_container_that_waits_in_a_running_pod_has_no_log_yet(
+    still_world: KubernetesWorld, options: LogOptions
+):
+    submit(still_world)
+    still_world.start("demo")
+    name = still_world.operator.launcher("demo")["metadata"]["name"]
+    with still_world.api.edit("Pod", name, "default") as pod:
+        status = pod["status"]["containerStatuses"][0]
+        status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    with pytest.raises(NotFound, match=f"instance {name} has no log yet") as none:
+        Showing(still_world, Asked(options=options)).rest()
+    assert none.value.why == "its status is CrashLoopBackOff"
+    with pytest.raises(NotFound, match="has no log of a container sidecar"):
+        Showing(still_world, Asked(options=replace(options, container="sidecar"))).rest()
+
+
 # ---------------------------------------------------------------- pods that fail
 
 

@@ -307,6 +307,23 @@ def test_without_flags_it_is_the_whole_log_of_the_launcher_as_arena_shows_it(pla
     ] == [*("one", "two")]
 
 
+def test_a_raw_log_is_whole_with_its_times_too(place):
+    text = "x" * 300_000
+    place.world.write("demo", f"{text}\nlast".encode())
+    until(lambda: place.logs("demo", "-o", "raw")[1].endswith("last"))
+    code, out, _ = place.logs("demo", "-o", "raw", "--timestamps")
+    rows = [row.partition("Z ") for row in out.split("\n")]
+    assert (code, [row[2] for row in rows]) == (0, [text, "last"])
+    assert all(re.fullmatch(r"[\d:T.-]+", row[0]) for row in rows)
+
+
+def test_a_container_that_the_pod_does_not_have_is_an_error(place):
+    place.say("one")
+    code, out, err = place.logs("demo", "-c", "nope")
+    assert (code, out) == (1, "")
+    assert "container nope" in err
+
+
 def test_every_line_of_all_pods_says_whose_it_is(place):
     place.say("[1,0]<stdout>:one", "[1,1]<stdout>:one", "[1,1]<stdout>:two")
     code, out, err = place.logs("demo", "--all", "--only", "launcher")

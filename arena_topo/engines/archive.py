@@ -16,10 +16,10 @@ time. So a second follow, even a concurrent one, appends only lines that are new
 line of the file. Older lines are dropped: nothing is inserted between rows.
 
 Only the user may read the archive. An error of the disk does not stop a follow: `tell` hears it
-once, and nothing more is archived. Each follow first removes the jobs that nothing was added to for
-`AGE` seconds, then the oldest jobs beyond the size of the archive, but no job that was written to
-or followed in the last `IN_USE` seconds. A followed job that is larger than the archive loses its
-oldest lines.
+once, and nothing more is archived. Each follow removes, once a minute, the jobs that nothing was
+added to for `AGE` seconds, then the oldest jobs beyond the size of the archive, but no job that was
+written to or followed in the last `IN_USE` seconds. A followed job that is larger than the archive
+loses its oldest lines.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ _MOST = (1 << 31) - 1
 """The largest valid number of restarts, workers and slots, and exit code."""
 
 IN_USE, _TOUCH = 300.0, 60.0
-"""Seconds after a change for which a job counts as followed, and between two touches of a silent
-job."""
+"""Seconds after a change for which a job counts as followed, and between two touches of a followed
+job, each of which tidies the archive."""
 
 
 class JobHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +192,7 @@ class Keeping:
             if now - self._touched >= _TOUCH:
                 self._touched = now
                 os.utime(self._folder / _JOB)
+                self._archive.tidy()
 
     def _take(self, source: Source, items: Sequence[Line | Notice]) -> None:
         turns = {one.turn for one in items if isinstance(one, Notice)}

@@ -141,7 +141,11 @@ Wanted = Callable[[Source], bool]
 def read_to_end(following: Following) -> Iterator[Line]:
     """The lines of logs that are not followed; ArenaError of the first log that cannot be read."""
     with following:
-        while (items := following.read(1.0)) or not following.done:
+        done = False
+        while not done:
+            items = following.read(0.1)
+            # Before the lines are passed on: a slow consumer must not make it read once more.
+            done = following.done
             for one in items:
                 if isinstance(one, Line):
                     yield one

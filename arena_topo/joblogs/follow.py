@@ -266,6 +266,11 @@ class FollowState:
             if (one.name, one.uid) not in self.tries:
                 self.tries.append((one.name, one.uid))
 
+    @property
+    def opened(self) -> bool:
+        """Whether a log was opened, or refused."""
+        return bool(self._names)
+
     # Events
 
     def saw(self, status: JobStatus, now: float) -> None:
@@ -722,6 +727,8 @@ class Shown:
                 except ArenaError as why:
                     # Lines that wait in the window are shown before the error.
                     error = why
+                # Before the lines are shown: a slow screen must not cost another `read`.
+                done = following.done
                 for sink in sinks:
                     sink.write(items)
                 came = time.monotonic()
@@ -729,7 +736,7 @@ class Shown:
                 yield ()
                 self._stood += time.monotonic() - came
                 if not follows:
-                    self.end = End.READ if following.done and not items else None
+                    self.end = End.READ if done else None
                     continue
                 if state.ends > ends:
                     ends = state.ends
@@ -742,6 +749,9 @@ class Shown:
         error = error or poller.lost
         if not follows and error is None:
             state.nothing_but_errors()
+            if not (asked.many or state.opened):
+                [pod] = [one for one in job.instances if wanted(source_of(one))]
+                raise pod_selection.without_log(job, pod, asked.options.container)
         self._waits(None)
         self._advise(pipeline)
         self._tell_all(state.told())

@@ -79,6 +79,20 @@ def early(job: JobStatus, backend: Backend, pod: str) -> NotFound:
     return NotFound(f"instance {pod} is not running", why=reason(job), hint=hint)
 
 
+def without_log(job: JobStatus, pod: Instance, container: str | None) -> NotFound:
+    """The error for a pod that runs while the wanted container has no log."""
+    if container is not None:
+        return NotFound(
+            f"instance {pod.name} has no log of a container {container}",
+            why="it has no such container, or that has not started",
+        )
+    return NotFound(
+        f"instance {pod.name} has no log yet",
+        why=f"its status is {pod.status}",
+        hint=f"wait for it: {command('logs -f', job.name, namespace=job.namespace)}",
+    )
+
+
 def reason(job: JobStatus) -> str | None:
     """Why a job has no logs yet, as a sentence."""
     if job.phase is not Phase.SUSPENDED:

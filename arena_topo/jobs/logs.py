@@ -184,7 +184,8 @@ class Wanted:
     @property
     def _of_lines(self) -> bool:
         """Whether the output needs whole lines."""
-        rows = self.timestamps or self.everyone or self.only or self.save or self.nccl
+        raw = self.output_format is Output.RAW
+        rows = self.everyone or self.only or self.save or self.nccl or (self.timestamps and not raw)
         return bool(self.as_json or rows or self.include or self.exclude or self.highlight)
 
     def options(self) -> LogOptions:

@@ -195,9 +195,10 @@ class LocalBackend:
                 continue
             workers = {one.worker: one for one in job.instances}
             for worker, node, gpus in job.forecast.workers:
-                if not gpus:
+                one, devices = workers.get(worker), tuple(sorted(gpus))
+                # A damaged record may place the workers of a suspended job, which has no pods.
+                if one is None or not devices:
                     continue
-                one, devices = workers[worker], tuple(sorted(gpus))
                 pods[node].append(
                     NodePod(
                         name=one.name,
@@ -509,10 +510,11 @@ class LocalBackend:
         self, job: JobStatus, options: LogOptions, wanted: Wanted = lambda _: True
     ) -> logs.LocalFollowing:
         """The logs of the wanted pods of a job as one stream; see `Backend.follow`."""
-        _check_container(options.container, launcher_name(job.name))
         seen = self._store.job(job.name, job.namespace)
         if seen.submission.uid != job.uid:
             raise JobNotFound(job.name, job.namespace)
+        pods = (one.pod for one in logs.sources(seen) if wanted(one))
+        _check_container(options.container, next(pods, launcher_name(job.name)))
 
         def look() -> Job | None:
             found = self._store.read(seen.folder)

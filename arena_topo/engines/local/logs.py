@@ -458,6 +458,7 @@ class LocalFollowing:
         wanted: Wanted,
     ) -> None:
         begins = since(options, time.time()) or 0
+        self._bounded = options.previous or not options.follow
         self._look, self._looked = look, -math.inf
         try:
             # Another job may get the name of the folder.
@@ -494,7 +495,7 @@ class LocalFollowing:
             for pod in self._pods:
                 came += pod.read(look=look)
             left = until - time.monotonic()
-            if came or left <= 0:
+            if came or left <= 0 or (self._bounded and self.done):
                 return came
             time.sleep(min(_STEP, left))
 
