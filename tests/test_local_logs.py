@@ -681,6 +681,37 @@ def test_a_line_longer_than_all_that_is_kept_loses_its_beginning(tmp_path):
     assert len(rest) > 1 << 18
 
 
+def test_the_log_of_an_earlier_version_is_read_though_it_has_no_times(tmp_path):
+    demo = Job(tmp_path)
+    [pod] = demo.pods
+    (pod.place / "0-0.log").unlink()
+    with (pod.place / "log").open("wb") as file:
+        # Its beginning was given up: there is a hole.
+        file.seek(1 << 20)
+        file.write(b"one\ntwo\nthree")
+    moment = 1_600_000_000
+    os.utime(pod.place / "log", (moment, moment))
+    assert pod.text() == b"one\ntwo\nthree"
+    assert [pod.text(tail=count) for count in range(5)] == [
+        b"",
+        b"three",
+        b"two\nthree",
+        b"one\ntwo\nthree",
+        b"one\ntwo\nthree",
+    ]
+    demo.end()
+    with demo.follow() as following:
+        reader = Reader(following)
+        reader.until_done()
+    assert [(one.text, one.at) for one in reader.lines] == [
+        (text, moment * 10**9) for text in (b"one", b"two", b"three")
+    ]
+    assert [one.text for one in logs.everything(demo.entry)] == [b"one", b"two", b"three"]
+    pod.run_again()
+    pod.write(b"four\n")
+    assert (pod.text(), pod.text(previous=True)) == (b"four\n", b"one\ntwo\nthree")
+
+
 # ---------------------------------------------------------------------------- kept
 
 

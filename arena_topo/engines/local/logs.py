@@ -102,6 +102,9 @@ class Part(NamedTuple):
 
 _NAME = re.compile(r"([0-9]{1,9})-([0-9]{1,18})\.log")
 
+EARLIER = "log"
+"""The file of the version before: lines without times, and a hole for a removed beginning."""
+
 
 def parts(place: str, folder: int | None = None) -> list[Part]:
     """The files of a log in their order; `place` is relative to `folder` (a descriptor)."""
@@ -114,6 +117,8 @@ def parts(place: str, folder: int | None = None) -> list[Part]:
         names = os.listdir(opened)  # noqa: PTH208  of a folder that stays the same one
         matches = (_NAME.fullmatch(name) for name in names)
         found = [Part(int(one[1]), int(one[2]), one[0]) for one in matches if one]
+        if EARLIER in names:
+            found.append(Part(0, 0, EARLIER))
     finally:
         os.close(opened)
     return sorted(found)
@@ -313,10 +318,16 @@ class LogReader:
         return (part, at) == (run[0], 0)
 
     def _read(self) -> bytes:
-        if self.part is None or not (data := os.read(self._file, _CHUNK)):
+        if self.part is None:
             return b""
-        self._inside = not data.endswith(b"\n")
-        return data
+        data = rows = os.read(self._file, _CHUNK)
+        if self.part.name == EARLIER:
+            while data and not (data := data.lstrip(b"\0")):
+                data = os.read(self._file, _CHUNK)
+            rows = _rows(data, os.fstat(self._file).st_mtime_ns, inside=self._inside)
+        if data:
+            self._inside = not data.endswith(b"\n")
+        return rows
 
     def _opened(self, part: Part) -> int:
         path = f"{self._place}/{part.name}"
