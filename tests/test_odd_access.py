@@ -253,7 +253,7 @@ def plugin(folder: Path, body: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("time.sleep(60)", "it may wait for somebody, and there is no terminal on which"),
+        ("time.sleep(60)", "it may wait for input, and there is no terminal to ask on"),
         ("print('open the browser', file=sys.stderr, flush=True); time.sleep(60)", "open the brow"),
     ],
 )
