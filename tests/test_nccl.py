@@ -252,7 +252,13 @@ def test_every_way_that_nccl_names_is_read(line: str, expected: str) -> None:
         "Channel 00/0 : 0[0] -> 1[1] via teleport",
         "Channel 00/0 : 7",
         "ncclCommInitRank comm 0x5 rank 2 nranks 8 cudaDev 2",
+        # Python refuses to convert more than 4,300 digits.
+        f"comm 0x7f rank 0 nranks 2 cudaDev 0 nvmlDev {'1' * 5000} busId 1000 - Init COMPLETE",
+        f"comm 0x7f rank {'1' * 5000} nranks 2 cudaDev 0 busId 1000 - Init COMPLETE",
+        f"Channel {'1' * 5000}/0 : 0[0] -> 1[1] via P2P/IPC",
+        f"Channel {'1' * 5000}/02 :    0   1",
     ],
+    ids=lambda line: line[:40],
 )
 def test_a_line_that_is_not_whole_is_counted_and_not_used(line: str) -> None:
     report = read(f"h:1:2 [0] NCCL INFO {line}")

@@ -34,6 +34,7 @@ from arena_topo.nccl import (
     Setting,
 )
 from arena_topo.nccl.causes import advice_on, reports_trouble
+from arena_topo.numbers import MOST_DIGITS
 
 MOST_FACTS = 400_000
 """The most facts that are stored: 1,024 ranks with 32 channels have a third of it. More are
@@ -68,19 +69,25 @@ _WRITER = re.compile(
 )
 """Text directly before a host may be a part of its name, or may have overwritten a part."""
 
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """A pattern whose numbers are limited in digits, as those that Python converts are."""
+    return re.compile(text.replace(r"\d+", rf"\d{{1,{MOST_DIGITS}}}"))
+
+
 _WHERE = re.compile(r"(\S.*:\d{1,6}) (?:\([^ ]{1,100}\) )?")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+[\w.-]*\+cuda\d+\.\d+)")
 
-_VIA = re.compile(
+_VIA = _pattern(
     r"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)(?:\[([0-9a-f]+)\])? -> (\d+)(?:\[([0-9a-f]+)\])?"
     r"(?: \[(send|receive)\])? via (?:(?P<p2p>P2P)/(?:(?P<way>IPC|CUMEM|MNNVL|direct pointer"
     r"|common device)|(?P<relay>indirect)/\d+\[[0-9a-f]+\])(?:/read)?(?:/CE)?"
     r"|(?P<shm>SHM)(?:/(?:direct|CE)){1,2}|direct shared memory"
     r"|NET/(?P<net>[^/]+)/\d+(?:\(\d+\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?(?:/Shared)?)"
 )
-_RING = re.compile(r"Channel (\d{2,})/(\d{2,}) ?:((?: +\d+)+) *(?:\.\.\.)?")
-_SEARCH = re.compile(
+_RING = _pattern(r"Channel (\d{2,9})/(\d{2,9}) ?:((?: +\d+)+) *(?:\.\.\.)?")
+_SEARCH = _pattern(
     r"Pattern (\d+), crossNic \d+, nChannels (\d+), (?:bw|speed) [\d.]+/[\d.]+, "
     r"type (\w+)/(\w+), sameChannels \d+"
 )
@@ -88,7 +95,7 @@ _OF_RANK = re.compile(
     r"(?:\[Rank \d+\] )?(?:ncclComm\w+ )?comm 0x[0-9a-f]+ rank \d+ (?:nranks |nRanks \d+ nNodes )"
 )
 _OVER = re.compile(r" - (?:Destroy|Abort|Revoke)\b")
-_START = re.compile(
+_START = _pattern(
     r"(?:\[Rank \d+\] )?(?:\w+ )?comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<size>\d+) (?:"
     r"nNodes \d+ localRanks \d+ .*"
     r"|cudaDev (?P<cuda>-?\d+)(?: nvmlDev (?P<nvml>-?\d+))?(?: busId (?P<bus>[0-9a-f]+))?"
