@@ -116,6 +116,10 @@ def test_each_log_names_the_issue_it_is_from() -> None:
 
 
 ALL = tuple(line for name in CASES for line in log(name).splitlines())
+# Of two messages in a line, which is refused whole, a cut may leave a whole one.
+SINGLE = tuple(
+    line for name in CASES if not name.startswith("glued") for line in log(name).splitlines()
+)
 WHOLE = {name: kinds(read(log(name))) for name in CASES}
 EVER = set().union(*WHOLE.values())
 MANY = settings(max_examples=2 * settings.default.max_examples)
@@ -142,7 +146,7 @@ def test_lines_that_are_dropped_doubled_and_mixed_claim_nothing_new(lines: list[
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(ALL),
+            st.sampled_from(SINGLE),
             st.integers(0, 200),
             st.sampled_from(["", "\n", " ", "[1,3]<stdout>:", "3: "]),
         ),
