@@ -589,3 +589,70 @@ node-1  10.0.0.2  <none>  Ready,SchedulingDisabled  8  0
     )
     (problem,) = screens.check(page)
     assert problem.text.startswith("`happens: explode`: ")
+
+
+GONE = (
+    "have every worker placed on the GPUs that talk",
+    "decided exactly, and shown with what it is worth",
+    "Elsewhere pods can often use less of it",
+    "pins the job through what a stock cluster offers",
+    "Two who submit at once are kept",
+    "says for whom and what would help",
+    "prints what an administrator may add",
+    "the bandwidth of the worst choice stands",
+    "What pins and starts jobs was tried on",
+    "measured ones take their place",
+    "these pods can use",
+    "share a node talk through its memory",
+    "Not firmer, because",
+    "and nobody says which",
+    "Let the local engine pretend",
+    "ok takes the same request as done",
+    "Nobody starts jobs that wait but",
+    "From the firmest to the softest",
+    "may stand in `[submit]`",
+    "requests are never told",
+    "It is decided once, when the job starts",
+    "It is given up ten seconds after",
+    "What stands for a flag is named",
+    "Below it stands what you should see",
+    "only `arena-topo submit` guards",
+    "of any other compinit there",
+    "it starts by itself once they are free",
+    "it goes on: arena-topo",
+    "may let a job pass those that wait",
+    "the local engine knows no queue",
+    "not found command args",
+    "not set job name",
+    "to make sure job is existed",
+    "relative duration live time",
+    "failed to parse since seconds",
+    "In a pipe nothing is cut and nothing is wrapped",
+)
+"""Sentences that a first-time reader had to read twice, or that were not true."""
+
+
+def test_sentences_that_had_to_be_read_twice_do_not_come_back():
+    texts = [*PAGES, *DOCS.glob("man/*"), *(ROOT / "arena_topo").rglob("*.py")]
+    found = []
+    for path in texts:
+        # Lines and the parts of a literal are joined, as a reader sees them.
+        text = re.sub(r'[\s#]+|"\s*f?"', " ", path.read_text(encoding="utf-8"))
+        text = re.sub(r" +", " ", text)
+        found += [f"{name(path)}: {one}" for one in GONE if one.casefold() in text.casefold()]
+    assert found == []
+
+
+def test_the_readme_says_who_starts_jobs_that_wait_and_where_the_clone_comes_in():
+    text = re.sub(r"\s+", " ", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert (
+        "Jobs that have to wait are started by an optional controller; without it, by"
+        " `submit --wait` or `resume`."
+    ) in text
+    assert "In a clone of this repository" in text
+
+
+def test_contributing_says_how_the_site_is_built_and_looked_at():
+    said = (DOCS / "contributing.md").read_text(encoding="utf-8").splitlines()
+    assert "mkdocs build --strict -f docs/site/mkdocs.yml -d build/site" in said
+    assert "mkdocs serve -f docs/site/mkdocs.yml" in said

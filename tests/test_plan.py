@@ -12,6 +12,7 @@ import program
 import pytest
 import yaml
 from cube_mesh import HGX, OFF_THE_SWITCH, V100, cluster, node
+from cube_mesh import with_nics as nics_of
 
 from arena_topo import cli
 from arena_topo.engines import Options
@@ -51,8 +52,8 @@ def job(**more):
     return MPIJob(**{"name": "demo", "command": "true", "image": "i", "gputopology": True, **more})
 
 
-def proposed(world, **more):
-    return comparison.propose(job(**more), None, namespace="default", cluster=world)
+def proposed(world, *, on="", **more):
+    return comparison.propose(job(**more), None, namespace="default", cluster=world, on=on)
 
 
 def shown(world, *, width=100, unicode=True, **more):
@@ -300,6 +301,19 @@ def test_pods_that_would_share_a_node_too_slowly_are_refused_with_what_would_do(
     ) in err
     assert "low end" not in plan(TWO_DGX_1, 4, 1, "--min-bandwidth=3.2")[2]
     assert plan(TWO_DGX_1, 4, 1, "--min-bandwidth=8", "--pod-shape=fused")[0] == 0
+
+
+def test_what_the_pods_get_decides_and_not_what_their_gpus_could_do_in_one_pod():
+    """Four pods of one node share its NIC; on four nodes each pod has a NIC of its own."""
+    machine = nics_of(H100, 1, 50.0)
+    world = cluster(*(node(f"n{at}", machine) for at in range(4)))
+    best = screen_of.value(proposed(world, workers=4, gpus=1, rdma=True))
+    assert (best["proof"]["optimal"], len(best["nodes"])) == (True, 4)
+    assert best["usableGBps"] == best["comparison"]["spreadGBps"]
+    packed = proposed(world, on="n0/0;n0/1;n0/2;n0/3", workers=4, gpus=1, rdma=True)
+    one_node = screen_of.value(packed)
+    assert one_node["usableGBps"] < best["usableGBps"] < one_node["busBandwidthGBps"]
+    assert one_node["proof"]["optimal"] is False
 
 
 def test_a_least_bandwidth_that_the_kubelet_may_miss_is_not_met(plan):
