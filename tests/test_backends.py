@@ -128,6 +128,7 @@ def test_a_job_that_ends_well_succeeds_and_frees_its_gpus(world: World, backend:
     world.finish("demo")
     status = backend.job("demo", "default")
     assert (status.phase, status.exit_code, status.reason) == (Phase.SUCCEEDED, 0, None)
+    assert {one.failure for one in status.instances} == {None}
     assert status.finished is not None
     assert status.finished >= status.created
     assert status.allocated_gpus == 0

@@ -525,6 +525,11 @@ WRONG = {
         "1: launcher.resources.nvidia.com/gpu can only be 0, got '1'",
         None,
     ),
+    "a number for arena's workers": (
+        "worker: 4",
+        "1: worker is one value, not a mapping",
+        "did you mean workers?",
+    ),
     "a word for an item": ("storages: [x]", "1: storages[0] is one value, not a mapping", None),
     "a word for items": ("storages: x", "1: storages is one value, not a list", None),
     "a list for a value of an item": (

@@ -70,7 +70,7 @@ def failed(status: JobStatus, source: Source, failure: str, **more: float) -> Jo
 @pytest.mark.parametrize(
     ("turn", "late", "said"),
     [
-        (Turn.GONE, DELETED, "5 pods were deleted: their logs end here"),
+        (Turn.GONE, DELETED, "5 pods are gone: their logs end here"),
         (Turn.BROKEN, GATHER, "the connections to 5 logs are lost and taken up again: cut"),
     ],
 )
@@ -98,7 +98,7 @@ def test_what_happens_to_one_pod_is_told_of_that_pod():
     one.notice(Notice(turn=Turn.GONE, source=FEW[4]), 0.0)
     assert [note.text for note in one.told()] == [
         "the connection to the log of demo-worker-3 is lost and taken up again: cut",
-        "demo-worker-4 was deleted: its log ends here",
+        "demo-worker-4 is gone: its log ends here",
     ]
 
 

@@ -608,7 +608,7 @@ def test_pods_that_are_started_anew_are_told_of_and_those_that_join_are_not():
 
 def test_a_pod_that_is_deleted_is_news_unless_the_job_is_over():
     for phase, news in (
-        (Phase.RUNNING, ["demo-worker-0 was deleted: its log ends here"]),
+        (Phase.RUNNING, ["demo-worker-0 is gone: its log ends here"]),
         (Phase.SUCCEEDED, []),
     ):
         one = course(Asked(everyone=True, options=FOLLOW), LAUNCHER, WORKER)

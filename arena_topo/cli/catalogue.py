@@ -251,13 +251,10 @@ _LEVELS = ("node", "nvlink", "leaf", "spine", "zone", "region")
 
 
 def _brief(text: str) -> str:
-    """The first sentence of a help text, truncated if it is long, at a colon if possible."""
+    """The first sentence of a help text, truncated if it is long, at a comma if possible."""
     first = re.split(r"\.( |$)|; | \(default", text, maxsplit=1)[0]
     if len(first) <= _WIDE:
         return first
-    whole = re.match(r"(.{16,}?)(:| \()", first[: _WIDE + 1])
-    if whole:
-        return whole[1]
     room = first[: _WIDE - len(" ...")]
     part = max((cut.start() for cut in re.finditer(r",| that | which ", room)), default=0)
     return room[: part if part > _WIDE // 2 else room.rindex(" ")] + " ..."

@@ -412,7 +412,10 @@ class _File:
     def _expect(self, shape: str, node: Node, path: Path, line: int) -> None:
         self._untagged(node, path, line)
         if node.id != shape:
-            self._wrong(path, line, f"is {_SHAPES[node.id]}, not {_SHAPES[shape]}")
+            # `worker: 4`, where arena has `worker: {replicas: 4}` and our flag is `workers`.
+            flag = ARENA.get(f"{_written(path)} replicas") if node.id == "scalar" else None
+            hint = f"did you mean {flag}?" if isinstance(flag, str) else None
+            self._wrong(path, line, f"is {_SHAPES[node.id]}, not {_SHAPES[shape]}", hint=hint)
 
     def _text(self, node: Node, path: Path, line: int) -> str:
         """One value as it is typed."""

@@ -54,8 +54,8 @@ def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
     why = "" if error is None else f": {error.message}"
     match notice.turn:
         case Turn.GONE:
-            text = f"{source.pod} was deleted: its log ends here"
-            alike = "{} pods were deleted: their logs end here"
+            text = f"{source.pod} is gone: its log ends here"
+            alike = "{} pods are gone: their logs end here"
         case Turn.REFUSED if many:
             text = f"the log of {source.pod} cannot be read{why}"
             alike = "{} logs cannot be read"

@@ -672,6 +672,8 @@ def _instances(found: Job) -> Iterator[Instance]:
             status = "Error"
         else:
             status = "Completed" if pod.finished else "Running"
+        # A worker that is ended with its job, by SIGTERM, is no failure.
+        failed = status == "Error" and pod is not None and bool(pod.exit_code)
         yield Instance(
             name=name,
             status=status,
@@ -687,7 +689,7 @@ def _instances(found: Job) -> Iterator[Instance]:
             ip=ADDRESS if pod else "",
             holds_gpus=index is not None and job.gpus > 0 and status == "Running",
             uid=f"{job.uid}-{name}",
-            failure=f"ended with exit code {pod.exit_code}" if pod and pod.exit_code else None,
+            failure=f"ended with exit code {pod.exit_code}" if failed and pod else None,
         )
 
 
