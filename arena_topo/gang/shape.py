@@ -15,6 +15,7 @@ from arena_topo.manifests.versions import ApiVersion
 from arena_topo.numbers import whole
 from arena_topo.solver import Objective, Solver
 from arena_topo.topology import Cluster
+from arena_topo.words import counted
 
 
 def shaped(job: MPIJob, cluster: Cluster, site: Site = NOWHERE, *, later: bool = False) -> MPIJob:
@@ -168,7 +169,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
     if number is not None and number > slots:
         found.append(f"{_mismatch(job, number)}; Open MPI refuses that without --oversubscribe")
     elif number is not None and number < slots:
-        found.append(f"{_mismatch(job, number)}, so {_many(slots - number, 'GPU')} will be idle")
+        found.append(f"{_mismatch(job, number)}, so {counted(slots - number, 'GPU')} will be idle")
     placement, binding = plan.placement, plan.binding
     if job.pod_shape is PodShape.SHARED and placement is not None and binding is not None:
         loads = Counter(one.node for one in placement.assignments)
@@ -185,9 +186,7 @@ def _slots(job: MPIJob) -> int:
 
 
 def _mismatch(job: MPIJob, number: int) -> str:
-    size = f"{_many(job.workers, 'worker')} x {_many(job.gpus, 'GPU')}"
-    return f"mpirun starts {_many(number, 'rank')}, but {size} make {_many(_slots(job), 'slot')}"
-
-
-def _many(number: int, word: str) -> str:
-    return f"{number} {word}{'s' if number != 1 else ''}"
+    size = f"{counted(job.workers, 'worker')} x {counted(job.gpus, 'GPU')}"
+    return (
+        f"mpirun starts {counted(number, 'rank')}, but {size} make {counted(_slots(job), 'slot')}"
+    )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from arena_topo import words
 from arena_topo.bandwidth import Estimate, Limit, nearest_nics
 from arena_topo.drawing import machine, network
 from arena_topo.drawing.machine import State
@@ -73,16 +74,12 @@ def _headline(proposal: Proposal, runs: MPIJob, forecast: Forecast) -> str:
 def in_pods(asked: MPIJob, runs: MPIJob) -> str:
     """The number of pods, if each has several workers: ` in 1 pod of 4`."""
     each = asked.workers // runs.workers
-    return f" in {_many(runs.workers, 'pod')} of {each}" if each > 1 else ""
+    return f" in {words.counted(runs.workers, 'pod')} of {each}" if each > 1 else ""
 
 
 def gang(job: MPIJob) -> str:
     """The request of a job: `4 workers x 1 GPU`."""
-    return f"{_many(job.workers, 'worker')} x {_many(job.gpus, 'GPU')}"
-
-
-def _many(number: int, word: str) -> str:
-    return f"{number} {word}{'s' if number != 1 else ''}"
+    return f"{words.counted(job.workers, 'worker')} x {words.counted(job.gpus, 'GPU')}"
 
 
 def _workers(job: MPIJob, forecast: Forecast, *, rings: bool) -> str:
@@ -154,7 +151,7 @@ def _machines(
         yield drawn
     more = sum(len(same) for _state, _own, same in found[MOST_DRAWINGS:])
     if more:
-        yield f"{_many(more, 'more node')} not drawn: the table names their GPUs\n"
+        yield f"{words.counted(more, 'more node')} not drawn: the table names their GPUs\n"
 
 
 # ---------------------------------------------------------------- bandwidths
