@@ -210,21 +210,22 @@ def estimate(
         raise NotModelled(
             f"no measured row has NCCL_ALGO={algorithm} forced on three or more hosts"
         )
-    looks = {(id(one.links), id(one.gpus), one.knowledge): one for one in machines.values()}
-    doubts = {note for one in looks.values() for note in _doubts(one)}
+    # Most machines of a cluster share their links and GPUs, and so their assumptions.
+    distinct = {(id(own.links), id(own.gpus), own.knowledge): own for own in machines.values()}
+    doubts = {note for machine in distinct.values() for note in _doubts(machine)}
     if wire is None:
-        wire = Wire.RDMA if all(one.nics for one in machines.values()) else Wire.TCP
+        wire = Wire.RDMA if all(machine.nics for machine in machines.values()) else Wire.TCP
     if wire is Wire.RDMA:
         # Between pods of one machine only its NICs limit the traffic, not the network.
-        found = _over_nics(hosts, job, None if local else network, constants, doubts)
+        limit = _over_nics(hosts, job, None if local else network, constants, doubts)
     elif local:
-        found = _sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
+        limit = _sockets(fitted.LOCAL_TCP, job, constants, sorted(doubts))
     else:
-        found = _over_tcp(hosts, job, network, constants, doubts)
+        limit = _over_tcp(hosts, job, network, constants, doubts)
     kinds = {_likeness(host): host for host in hosts if host.size > 1}
     for host in kinds.values():
-        found = _least(found, _ceiling(host, job, algorithm, constants))
-    return found
+        limit = _least(limit, _ceiling(host, job, algorithm, constants))
+    return limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +259,7 @@ def inside(
     host: Host, *, algorithm: Algorithm | None = None, constants: Constants = FITTED
 ) -> Estimate:
     """The bus bandwidth of two or more GPUs of one host; NotModelled as in `estimate`."""
-    parts = tuple((_facts(one, constants), gpus) for one, gpus in host.parts)
+    parts = tuple((_facts(machine, constants), gpus) for machine, gpus in host.parts)
     return _inside(parts, algorithm)
 
 
@@ -279,10 +280,10 @@ class Facts:
 
     def direct(self, gpus: GPUSet) -> Estimate:
         """The bus bandwidth of two or more of these GPUs without a switch."""
-        found = self._direct.get(gpus)
-        if found is None:
-            found = self._direct[gpus] = _direct(self, gpus)
-        return found
+        value = self._direct.get(gpus)
+        if value is None:
+            value = self._direct[gpus] = _direct(self, gpus)
+        return value
 
     def inside(self, gpus: GPUSet) -> Estimate:
         """The bus bandwidth of two or more GPUs of this machine."""
@@ -305,17 +306,17 @@ class Facts:
 
     @functools.cached_property
     def _twins(self) -> dict[tuple[object, ...], float]:
-        found: dict[tuple[object, ...], float] = {}
+        lowest: dict[tuple[object, ...], float] = {}
         for gpus, value in self.measured.items():
             key = self._likeness(gpus)
-            found[key] = min(value, found.get(key, value))
-        return found
+            lowest[key] = min(value, lowest.get(key, value))
+        return lowest
 
     def _likeness(self, gpus: GPUSet) -> tuple[object, ...]:
-        some = members(gpus)
+        chosen = members(gpus)
         links = sorted(
-            sorted(link for other in some if (link := self.machine.links[one][other]) is not None)
-            for one in some
+            sorted(link for peer in chosen if (link := self.machine.links[gpu][peer]) is not None)
+            for gpu in chosen
         )
         computed = _computed(((self, gpus),))
         return computed.point, tuple(map(tuple, links))
@@ -402,17 +403,17 @@ def _computed(
         raise NotModelled("no measured row has NCCL_ALGO=Tree on a single host")
     facts, _ = parts[0]
     constants = facts.constants
-    size = sum(count(some) for _, some in parts) if ranks is None else ranks
+    size = sum(count(gpus) for _, gpus in parts) if ranks is None else ranks
     lanes = _switched(parts)
     if lanes:
         form = lanes * facts.lane_rate
-        known = facts.model
-        reduced = constants.nvls.get(known.architecture) if known else None
+        model = facts.model
+        reduced = constants.nvls.get(model.architecture) if model else None
         if (
-            known is not None
+            model is not None
             and reduced is not None
             and algorithm is not Algorithm.RING
-            and (algorithm is Algorithm.NVLS or size >= NVLS_FROM[known.architecture])
+            and (algorithm is Algorithm.NVLS or size >= NVLS_FROM[model.architecture])
         ):
             at = min(size, FLAT)
             form *= 2 * (at - 1) / (at + 1)
@@ -433,11 +434,11 @@ def _direct(facts: Facts, gpus: GPUSet) -> Estimate:
     matrix = facts.lanes
     inside_set = members(gpus)
     rate = facts.lane_rate
-    joined = packing.components(inside_set, lambda one, other: matrix[one][other] > 0)
-    lanes = [matrix[one][other] for one in inside_set for other in inside_set if one < other]
+    joined = packing.components(inside_set, lambda gpu, peer: matrix[gpu][peer] > 0)
+    lanes = [matrix[gpu][peer] for gpu in inside_set for peer in inside_set if gpu < peer]
     if len(inside_set) == _PAIR and lanes[0]:
-        every = packing.components(range(len(matrix)), lambda one, other: matrix[one][other] > 0)
-        alone = frozenset(inside_set) in every
+        all_joined = packing.components(range(len(matrix)), lambda gpu, peer: matrix[gpu][peer] > 0)
+        alone = frozenset(inside_set) in all_joined
         if alone and lanes[0] <= MOST_BRIDGED:
             return _made(parts, Regime.BRIDGE, lanes[0] * rate, constants.bridge, constants)
         return _made(parts, Regime.MESH, lanes[0] * rate, constants.nvlink, constants)
@@ -457,11 +458,11 @@ def _over_pcie(
     parts = ((facts, gpus),)
     rates, doubling = facts.rates, facts.doubling
     order = packing.ring_order(rates, gpus)
-    pairs = [(one, order[place - 1]) for place, one in enumerate(order)]
+    pairs = [(gpu, order[place - 1]) for place, gpu in enumerate(order)]
     slowest = min(pairs, key=lambda pair: rates[pair[0]][pair[1]])
     kind = facts.machine.link(*slowest).kind
     path = _path(kind, constants)
-    if len(joined) > 1 and all(len(one) >= _PAIR for one in joined):
+    if len(joined) > 1 and all(len(group) >= _PAIR for group in joined):
         # A ring enters a pair at one card and leaves it at the other, so its mirror image fits too.
         form = 2 * doubling * path.value
         return _made(parts, Regime.ISLANDS, form, constants.islands, constants)
@@ -477,9 +478,9 @@ def _relayed(path: Factor) -> Factor:
 
 def _staged(facts: Facts, gpus: GPUSet, constants: Constants) -> Estimate:
     staged = replace(constants.staged, low=min(constants.staged.low, fitted.STAGED_LOW))
-    known = facts.machine.pcie_generation
-    if known is not None:
-        port = _path(LinkKind.PIX, constants).value * 2.0 ** (known - ASSUMED_GENERATION)
+    generation = facts.machine.pcie_generation
+    if generation is not None:
+        port = _path(LinkKind.PIX, constants).value * 2.0 ** (generation - ASSUMED_GENERATION)
         staged = replace(
             staged, value=min(staged.value, port), high=min(staged.high, port * fitted.PORT_HIGH)
         )
@@ -539,8 +540,8 @@ def usual_nics(machine: Machine) -> Machine:
     """The machine with the usual NICs of its kind, of assumed speed, if its NICs are not known."""
     if machine.nics:
         return machine
-    known = _model(machine)
-    number = len(machine.gpus) if known is not None and known.nic else 1
+    model = _model(machine)
+    number = len(machine.gpus) if model is not None and model.nic else 1
     return NICs(number=number, speed=None).of(machine)
 
 
@@ -594,13 +595,13 @@ def _sent(
         sent = [0.0, 0.0, 0.0]
         for card in own:
             speed = speeds[card][0]
-            for at, one in enumerate((speed.value, speed.low, speed.high)):
-                sent[at] += one / users[card]
+            for at, rate in enumerate((speed.value, speed.low, speed.high)):
+                sent[at] += rate / users[card]
         if generation is not None:
             port = _path(LinkKind.PIX, constants).value * 2.0 ** (generation - ASSUMED_GENERATION)
             # The efficiencies of NICs and of ports are the same loss, counted once.
             most = count(gpus) * port / constants.network.value
-            sent = [min(one, most) for one in sent]
+            sent = [min(rate, most) for rate in sent]
         notes = frozenset(speeds[card][1] for card in own) - {""}
         yield (sent[0], sent[1], sent[2]), notes
 
@@ -628,21 +629,21 @@ def _nearest(machine: Machine, speeds: _Speeds, gpu: int) -> tuple[int, ...]:
 
 
 def _speeds(machine: Machine) -> _Speeds:
-    known = _model(machine)
-    kinds = {nic.speed: _speed(nic.speed, known) for nic in machine.nics}
+    model = _model(machine)
+    kinds = {nic.speed: _speed(nic.speed, model) for nic in machine.nics}
     return [kinds[nic.speed] for nic in machine.nics]
 
 
-def _speed(given: float | None, known: Model | None) -> tuple[Factor, str]:
+def _speed(rate: float | None, model: Model | None) -> tuple[Factor, str]:
     """GB/s of a NIC; if not given, that of the maker's reference machine, with a range."""
-    if given is not None:
-        return Factor(value=given, low=given, high=given), ""
-    if known is None or known.nic is None:
+    if rate is not None:
+        return Factor(value=rate, low=rate, high=rate), ""
+    if model is None or model.nic is None:
         note = f"NICs of {SLOWEST_RAIL:g} GB/s, the slowest of machines with RDMA"
         return Factor(value=SLOWEST_RAIL, low=SLOWEST_RAIL, high=FASTEST_RAIL), note
     # Reference machines have a NIC for each GPU, or one for every two (DGX-1).
-    card = known.nic if known.nic >= SLOWEST_RAIL else 2 * known.nic
-    note = f"NICs of {card:g} GB/s, as machines with {known.name} usually have"
+    card = model.nic if model.nic >= SLOWEST_RAIL else 2 * model.nic
+    note = f"NICs of {card:g} GB/s, as machines with {model.name} usually have"
     return Factor(value=card, low=card * fitted.FEWER_NICS, high=card), note
 
 
@@ -700,16 +701,16 @@ def _sockets(
     )
 
 
-def _least(found: Estimate, one: Estimate) -> Estimate:
+def _least(network: Estimate, host: Estimate) -> Estimate:
     """The minimum of the limits between hosts and inside one, end by end, with the bottleneck."""
-    point = min(found.point, one.point)
+    point = min(network.point, host.point)
     return replace(
-        found,
+        network,
         point=point,
-        low=min(found.low, one.low),
-        high=max(min(found.high, one.high), point),
-        limited_by=Limit.HOST if one.point < found.point else found.limited_by,
-        assumed=tuple(sorted({*found.assumed, *one.assumed})),
+        low=min(network.low, host.low),
+        high=max(min(network.high, host.high), point),
+        limited_by=Limit.HOST if host.point < network.point else network.limited_by,
+        assumed=tuple(sorted({*network.assumed, *host.assumed})),
     )
 
 
@@ -717,7 +718,7 @@ def _least(found: Estimate, one: Estimate) -> Estimate:
 
 
 def _likeness(host: Host) -> tuple[object, ...]:
-    return tuple((id(one.links), id(one.gpus), gpus) for one, gpus in host.parts)
+    return tuple((id(machine.links), id(machine.gpus), gpus) for machine, gpus in host.parts)
 
 
 def _model(machine: Machine) -> Model | None:
@@ -726,15 +727,15 @@ def _model(machine: Machine) -> Model | None:
 
 def lane_rate(model: str | None) -> float:
     """GB/s that NCCL gets from one NVLink of this GPU model in one direction."""
-    known = MODELS.get(model or "")
-    return known.lane_rate if known and known.lane_rate else ASSUMED_LANE_RATE
+    facts = MODELS.get(model or "")
+    return facts.lane_rate if facts and facts.lane_rate else ASSUMED_LANE_RATE
 
 
 def rate_is_assumed(machine: Machine) -> bool:
     """Whether the machine has NVLinks of unknown rate."""
     links = {link for row in machine.links for link in row if link is not None}
-    known = _model(machine)
-    unknown = known is None or known.lane_rate is None
+    model = _model(machine)
+    unknown = model is None or model.lane_rate is None
     return unknown and any(link.kind is LinkKind.NVLINK for link in links)
 
 
@@ -742,8 +743,8 @@ def _generation(machine: Machine) -> int | None:
     """The PCIe generation of the slots, else that of the GPU model."""
     if machine.pcie_generation is not None:
         return machine.pcie_generation
-    known = _model(machine)
-    return known.pcie if known else None
+    model = _model(machine)
+    return model.pcie if model else None
 
 
 def _switched(parts: _Parts) -> int:
@@ -758,10 +759,10 @@ def _switched(parts: _Parts) -> int:
         if not facts.machine.nvswitch and not (len(parts) == 1 and several):
             return 0
         peers = chosen if several else tuple(range(len(facts.nvlinks)))
-        found = [facts.nvlinks[one][other] for one in chosen for other in peers if one != other]
-        if not found or not (facts.machine.nvswitch or min(found) > MOST_BRIDGED):
+        lanes = [facts.nvlinks[gpu][peer] for gpu in chosen for peer in peers if gpu != peer]
+        if not lanes or not (facts.machine.nvswitch or min(lanes) > MOST_BRIDGED):
             return 0
-        fewest = min(fewest, *found) if several else min(fewest, max(found))
+        fewest = min(fewest, *lanes) if several else min(fewest, max(lanes))
     return fewest
 
 
@@ -774,20 +775,20 @@ def _path(kind: LinkKind, constants: Constants) -> Factor:
 
 def _doubts(machine: Machine) -> set[str]:
     """The facts about a machine that are assumed."""
-    found: set[str] = set()
-    known = _model(machine)
+    notes: set[str] = set()
+    model = _model(machine)
     nvlink = any(
         link is not None and link.kind is LinkKind.NVLINK for row in machine.links for link in row
     )
     if machine.knowledge is Knowledge.UNKNOWN:
-        found.add("links between GPUs: PCIe across sockets")
+        notes.add("links between GPUs: PCIe across sockets")
     elif machine.knowledge is Knowledge.ASSUMED:
-        found.add("links between GPUs, by model and count")
-    if nvlink and (known is None or known.lane_rate is None):
-        found.add(f"{ASSUMED_LANE_RATE:g} GB/s per NVLink of a model that is not known")
+        notes.add("links between GPUs, by model and count")
+    if nvlink and (model is None or model.lane_rate is None):
+        notes.add(f"{ASSUMED_LANE_RATE:g} GB/s per NVLink of a model that is not known")
     if not nvlink and machine.pcie_generation is None:
-        found.add(f"PCIe generation {_generation(machine) or ASSUMED_GENERATION}")
-    return found
+        notes.add(f"PCIe generation {_generation(machine) or ASSUMED_GENERATION}")
+    return notes
 
 
 _LIMITS = {
@@ -828,9 +829,9 @@ def _unsure(facts: Facts, limit: Limit) -> tuple[float, float]:
             return 1.0, 1.0
         widest = max(map(max, facts.nvlinks))
         rates = [
-            one.lane_rate / ASSUMED_LANE_RATE
-            for one in MODELS.values()
-            if one.lane_rate and (one.nvlinks or MOST_OF_CARDS) >= widest
+            model.lane_rate / ASSUMED_LANE_RATE
+            for model in MODELS.values()
+            if model.lane_rate and (model.nvlinks or MOST_OF_CARDS) >= widest
         ]
         return min(1.0, *rates), max(1.0, *rates)
     if limit is Limit.PCIE and facts.generation is None:
@@ -838,5 +839,5 @@ def _unsure(facts: Facts, limit: Limit) -> tuple[float, float]:
     return 1.0, 1.0
 
 
-def _scaled(one: Estimate, by: float) -> Estimate:
-    return replace(one, point=one.point * by, low=one.low * by, high=one.high * by)
+def _scaled(value: Estimate, by: float) -> Estimate:
+    return replace(value, point=value.point * by, low=value.low * by, high=value.high * by)

@@ -21,19 +21,19 @@ def lanes(links: Matrix) -> list[list[int]]:
 
 def components(gpus: Iterable[int], joined: Callable[[int, int], bool]) -> list[frozenset[int]]:
     """The connected components of GPUs, in the order of indexes."""
-    left = set(gpus)
-    found: list[frozenset[int]] = []
-    while left:
-        frontier = [min(left)]
+    remaining = set(gpus)
+    groups: list[frozenset[int]] = []
+    while remaining:
+        frontier = [min(remaining)]
         group = set(frontier)
         while frontier:
             gpu = frontier.pop()
-            near = {other for other in left - group if joined(gpu, other)}
+            near = {peer for peer in remaining - group if joined(gpu, peer)}
             group |= near
             frontier += near
-        left -= group
-        found.append(frozenset(group))
-    return found
+        remaining -= group
+        groups.append(frozenset(group))
+    return groups
 
 
 Ring = tuple[int, ...]
@@ -54,27 +54,27 @@ def most_rings(multiplicity: Sequence[Sequence[int]], gpus: GPUSet, *, effort: i
     best number so far counts.
     """
     inside = members(gpus)
-    left = [[multiplicity[one][other] for other in inside] for one in inside]
+    unused = [[multiplicity[gpu][peer] for peer in inside] for gpu in inside]
     size = len(inside)
-    if len({left[one][other] for one in range(size) for other in range(one)}) == 1:
+    if len({unused[gpu][peer] for gpu in range(size) for peer in range(gpu)}) == 1:
         # A full mesh, each link n-fold, decomposes into rings and at most one perfect matching
         # (Walecki in Lucas 1892; n-fold: Bryant, Horsley, Maenhaut, Smith 2011).
-        return min(map(sum, left)) // 2
+        return min(map(sum, unused)) // 2
     best, work = 0, WORK
 
     def lay(rings: Sequence[Ring], laid: int) -> None:
         nonlocal best, work
         best = max(best, laid)
         work -= len(rings)
-        if work < 0 or laid + min(map(sum, left)) // 2 <= best:
+        if work < 0 or laid + min(map(sum, unused)) // 2 <= best:
             return
-        fitting = [ring for ring in rings if all(left[one][other] for one, other in _links(ring))]
+        fitting = [ring for ring in rings if all(unused[gpu][peer] for gpu, peer in _links(ring))]
         for at, ring in enumerate(fitting):
-            _take(left, ring, 1)
+            _take(unused, ring, 1)
             lay(fitting[at:], laid + 1)
-            _take(left, ring, -1)
+            _take(unused, ring, -1)
 
-    lay(list(_rings(left, iter(range(effort)))), 0)
+    lay(list(_rings(unused, iter(range(effort)))), 0)
     return best
 
 
@@ -85,9 +85,9 @@ def _links(ring: Ring) -> Iterator[tuple[int, int]]:
 
 def _take(lanes_of: list[list[int]], ring: Ring, lanes: int) -> None:
     """Remove lanes from each link of a ring; a negative number adds them."""
-    for one, other in _links(ring):
-        lanes_of[one][other] -= lanes
-        lanes_of[other][one] -= lanes
+    for gpu, peer in _links(ring):
+        lanes_of[gpu][peer] -= lanes
+        lanes_of[peer][gpu] -= lanes
 
 
 def _rings(lanes_of: Sequence[Sequence[int]], steps: Iterator[int]) -> Iterator[Ring]:
@@ -119,13 +119,13 @@ def ring_order(rates: Sequence[Sequence[float]], gpus: GPUSet) -> tuple[int, ...
     if len(inside) <= 3:  # noqa: PLR2004  every order of three is the same ring
         return inside
     levels = sorted(
-        {rates[one][other] for one, other in itertools.combinations(inside, 2)}, reverse=True
+        {rates[gpu][peer] for gpu, peer in itertools.combinations(inside, 2)}, reverse=True
     )
     if len(levels) == 1:
         return inside
     for level in levels:
-        near = [[one != other and rates[one][other] >= level for other in inside] for one in inside]
-        joined = components(range(len(inside)), lambda one, other: near[one][other])  # noqa: B023
+        near = [[gpu != peer and rates[gpu][peer] >= level for peer in inside] for gpu in inside]
+        joined = components(range(len(inside)), lambda gpu, peer: near[gpu][peer])  # noqa: B023
         ring = next(_rings(near, iter(range(ORDERED))), None) if len(joined) == 1 else None
         if ring is not None:
             return tuple(inside[at] for at in ring)

@@ -117,9 +117,9 @@ class Request:
     pack_above: float = PACK_ABOVE
 
     def __post_init__(self) -> None:
-        for count, what in ((self.workers, "worker"), (self.gpus, "GPU for each worker")):
+        for count, noun in ((self.workers, "worker"), (self.gpus, "GPU for each worker")):
             if count < 1:
-                raise InvalidJob(f"a gang needs at least one {what}", why=f"{count} were asked for")
+                raise InvalidJob(f"a gang needs at least one {noun}", why=f"{count} were asked for")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Placement:
     @property
     def loads(self) -> Mapping[NodeName, int]:
         """The workers of each node, the nodes in rank order."""
-        return Counter(one.node for one in self.assignments)
+        return Counter(assignment.node for assignment in self.assignments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,9 +233,9 @@ class Unplaceable(ArenaError):
         why: str | None = None,
     ) -> None:
         counted = [
-            f"{one.nodes} node{'s' if one.nodes != 1 else ''} ({one.example}"
-            f"{', ...' if one.nodes > 1 else ''}): {one.reason.value}"
-            for one in refusals
+            f"{refusal.nodes} node{'s' if refusal.nodes != 1 else ''} ({refusal.example}"
+            f"{', ...' if refusal.nodes > 1 else ''}): {refusal.reason.value}"
+            for refusal in refusals
         ]
         super().__init__(message, why=why or "; ".join(counted) or None, hint=nearest)
         self.verdict = verdict
@@ -267,7 +267,7 @@ def band(value: float) -> float:
     if value <= 0 or math.isinf(value):
         return value if value > 0 else -math.inf
     near = math.floor(math.log(value, BAND))
-    return max(one for one in (near - 1, near, near + 1) if edge(one) <= value)
+    return max(number for number in (near - 1, near, near + 1) if edge(number) <= value)
 
 
 def edge(band: float) -> float:
@@ -277,8 +277,8 @@ def edge(band: float) -> float:
 
 def distances(cluster: Cluster) -> dict[str, int]:
     """The words for the distance between nodes, nearest first, each with its number."""
-    words = [NODE_TIER, *(tier.name for tier in reversed(cluster.tiers)), BEYOND]
-    return {word: distance for distance, word in enumerate(words)}
+    levels = [NODE_TIER, *(tier.name for tier in reversed(cluster.tiers)), BEYOND]
+    return {level: distance for distance, level in enumerate(levels)}
 
 
 def once_empty(today: Cluster) -> str:

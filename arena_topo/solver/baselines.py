@@ -19,12 +19,12 @@ from arena_topo.topology import Cluster, Node, members, natural
 def first_fit(request: Request, cluster: Cluster) -> Placement | None:
     """Fill nodes one by one in the order of their names, GPUs by index; None if not all fit."""
     loads: dict[int, int] = {}
-    left = request.workers
+    remaining = request.workers
     seats = _seats(request, cluster)
     for at, (_node, most) in enumerate(seats):
-        loads[at] = min(left, most)
-        left -= loads[at]
-        if left == 0:
+        loads[at] = min(remaining, most)
+        remaining -= loads[at]
+        if remaining == 0:
             return _outcome(request, cluster, seats, loads)
     return None
 

@@ -75,8 +75,8 @@ class NodeClass:
         if terms.hosts is Hosts.DOMAIN and not self.domain:
             return 0.0
         # The kubelet picks among unattributed GPUs, so the worst set counts.
-        found = (self.loads.worst if self.unattributed else self.loads.best)(self.free, size, terms)
-        return min(found, self.network_limit(terms))
+        value = (self.loads.worst if self.unattributed else self.loads.best)(self.free, size, terms)
+        return min(value, self.network_limit(terms))
 
     def most_inside(self, workers: int, floor: Floor) -> float:
         """The most GB/s of joined pods on a set with a floor; 0 if no set has it."""
@@ -109,8 +109,8 @@ class NodeClass:
         cheapest = None if self.unattributed else self.cheapest(workers, floor)
         if cheapest is None:
             return self.best(workers, floor.terms)
-        found = self.loads.got(cheapest[1], self.terms(floor.terms))
-        return min(found, self.network_limit(floor.terms))
+        value = self.loads.got(cheapest[1], self.terms(floor.terms))
+        return min(value, self.network_limit(floor.terms))
 
     def pods(self, workers: int, floor: Floor) -> Sequence[tuple[int, ...]]:
         """The GPUs of each of so many workers at a floor; empty if the kubelet picks them."""
@@ -198,9 +198,9 @@ class Index:
         if level + 1 < len(self.cluster.tiers):
             at = start
             for _, inside in groupby(paths, key=lambda path: path[level + 1]):
-                some = list(inside)
-                children.append(self._domain(some, at, level + 1))
-                at += len(some)
+                nested = list(inside)
+                children.append(self._domain(nested, at, level + 1))
+                at += len(nested)
         stop = start + len(paths)
         domain = Domain(
             level=level,
@@ -218,18 +218,18 @@ class Index:
             *(id(machine.links), id(machine.nics), machine.model),
             *(machine.nvswitch, machine.pcie_generation, machine.measured),
         )
-        found = self._loads.get(key)
-        if found is None:
-            found = self._loads[key] = loads_of(machine)
-        return found
+        loads = self._loads.get(key)
+        if loads is None:
+            loads = self._loads[key] = loads_of(machine)
+        return loads
 
     def proximity(self, machine: Machine) -> Proximity:
         """The proximity of the GPUs of a machine."""
         key = (self.loads(machine), tuple(gpu.numa for gpu in machine.gpus))
-        found = self._proximities.get(key)
-        if found is None:
-            found = self._proximities[key] = proximity(machine)
-        return found
+        result = self._proximities.get(key)
+        if result is None:
+            result = self._proximities[key] = proximity(machine)
+        return result
 
     def distance(self, level: int) -> int:
         """The distance of nodes that first meet at this level: 1 for the nearest tier."""
@@ -311,19 +311,19 @@ class Pool:
         numbers: dict[tuple[object, ...], int] = {}
 
         def number(at: int, node: Node) -> int:
-            one = node.idle() if idle else node
+            state = node.idle() if idle else node
             near = index.proximity(node.machine) if spread else None
-            rest = (
+            limits = (
                 request.excluded.get(node.name),
-                one.cpu if request.cpu else None,
-                one.memory if request.memory else None,
+                state.cpu if request.cpu else None,
+                state.memory if request.memory else None,
             )
-            found = numbers.setdefault((kinds[at], near, *rest), len(numbers))
-            if found == len(self.nodes):
-                self.nodes.append(one)
+            group = numbers.setdefault((kinds[at], near, *limits), len(numbers))
+            if group == len(self.nodes):
+                self.nodes.append(state)
                 self._near.append(near)
                 self._like.append((kinds[at], near))
-            return found
+            return group
 
         if spread or request.excluded or request.cpu or request.memory:
             self.leaves: list[Leaf] = [
@@ -341,10 +341,10 @@ class Pool:
             *(request.gpus, request.cpu, request.memory),
             *(request.model, request.mix_models, request.per_node),
         )
-        found = self._candidates.get(key)
-        if found is None:
-            found = self._candidates[key] = self._sorted(request)
-        return found
+        candidates = self._candidates.get(key)
+        if candidates is None:
+            candidates = self._candidates[key] = self._sorted(request)
+        return candidates
 
     def _sorted(self, request: Request) -> Candidates:
         """The groups merged into classes by free GPUs and capacity (with CPU and memory)."""
@@ -356,8 +356,8 @@ class Pool:
             at = ids.setdefault((like, capacity), len(classes))
             if at == len(classes):
                 mixed = request.mix_models
-                some = self.index.node_class(node, capacity=capacity, mixed=mixed, near=near)
-                classes.append(some)
+                node_class = self.index.node_class(node, capacity=capacity, mixed=mixed, near=near)
+                classes.append(node_class)
             of.append(at)
         if len(classes) == len(self.nodes):
             return Candidates(self.index, classes, self.leaves, self.counts)
@@ -375,7 +375,7 @@ class Pool:
         by_leaf = (sum(map(values.__getitem__, groups)) for groups, _ in self.leaves)
         sums = [0.0, *accumulate(by_leaf)]
         domains = self.index.levels[level]
-        return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
+        return [sums[domain.leaves.stop] - sums[domain.leaves.start] for domain in domains]
 
     def counts_in(self, domain: Domain) -> Mapping[int, int]:
         """The number of nodes of each group in a domain."""
@@ -413,30 +413,31 @@ class Candidates:
     @cached_property
     def kinds(self) -> list[Kind]:
         """The kinds that have capacity: a gang combines nodes of one kind only."""
-        return sorted({one.kind for one in self.classes if one.capacity})
+        return sorted({node_class.kind for node_class in self.classes if node_class.capacity})
 
     def of(self, kind: Kind) -> Iterator[tuple[int, NodeClass]]:
         """The classes of a kind with capacity, with their numbers."""
-        for at, one in enumerate(self.classes):
-            if one.capacity and one.kind == kind:
-                yield at, one
+        for at, node_class in enumerate(self.classes):
+            if node_class.capacity and node_class.kind == kind:
+                yield at, node_class
 
     @remembered
     def speeds(self, kind: Kind, terms: Terms, most: int, known: bool) -> frozenset[float]:  # noqa: FBT001
         """The values of all loads up to `most` workers; with `known`, without assumed networks."""
         return frozenset(
-            one.best(workers, terms)
-            for _, one in self.of(kind)
-            if not (known and one.loads.assumed(terms))
-            for workers in range(1, min(one.capacity, most) + 1)
+            node_class.best(workers, terms)
+            for _, node_class in self.of(kind)
+            if not (known and node_class.loads.assumed(terms))
+            for workers in range(1, min(node_class.capacity, most) + 1)
         )
 
     @remembered
     def values(self, kind: Kind, terms: Terms, most: int) -> frozenset[float]:
         """The values of all GPU sets for at most `most` workers on machines of a kind."""
         capacities: dict[Loads, int] = {}
-        for _, one in self.of(kind):
-            capacities[one.loads] = max(capacities.get(one.loads, 0), one.capacity)
+        for _, node_class in self.of(kind):
+            loads = node_class.loads
+            capacities[loads] = max(capacities.get(loads, 0), node_class.capacity)
         return frozenset().union(
             *(
                 loads.values(workers * terms.gpus, terms)
@@ -445,9 +446,9 @@ class Candidates:
             )
         )
 
-    def members(self, wanted: Iterable[int]) -> Iterator[tuple[int, int, Node]]:
+    def members(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, Node]]:
         """The nodes of some classes, as (leaf, class, node)."""
-        chosen = set(wanted)
+        chosen = set(numbers)
         for leaf, (classes, nodes) in enumerate(self.leaves):
             if not chosen.isdisjoint(classes):
                 for at, node in zip(classes, nodes, strict=True):
@@ -477,29 +478,29 @@ def room(request: Request, node: Node, *, free: int | None = None) -> int:
     """The number of workers that fit on the node now, or with `free` GPUs; bandwidth aside."""
     if refused(request, node) is not None:
         return 0
-    found = (node.free_count if free is None else free) // request.gpus
+    workers = (node.free_count if free is None else free) // request.gpus
     if request.cpu and node.cpu is not None:
-        found = min(found, int((node.cpu + 1e-9) // request.cpu))
+        workers = min(workers, int((node.cpu + 1e-9) // request.cpu))
     if request.memory and node.memory is not None:
-        found = min(found, node.memory // request.memory)
+        workers = min(workers, node.memory // request.memory)
     if request.per_node is not None:
-        found = min(found, request.per_node)
-    return max(0, found)
+        workers = min(workers, request.per_node)
+    return max(0, workers)
 
 
 def refused(request: Request, node: Node) -> Reason | None:
     """Why the node takes no worker of this job even with all GPUs free; None if it may take one."""
-    gpus, found = len(node.machine.gpus), None
+    gpus, reason = len(node.machine.gpus), None
     if node.name in request.excluded:
-        found = request.excluded[node.name]
+        reason = request.excluded[node.name]
     elif not gpus:
-        found = Reason.NO_GPUS
+        reason = Reason.NO_GPUS
     elif node.shared is not None:
-        found = Reason.SHARED
+        reason = Reason.SHARED
     elif request.model and (node.machine.model or "").casefold() != request.model.casefold():
-        found = Reason.MODEL
+        reason = Reason.MODEL
     elif gpus < request.gpus:
-        found = Reason.TOO_SMALL
+        reason = Reason.TOO_SMALL
     elif node.unavailable is not None:
-        found = Reason.UNAVAILABLE
-    return found
+        reason = Reason.UNAVAILABLE
+    return reason

@@ -78,16 +78,16 @@ class DomainSearch:
         self.index = candidates.index
         self.candidates = candidates
         self.prices = prices
-        some = [at for at, one in enumerate(prices) if one]
-        largest = {at: max(prices[at]) for at in some}
-        some.sort(key=lambda at: (-largest[at], prices[at][largest[at]], at))
-        self._rank = [len(some)] * len(prices)
-        for place, at in enumerate(some):
+        useful = [at for at, table in enumerate(prices) if table]
+        largest = {at: max(prices[at]) for at in useful}
+        useful.sort(key=lambda at: (-largest[at], prices[at][largest[at]], at))
+        self._rank = [len(useful)] * len(prices)
+        for place, at in enumerate(useful):
             self._rank[at] = place
-        self._some = some
-        self._capacity = [largest[at] for at in some]
-        self._full = [prices[at][largest[at]] for at in some]
-        self._gapless = all(len(prices[at]) == largest[at] for at in some)
+        self._some = useful
+        self._capacity = [largest[at] for at in useful]
+        self._full = [prices[at][largest[at]] for at in useful]
+        self._gapless = all(len(prices[at]) == largest[at] for at in useful)
         self.total = sum(candidates.counts[at] * most for at, most in largest.items())
 
     # The number of nodes
@@ -115,14 +115,14 @@ class DomainSearch:
         if self._gapless and fewest >= demand.least:
             return fewest if fewest <= demand.most else None
         # Loads have gaps, or `least` is larger, so it may take more nodes.
-        found: int | None = None
-        for domain, held in zip(self.index.levels[level], self._held(level), strict=True):
-            nodes = max(demand.least, bisect_left(held, demand.workers) + 1)
-            if nodes <= min(len(held), demand.most if found is None else found - 1):
+        best: int | None = None
+        for domain, cumulative in zip(self.index.levels[level], self._held(level), strict=True):
+            nodes = max(demand.least, bisect_left(cumulative, demand.workers) + 1)
+            if nodes <= min(len(cumulative), demand.most if best is None else best - 1):
                 choice = self._chosen(domain.leaves, demand)
-                if choice is not None and (found is None or choice.nodes < found):
-                    found = choice.nodes
-        return found
+                if choice is not None and (best is None or choice.nodes < best):
+                    best = choice.nodes
+        return best
 
     @remembered
     def _largest(self, level: int) -> int:
@@ -132,9 +132,9 @@ class DomainSearch:
     @remembered
     def _most_held(self, level: int) -> list[int]:
         """The most workers on 1, 2, ... nodes of one domain of a level."""
-        every = self._held(level)
-        columns = zip_longest(*every, fillvalue=0)
-        return every[0] if len(every) == 1 else list(accumulate(map(max, columns), max))
+        rows = self._held(level)
+        columns = zip_longest(*rows, fillvalue=0)
+        return rows[0] if len(rows) == 1 else list(accumulate(map(max, columns), max))
 
     @remembered
     def _held(self, level: int) -> list[list[int]]:
@@ -183,21 +183,21 @@ class DomainSearch:
         That is the fewest inner domains (a lower bound), then the cost of filling the largest
         nodes, of which the last takes the rest, then the fewest free GPUs.
         """
-        domains, held = self.index.levels[level], self._held(level)
-        some = [at for at, one in enumerate(held) if _of_first(one, nodes) >= workers]
-        if len(some) <= TRIES:
-            return some
+        domains, cumulative = self.index.levels[level], self._held(level)
+        possible = [at for at, row in enumerate(cumulative) if _of_first(row, nodes) >= workers]
+        if len(possible) <= TRIES:
+            return possible
 
         def looks(at: int) -> tuple[int, int, int]:
             domain, filled = domains[at], self._ranks(domains[at].leaves)[:nodes]
             inside = max(self.excess(domain.children, 0), default=workers)
             last = self.prices[self._some[filled[-1]]]
-            left = workers - sum(map(self._capacity.__getitem__, filled[:-1]))
-            cost = sum(map(self._full.__getitem__, filled[:-1])) + last.get(left, NEVER)
+            remaining = workers - sum(map(self._capacity.__getitem__, filled[:-1]))
+            cost = sum(map(self._full.__getitem__, filled[:-1])) + last.get(remaining, NEVER)
             return -(-workers // max(1, inside)), cost, domain.free
 
         # If loads have gaps, the most promising domains may not hold the gang.
-        return nsmallest(TRIES if self._gapless else len(some), some, key=looks)
+        return nsmallest(TRIES if self._gapless else len(possible), possible, key=looks)
 
     def _nested(self, domain: Domain, demand: Demand) -> Sequence[int]:
         """The leaves of the fewest inner domains that hold the gang, chosen level by level."""
@@ -205,9 +205,9 @@ class DomainSearch:
         margin = self._capacity[ranks[min(demand.most, len(ranks)) - 1]]
         pool: Sequence[Domain] = (domain,)
         while pool[0].children:
-            children = [child for one in pool for child in one.children]
+            children = [child for outer in pool for child in outer.children]
             pool = self._few(children, margin, demand)
-        return sorted(leaf for one in pool for leaf in one.leaves)
+        return sorted(leaf for inner in pool for leaf in inner.leaves)
 
     def _few(self, domains: Sequence[Domain], margin: int, demand: Demand) -> list[Domain]:
         """The fewest of these domains that hold a gang on so many nodes, then small ones: best fit.
@@ -217,31 +217,31 @@ class DomainSearch:
         have gaps); `margin` is the load of the last node, and no larger t matters. The domains with
         the largest excess are taken, and each is then exchanged for the smallest that is enough.
         """
-        wanted = [demand.workers - load * demand.most for load in range(margin + 1)]
+        missing = [demand.workers - load * demand.most for load in range(margin + 1)]
         parts = list(zip(*(self.excess(domains, load) for load in range(margin + 1)), strict=True))
         order = sorted(range(len(parts)), key=lambda at: (-parts[at][margin - 1], domains[at].free))
-        spare, many = [-more for more in wanted], 0
-        while min(spare) < 0 and many < len(order):
-            spare = [more + has for more, has in zip(spare, parts[order[many]], strict=True)]
-            many += 1
-        chosen, others = order[:many], sorted(order[many:], key=lambda at: domains[at].free)
-        for place in reversed(range(many)):
+        spare, size = [-more for more in missing], 0
+        while min(spare) < 0 and size < len(order):
+            spare = [more + has for more, has in zip(spare, parts[order[size]], strict=True)]
+            size += 1
+        chosen, spares = order[:size], sorted(order[size:], key=lambda at: domains[at].free)
+        for place in reversed(range(size)):
             now = chosen[place]
-            for at, other in enumerate(others[: EXCHANGES // many]):
-                if domains[other].free >= domains[now].free:
+            for at, candidate in enumerate(spares[: EXCHANGES // size]):
+                if domains[candidate].free >= domains[now].free:
                     break
-                changes = zip(spare, parts[other], parts[now], strict=True)
-                left = [more + gained - lost for more, gained, lost in changes]
-                if min(left) >= 0:
-                    spare, chosen[place], others[at] = left, other, now
-                    others.sort(key=lambda at: domains[at].free)
+                changes = zip(spare, parts[candidate], parts[now], strict=True)
+                margins = [more + gained - lost for more, gained, lost in changes]
+                if min(margins) >= 0:
+                    spare, chosen[place], spares[at] = margins, candidate, now
+                    spares.sort(key=lambda at: domains[at].free)
                     break
         return [domains[at] for at in chosen]
 
     def excess(self, domains: Sequence[Domain], load: int) -> list[int]:
         """For each domain, the sum over its nodes of the largest load beyond `load`."""
         sums = self._above(load)
-        return [sums[one.leaves.stop] - sums[one.leaves.start] for one in domains]
+        return [sums[domain.leaves.stop] - sums[domain.leaves.start] for domain in domains]
 
     @remembered
     def _above(self, load: int) -> list[int]:
@@ -257,29 +257,29 @@ class DomainSearch:
         counts = Counter(self._members(leaves))
         ids = [at for at in counts if self.prices[at]]
         offers = [Offer(count=counts[at], prices=self.prices[at]) for at in ids]
-        found = select(offers, demand.workers, least=demand.least, most=demand.most)
-        if found is None:
+        selection = select(offers, demand.workers, least=demand.least, most=demand.most)
+        if selection is None:
             return None
         # The first nodes by name get the largest loads.
-        wanted: dict[int, list[int]] = {}
-        for load in sorted(found.loads, key=lambda one: one.workers):
-            wanted.setdefault(ids[load.offer], []).extend([load.workers] * load.nodes)
+        loads: dict[int, list[int]] = {}
+        for load in sorted(selection.loads, key=lambda load: load.workers):
+            loads.setdefault(ids[load.offer], []).extend([load.workers] * load.nodes)
         seats: list[NodeLoad] = []
         used: list[int] = []
         for leaf in leaves:
-            here, nodes = self.candidates.leaves[leaf]
-            if wanted.keys().isdisjoint(here):
+            classes, nodes = self.candidates.leaves[leaf]
+            if loads.keys().isdisjoint(classes):
                 continue
             used.append(leaf)
-            for at, node in zip(here, nodes, strict=True):
-                if at in wanted:
-                    seats.append(NodeLoad(node, at, wanted[at].pop()))
-                    if not wanted[at]:
-                        del wanted[at]
-            if not wanted:
+            for at, node in zip(classes, nodes, strict=True):
+                if at in loads:
+                    seats.append(NodeLoad(node, at, loads[at].pop()))
+                    if not loads[at]:
+                        del loads[at]
+            if not loads:
                 break
         domains, touched = domains_of(self.index, used)
-        return Choice(len(seats), domains, found.price, touched, tuple(seats))
+        return Choice(len(seats), domains, selection.price, touched, tuple(seats))
 
 
 def search_of(
@@ -289,36 +289,39 @@ def search_of(
 
     With `known`, without nodes on assumed networks. Feasibility needs no costs (`priced`).
     """
-    most = min(most, max((one.capacity for one in candidates.classes), default=0))
+    most = min(most, max((node_class.capacity for node_class in candidates.classes), default=0))
     key = (kind, floor, known, most, priced)
-    found = candidates.searches.get(key)
-    if found is None:
+    search = candidates.searches.get(key)
+    if search is None:
+        terms = floor.terms
         prices: list[dict[int, int]] = [{} for _ in candidates.classes]
-        for at, one in candidates.of(kind):
-            if known and one.loads.assumed(floor.terms):
+        for at, node_class in candidates.of(kind):
+            if known and node_class.loads.assumed(terms):
                 continue
-            loads = range(1, min(one.capacity, most) + 1)
+            loads = range(1, min(node_class.capacity, most) + 1)
             if priced:
                 prices[at] = {
-                    load: price for load in loads if (price := one.price(load, floor)) is not None
+                    load: price
+                    for load in loads
+                    if (price := node_class.price(load, floor)) is not None
                 }
             elif floor.bandwidth:
-                fast = (load for load in loads if one.best(load, floor.terms) >= floor.bandwidth)
+                fast = (load for load in loads if node_class.best(load, terms) >= floor.bandwidth)
                 prices[at] = dict.fromkeys(fast, 0)
             else:
                 prices[at] = dict.fromkeys(loads, 0)
-        found = candidates.searches[key] = DomainSearch(candidates, prices)
-    return found
+        search = candidates.searches[key] = DomainSearch(candidates, prices)
+    return search
 
 
-def _of_first(held: Sequence[int], nodes: int) -> int:
+def _of_first(cumulative: Sequence[int], nodes: int) -> int:
     """The load of the first so many nodes, from the cumulative loads of 1, 2, ... nodes."""
-    return held[min(nodes, len(held)) - 1] if held else 0
+    return cumulative[min(nodes, len(cumulative)) - 1] if cumulative else 0
 
 
 def domains_of(index: Index, leaves: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The domains of these leaves: their number at each tier, and the free GPUs in them."""
     paths = [index.paths[leaf] for leaf in leaves]
-    used = [{id(one): one for one in level} for level in zip(*paths, strict=True)]
-    free = tuple(sum(one.free for one in level.values()) for level in reversed(used))
+    used = [{id(domain): domain for domain in level} for level in zip(*paths, strict=True)]
+    free = tuple(sum(domain.free for domain in level.values()) for level in reversed(used))
     return tuple(map(len, used)), free

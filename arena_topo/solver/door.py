@@ -47,12 +47,12 @@ class Solver:
         The parts of a plan use the same cluster, and sorting its nodes takes longer than most
         answers.
         """
-        for one in tuple(cls._recent):
-            if one.cluster is cluster:
-                return one
-        made = cls(cluster)
-        cls._recent.append(made)
-        return made
+        for solver in tuple(cls._recent):
+            if solver.cluster is cluster:
+                return solver
+        solver = cls(cluster)
+        cls._recent.append(solver)
+        return solver
 
     @cached_property
     def index(self) -> Index:
@@ -63,15 +63,15 @@ class Solver:
 
     def place(self, request: Request) -> Placement:
         """The best placement of a gang; Unplaceable says why there is none."""
-        found = self.find(request)
-        if found is None:
+        placement = self.find(request)
+        if placement is None:
             raise self.explain(request)
-        return found
+        return placement
 
     def find(self, request: Request) -> Placement | None:
         """The best placement of a gang; None, without a reason, if there is none."""
-        found = self.best(request)
-        return None if found is None else self.placement(request, found)
+        answer = self.best(request)
+        return None if answer is None else self.placement(request, answer)
 
     def best(self, request: Request) -> Found | None:
         """The objective of the best placement, and its nodes; None if there is none.
@@ -80,9 +80,9 @@ class Solver:
         """
         return gang.best(request, self.index)
 
-    def placement(self, request: Request, found: Found) -> Placement:
+    def placement(self, request: Request, answer: Found) -> Placement:
         """The workers, nodes and GPUs of an answer of `best`."""
-        return gang.placement(request, self.index, found)
+        return gang.placement(request, self.index, answer)
 
     # Explanations
 
@@ -118,14 +118,14 @@ class Solver:
         """The nodes that a gang may use, once enough of their GPUs are free."""
         return [node for node in self.cluster.nodes if refused(request, node) is None]
 
-    def able(self, request: Request, found: Found) -> Iterator[Node]:
+    def able(self, request: Request, answer: Found) -> Iterator[Node]:
         """The nodes that take a worker of a gang at the bandwidth of an answer of `best`."""
         candidates = self.index.candidates(replace(request, workers=1))
-        terms, bandwidth = found.floor.terms, found.floor.bandwidth
+        terms, bandwidth = answer.floor.terms, answer.floor.bandwidth
         able = (
             at
-            for at, one in enumerate(candidates.classes)
-            if one.capacity and one.best(1, terms) >= bandwidth
+            for at, node_class in enumerate(candidates.classes)
+            if node_class.capacity and node_class.best(1, terms) >= bandwidth
         )
         return (node for _, _, node in candidates.members(able))
 
@@ -139,20 +139,20 @@ class Solver:
         A worker without GPUs gets the GPUs that the kubelet picks: the slowest count. KeyError for
         a node that the cluster does not have.
         """
-        some = list(workers)
-        names = {name for name, _ in some}
+        pairs = list(workers)
+        names = {name for name, _ in pairs}
         nodes = {node.name: node for node in self.cluster.nodes if node.name in names}
-        seats = [(nodes[name], gpus) for name, gpus in some]
+        seats = [(nodes[name], gpus) for name, gpus in pairs]
         return placed(seats, request, self.cluster, proof=UNPROVEN)
 
     def valued(self, placement: Placement, *, joined: bool) -> Placement:
         """The same placement with its estimates if pods of a node are `joined`, or not."""
-        workers = [(one.node, one.gpus) for one in placement.assignments]
+        workers = [(assignment.node, assignment.gpus) for assignment in placement.assignments]
         request = Request(
             workers=len(workers), gpus=placement.gpus, joined=joined, wire=placement.wire
         )
-        found = self.value(request, workers)
-        return replace(found, assignments=placement.assignments, proof=placement.proof)
+        value = self.value(request, workers)
+        return replace(value, assignments=placement.assignments, proof=placement.proof)
 
     def first_fit(self, request: Request) -> Placement | None:
         """The baseline first fit: nodes filled in the order of their names; None if not all fit."""

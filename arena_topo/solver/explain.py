@@ -69,23 +69,23 @@ def explain(
 ) -> Unplaceable:
     """Why a gang has no place, counted by reason, and what would give it one."""
     workers, gpus = request.workers * each, request.gpus // each
-    wanted = f"{counted(workers, 'worker')} x {counted(gpus, 'GPU')}"
+    gang = f"{counted(workers, 'worker')} x {counted(gpus, 'GPU')}"
     if each > 1:
-        wanted += f" in {counted(request.workers, 'pod')} of {each}"
+        gang += f" in {counted(request.workers, 'pod')} of {each}"
     if not index.cluster.nodes:
         return Unplaceable(
-            f"{wanted} cannot be placed: there are no nodes",
+            f"{gang} cannot be placed: there are no nodes",
             verdict=Verdict.NEVER,
             refusals=(),
             notes=notes,
         )
-    found = _Changes(request, index, others, each=each, fusible=fusible and each == 1)
-    when = "can never be placed on this cluster" if found.never else "cannot be placed now"
+    changes = _Changes(request, index, others, each=each, fusible=fusible and each == 1)
+    when = "can never be placed on this cluster" if changes.never else "cannot be placed now"
     return Unplaceable(
-        f"{wanted} {when}",
-        verdict=Verdict.NEVER if found.never else Verdict.NOT_NOW,
-        refusals=tuple(found.refusals()),
-        nearest=found.nearest(),
+        f"{gang} {when}",
+        verdict=Verdict.NEVER if changes.never else Verdict.NOT_NOW,
+        refusals=tuple(changes.refusals()),
+        nearest=changes.nearest(),
         notes=notes,
     )
 
@@ -119,7 +119,7 @@ class _Changes:
 
     def refusals(self) -> Iterator[Refusal]:
         """Why nodes take no worker, or not enough of them, counted by reason."""
-        found: dict[Reason, tuple[int, Node]] = {}
+        counts: dict[Reason, tuple[int, Node]] = {}
         for group, node in enumerate(self.pool.nodes):
             reason = refused(self.request, node)
             if reason is None and room(self.request, node):
@@ -127,26 +127,28 @@ class _Changes:
             elif reason is None:
                 busy = node.free_count < self.request.gpus
                 reason = Reason.BUSY if busy else Reason.RESOURCES
-            nodes, example = found.get(reason, (0, node))
-            found[reason] = (nodes + self.pool.counts[group], example)
-        for reason, (nodes, example) in found.items():
+            nodes, example = counts.get(reason, (0, node))
+            counts[reason] = (nodes + self.pool.counts[group], example)
+        for reason, (nodes, example) in counts.items():
             yield Refusal(reason=reason, nodes=nodes, example=example.name)
 
     @cached_property
     def _scarce(self) -> Reason:
         """The limit without which nodes with room for some workers would take all."""
-        asked = [(one.reason, one.gone) for one in self._limits() if one.reason]
-        for reason, gone in asked:
-            if self.fits(gone):
+        limits = [(limit.reason, limit.gone) for limit in self._limits() if limit.reason]
+        for reason, change in limits:
+            if self.fits(change):
                 return reason
-        if len(asked) > 1 and self.fits(*(gone for _, gone in asked)):
-            return asked[0][0]
+        if len(limits) > 1 and self.fits(*(change for _, change in limits)):
+            return limits[0][0]
         return Reason.ROOM
 
     def nearest(self) -> str | None:
         """The changes that would make the gang fit, in words; None if none that was tried does."""
         changes = list(itertools.islice(self._single(), MOST_CHANGES)) or list(self._together())
-        now = [one[0] for one in changes if not self.never or self.fits(one, pool=self.now)]
+        now = [text for text, _ in changes]
+        if self.never:
+            now = [change[0] for change in changes if self.fits(change, pool=self.now)]
         then = [words for words, _ in changes if words not in now]
         cluster = self.index.cluster
         parts = [f"now {', or '.join(now)}"] if now else []
@@ -180,11 +182,11 @@ class _Changes:
         for limit in self._limits():
             changes = limit.changes() if limit.changes else [limit.gone]
             if limit.ordered:
-                found = _first(changes, self.fits)
+                change = _first(changes, self.fits)
             else:
-                found = next(filter(self.fits, changes), None)
-            if found is not None:
-                yield found
+                change = next(filter(self.fits, changes), None)
+            if change is not None:
+                yield change
         yield from itertools.islice(filter(self.fits, self._fused()), 1)
         workers = self.most_workers(self.request)
         if workers:
@@ -197,71 +199,74 @@ class _Changes:
         """The limits of the request, those with the smallest changes first."""
         request = self.request
         if request.min_bandwidth:
-            gone: Change = ("without --min-bandwidth", {"min_bandwidth": 0.0})
-            yield _Limit(gone, self._rates, Reason.BANDWIDTH)
+            dropped: Change = ("without --min-bandwidth", {"min_bandwidth": 0.0})
+            yield _Limit(dropped, self._rates, Reason.BANDWIDTH)
         if not request.mix_models:
             yield _Limit(("with --mix-models", {"mix_models": True}))
         if request.model:
             yield _Limit(("without --gpu-model", {"model": None}), self._models, ordered=False)
-        instead = [(one.words, {"excluded": one.excluded}) for one in self.others if not one.later]
+        instead = [
+            (other.words, {"excluded": other.excluded}) for other in self.others if not other.later
+        ]
         if instead:
             # The last change drops everything that excludes nodes.
             yield _Limit(instead[-1], lambda: instead, ordered=False)
         if request.max_nodes is not None:
-            gone = ("without --max-nodes", {"max_nodes": None})
-            yield _Limit(gone, self._wider, Reason.MAX_NODES)
+            dropped = ("without --max-nodes", {"max_nodes": None})
+            yield _Limit(dropped, self._wider, Reason.MAX_NODES)
         if request.per_node is not None:
             yield _Limit(("without --hostNetwork", {"per_node": None}), reason=Reason.PER_NODE)
         if request.required is not None:
-            gone = ("without --topology-required", {"required": None})
-            yield _Limit(gone, self._farther, Reason.LEVEL)
+            dropped = ("without --topology-required", {"required": None})
+            yield _Limit(dropped, self._farther, Reason.LEVEL)
         for flag, none in (("cpu", 0.0), ("memory", 0)):
             if getattr(request, flag):
-                gone = (f"without --{flag}", {flag: none})
-                yield _Limit(gone, partial(self._less, flag, gone))
+                dropped = (f"without --{flag}", {flag: none})
+                yield _Limit(dropped, partial(self._less, flag, dropped))
 
     def _rates(self) -> Sequence[Change]:
         """Lower bandwidths, highest first; rounded down, as the nodes must reach the number."""
-        every = self._search(replace(self.request, min_bandwidth=0.0)).rates()
-        less = sorted((one for one in every if one < self.request.min_bandwidth), reverse=True)
-        rates = [rate for one in less if (rate := math.floor(round(one * 100, 6)) / 100)]
+        floor = self.request.min_bandwidth
+        speeds = self._search(replace(self.request, min_bandwidth=0.0)).rates()
+        lower = sorted((speed for speed in speeds if speed < floor), reverse=True)
+        rates = [rate for speed in lower if (rate := math.floor(round(speed * 100, 6)) / 100)]
         return [(f"with --min-bandwidth {rate:g}", {"min_bandwidth": rate}) for rate in rates]
 
     def _models(self) -> Sequence[Change]:
         """Other GPU models."""
         own = (self.request.model or "").casefold()
-        models = (one for one in sorted(self.pool.models) if one.casefold() != own)
+        models = (model for model in sorted(self.pool.models) if model.casefold() != own)
         return [(f"with --gpu-model {model}", {"model": model}) for model in models]
 
     def _wider(self) -> Sequence[Change]:
         """More nodes, the fewest first."""
         most = min(self.request.workers, len(self.index.cluster.nodes))
-        many = range((self.request.max_nodes or 0) + 1, most + 1)
-        return [(f"with --max-nodes {most}", {"max_nodes": most}) for most in many]
+        limits = range((self.request.max_nodes or 0) + 1, most + 1)
+        return [(f"with --max-nodes {most}", {"max_nodes": most}) for most in limits]
 
     def _farther(self) -> Sequence[Change]:
         """Levels further out, the nearest first."""
-        words = list(distances(self.index.cluster))
-        outward = words[words.index(self.request.required or "") + 1 :]
+        levels = list(distances(self.index.cluster))
+        outward = levels[levels.index(self.request.required or "") + 1 :]
         return [(f"with --topology-required {level}", {"required": level}) for level in outward]
 
-    def _less(self, flag: str, gone: Change) -> Sequence[Change]:
+    def _less(self, flag: str, dropped: Change) -> Sequence[Change]:
         """Less CPU or memory per worker: the shares of nodes, largest first; then none."""
         request = self.request
         unit = 0.001 if flag == "cpu" else 1 << 20
-        asked = getattr(request, flag) / self.each
+        requested = getattr(request, flag) / self.each
         shares = {
-            math.floor(round(left / (share * self.each) / unit, 6))
+            math.floor(round(free / (share * self.each) / unit, 6))
             for node in self.pool.nodes
-            if (left := getattr(node, flag)) and not refused(request, node)
+            if (free := getattr(node, flag)) and not refused(request, node)
             for share in range(1, min(request.workers, node.free_count // request.gpus) + 1)
         }
-        units = sorted((one for one in shares if 0 < one * unit < asked), reverse=True)
+        units = sorted((share for share in shares if 0 < share * unit < requested), reverse=True)
         changes: list[Change] = [
-            (f"with --{flag} {_spelled(flag, one)}", {flag: one * self.each * unit})
-            for one in units
+            (f"with --{flag} {_spelled(flag, unit_count)}", {flag: unit_count * self.each * unit})
+            for unit_count in units
         ]
-        return [*changes, gone]
+        return [*changes, dropped]
 
     # Sizes
 
@@ -311,33 +316,33 @@ class _Changes:
     def _together(self) -> Iterator[Change]:
         """A minimal set of changes that is sufficient together, if no single change is."""
         request = self.request
-        kept = [limit.gone for limit in self._limits()]
+        dropped = [limit.gone for limit in self._limits()]
         gpus = request.gpus
-        if not self.fits(*kept, ("", {"workers": 1})):
-            gpus = self._most_gpus(1, *kept)
+        if not self.fits(*dropped, ("", {"workers": 1})):
+            gpus = self._most_gpus(1, *dropped)
         if not gpus:
             return
         # Prefer larger workers to more workers.
-        sized = self._with(*kept, ("", {"gpus": gpus}))
+        sized = self._with(*dropped, ("", {"gpus": gpus}))
         workers = sized.workers if self._search(sized).fits() else self.most_workers(sized)
         if not workers or workers * gpus < self.least:
             return
         size: Change = ("", {"gpus": gpus, "workers": workers})
-        for one in kept:
-            fewer = [other for other in kept if other is not one]
+        for change in dropped:
+            fewer = [other for other in dropped if other is not change]
             if self.fits(*fewer, size):
-                kept = fewer
+                dropped = fewer
         sizes = [f"--gpus {gpus // self.each}"] if gpus < request.gpus else []
         sizes += [f"--workers {workers * self.each}"] if workers < request.workers else []
         words = [f"with {' and '.join(sizes)}"] if sizes else []
-        fields = {name: value for _, more in (*kept, size) for name, value in more.items()}
-        yield " and ".join([*words, *(one for one, _ in kept)]), fields
+        fields = {name: value for _, more in (*dropped, size) for name, value in more.items()}
+        yield " and ".join([*words, *(text for text, _ in dropped)]), fields
 
     def _later(self) -> str | None:
         """What others could do about the excluded nodes, in words."""
-        later = (one for one in self.others if one.later)
+        later = (other for other in self.others if other.later)
         return next(
-            (one.words for one in later if self.fits(("", {"excluded": one.excluded}))), None
+            (other.words for other in later if self.fits(("", {"excluded": other.excluded}))), None
         )
 
 

@@ -51,10 +51,10 @@ class PackingCost:
         if self.sets.uniform:
             return self._by_count(count(free))
         groups = self.sets.packed if self.sets.size <= SMALL else self._in_parts
-        found = GRAIN * count(free)
+        potential = GRAIN * count(free)
         for size, weight in self._weights.items():
-            found += weight * groups(free, size) if size > 1 else 0
-        return found
+            potential += weight * groups(free, size) if size > 1 else 0
+        return potential
 
     def cost(self, free: GPUSet, chosen: GPUSet) -> int:
         """The cost of taking these of the free GPUs."""
@@ -110,17 +110,17 @@ class SpreadingCost(PackingCost):
         super().__init__(sets)
         self.alike = firsts(
             sets.size,
-            lambda one, other: (
-                sets.alike[one] == sets.alike[other]
+            lambda gpu, peer: (
+                sets.alike[gpu] == sets.alike[peer]
                 and all(
-                    proximity[one][third] == proximity[other][third]
+                    proximity[gpu][third] == proximity[peer][third]
                     for third in range(sets.size)
-                    if third not in (one, other)
+                    if third not in (gpu, peer)
                 )
             ),
         )
         self._reach = [
-            [gpu_set(other for other, near in enumerate(row) if near >= level) for row in proximity]
+            [gpu_set(gpu for gpu, near in enumerate(row) if near >= level) for row in proximity]
             for level in (SWITCH, SOCKET)
         ]
 
@@ -165,21 +165,21 @@ def proximity(machine: Machine) -> Proximity:
     """
     gpus = range(len(machine.gpus))
 
-    def direct(one: int, other: int) -> int:
-        if one == other:
+    def direct(gpu: int, peer: int) -> int:
+        if gpu == peer:
             return SWITCH
-        numa = machine.gpus[one].numa
-        same = numa is not None and numa == machine.gpus[other].numa
-        return max(_LEVELS.get(machine.link(one, other).kind, MACHINE), SOCKET if same else MACHINE)
+        numa = machine.gpus[gpu].numa
+        same = numa is not None and numa == machine.gpus[peer].numa
+        return max(_LEVELS.get(machine.link(gpu, peer).kind, MACHINE), SOCKET if same else MACHINE)
 
     def near(nic: tuple[LinkKind, ...]) -> list[int]:
         return [_LEVELS.get(kind, MACHINE) for kind in nic] + [MACHINE] * (len(gpus) - len(nic))
 
-    thirds = [[direct(one, other) for other in gpus] for one in gpus]
+    thirds = [[direct(gpu, peer) for peer in gpus] for gpu in gpus]
     thirds += [near(tuple(link.kind for link in nic.attachment)) for nic in machine.nics]
     return tuple(
-        tuple(max(min(third[one], third[other]) for third in thirds) for other in gpus)
-        for one in gpus
+        tuple(max(min(third[gpu], third[peer]) for third in thirds) for peer in gpus)
+        for gpu in gpus
     )
 
 
@@ -201,12 +201,12 @@ def spreads(request: Request, cluster: Cluster) -> bool:
     """
     if request.policy is not Policy.ADAPTIVE:
         return request.policy is Policy.SPREAD
-    usable = [one for one in cluster.nodes if one.unavailable is None and one.shared is None]
+    usable = [node for node in cluster.nodes if node.unavailable is None and node.shared is None]
     size = request.workers * request.gpus
-    if not any(count(one.healthy) >= size for one in usable if _may_use(request, one)):
+    if not any(count(node.healthy) >= size for node in usable if _may_use(request, node)):
         return False
-    healthy = sum(count(one.healthy) for one in usable)
-    busy = healthy - sum(min(one.free_count, count(one.healthy)) for one in usable)
+    healthy = sum(count(node.healthy) for node in usable)
+    busy = healthy - sum(min(node.free_count, count(node.healthy)) for node in usable)
     # Rounded as written: 0.7 of ten GPUs are seven, not slightly more.
     return round(busy - request.pack_above * healthy, 6) < 0
 

@@ -74,11 +74,11 @@ class Freeing:
 
     def words(self) -> str | None:
         """The release as it follows "fits": `when 2 more GPUs of node a are free`."""
-        for costs, words in ((self._gpus, self._released), (self._emptied, self._recovered)):
-            found = self._least(costs)
+        for costs, clause in ((self._gpus, self._released), (self._emptied, self._recovered)):
+            release = self._least(costs)
             # If the release is empty, the gang does not fit for another reason.
-            if found is not None and found.cost:
-                return f"{'when' if found.proven else 'for example when'} {words(found)}"
+            if release is not None and release.cost:
+                return f"{'when' if release.proven else 'for example when'} {clause(release)}"
         return None
 
     def _least(self, costs: Callable[[Node, Way], Table]) -> Release | None:
@@ -93,8 +93,8 @@ class Freeing:
                     break
                 domain = self.index.levels[way.level][at]
                 offers = [
-                    Offer(group, many, tables[group])
-                    for group, many in self.pool.counts_in(domain).items()
+                    Offer(group, nodes, tables[group])
+                    for group, nodes in self.pool.counts_in(domain).items()
                     if tables[group] and self._kinds[group] == kind
                 ]
                 if best is not None and _bound(offers, way.demand.workers) >= best.cost:
@@ -103,11 +103,11 @@ class Freeing:
                     proven = False
                     break
                 solved += 1
-                found = cheapest(offers, *way.demand)
-                if found is not None:
-                    proven = proven and found.proven
-                    if best is None or found.cost < best.cost:
-                        best = found._replace(way=way, domain=domain, tables=tables)
+                release = cheapest(offers, *way.demand)
+                if release is not None:
+                    proven = proven and release.proven
+                    if best is None or release.cost < best.cost:
+                        best = release._replace(way=way, domain=domain, tables=tables)
         if best is None:
             return None
         return best._replace(proven=(proven and self._certain) or best.cost == 1)
@@ -118,20 +118,20 @@ class Freeing:
         It is a Lagrangian bound: `price`, the highest cost per worker of any node, times the
         workers, minus the largest gain (`price * load` minus the cost) of each node.
         """
-        most = [max(table, default=0) for table in tables]
+        level, most = way.level, [max(table, default=0) for table in tables]
         price = max((t[load] / load for t, load in zip(tables, most, strict=True) if t), default=0)
         gains = [max((price * load - t[load] for load in t), default=0) for t in tables]
-        found: list[tuple[int, int, Kind]] = []
+        bounds: list[tuple[int, int, Kind]] = []
         for kind in dict.fromkeys(self._kinds):
-            own = [one == kind for one in self._kinds]
-            held = self.pool.sums([one * of for one, of in zip(most, own, strict=True)], way.level)
-            free = self.pool.sums([one * of for one, of in zip(gains, own, strict=True)], way.level)
-            found += [
+            own = [other == kind for other in self._kinds]
+            loads = self.pool.sums([load * of for load, of in zip(most, own, strict=True)], level)
+            saved = self.pool.sums([gain * of for gain, of in zip(gains, own, strict=True)], level)
+            bounds += [
                 (max(1, math.ceil(price * way.demand.workers - gained - 1e-9)), at, kind)
-                for at, (workers, gained) in enumerate(zip(held, free, strict=True))
+                for at, (workers, gained) in enumerate(zip(loads, saved, strict=True))
                 if workers >= way.demand.workers
             ]
-        return sorted(found)
+        return sorted(bounds)
 
     def _gpus(self, node: Node, way: Way) -> Table:
         """The number of GPUs that a node must free, by load."""
@@ -142,9 +142,9 @@ class Freeing:
             return {load: max(0, load * request.gpus - free) for load in range(1, most + 1)}
         most -= most == request.workers and way.terms.hosts is not Hosts.NODE
         table: dict[int, int] = {}
-        now, one = room(request, node), self.index.node_class(node)
+        now, node_class = room(request, node), self.index.node_class(node)
         for load in range(1, most + 1):
-            if load <= now and one.best(load, way.terms) >= request.min_bandwidth:
+            if load <= now and node_class.best(load, way.terms) >= request.min_bandwidth:
                 table[load] = 0
             elif (chosen := self._chosen(node, load, way.terms)) is not None:
                 table[load] = len(chosen)
@@ -161,26 +161,27 @@ class Freeing:
             least = self.index.node_class(replace(node, unattributed=node.unattributed - any_more))
             if least.best(load, terms) >= floor:
                 return (None,) * any_more
-        whole = self.index.node_class(replace(node, free=_healthy(node), unattributed=0))
-        if whole.best(load, terms) < floor:
+        healthy = self.index.node_class(replace(node, free=_healthy(node), unattributed=0))
+        if healthy.best(load, terms) < floor:
             return None
-        if whole.loads.by_count(whole.terms(terms)):
+        if healthy.loads.by_count(healthy.terms(terms)):
             return (None,) * any_more
-        fast = self._fast_sets(whole, size, whole.terms(terms))
-        chosen = min(fast, key=lambda one: (count(GPUSet(one & ~node.free)), members(one)))
+        fast = self._fast_sets(healthy, size, healthy.terms(terms))
+        chosen = min(fast, key=lambda gpus: (count(GPUSet(gpus & ~node.free)), members(gpus)))
         return (*members(GPUSet(chosen & ~node.free)), *(None,) * node.unattributed)
 
-    def _fast_sets(self, one: NodeClass, size: int, terms: Terms) -> list[GPUSet]:
+    def _fast_sets(self, node_class: NodeClass, size: int, terms: Terms) -> list[GPUSet]:
         """The sets of a size that have the bandwidth; only some of them on large machines."""
-        key = (one.loads, one.free, size, terms)
+        key = (node_class.loads, node_class.free, size, terms)
         if key not in self._fast:
-            every = one.loads.choices(one.free, size, terms)
-            if one.loads.sets.size <= SMALL:
-                every = choices(one.free, size, range(SMALL))
+            gpu_sets = node_class.loads.choices(node_class.free, size, terms)
+            if node_class.loads.sets.size <= SMALL:
+                gpu_sets = choices(node_class.free, size, range(SMALL))
             else:
                 self._certain = False
             floor = self.request.min_bandwidth
-            self._fast[key] = [some for some in every if one.loads.got(some, terms) >= floor]
+            value = node_class.loads.got
+            self._fast[key] = [gpus for gpus in gpu_sets if value(gpus, terms) >= floor]
         return self._fast[key]
 
     def _emptied(self, node: Node, way: Way) -> Table:
@@ -189,47 +190,48 @@ class Freeing:
         most -= bool(self.request.min_bandwidth) and way.terms.hosts is not Hosts.NODE
         table: dict[int, int] = {}
         for cost, state in ((1, node.idle()), (0, node)):
-            one = self.index.node_class(state)
+            node_class = self.index.node_class(state)
             for load in range(1, min(most, room(self.request, state)) + 1):
-                if one.best(load, way.terms) >= self.request.min_bandwidth:
+                if node_class.best(load, way.terms) >= self.request.min_bandwidth:
                     table[load] = cost
         return table
 
     # Words
 
-    def _named(self, found: Release) -> Iterator[tuple[Node, int, int]]:
+    def _named(self, release: Release) -> Iterator[tuple[Node, int, int]]:
         """The nodes with a release, highest cost first, then by name; with the load of each."""
-        assert found.domain is not None, "what was found is somewhere"
+        assert release.domain is not None, "what was found is somewhere"
         nodes = self.pool.nodes
         picks = sorted(
             (-cost, natural(nodes[group].name), group, load, times)
-            for (group, load), times in found.loads.items()
-            if (cost := found.tables[group].get(load, 0))
+            for (group, load), times in release.loads.items()
+            if (cost := release.tables[group].get(load, 0))
         )
-        some = {group: self.pool.members(group, found.domain) for _, _, group, _, _ in picks}
+        domain = release.domain
+        candidates = {group: self.pool.members(group, domain) for _, _, group, _, _ in picks}
         for cost, _, group, load, times in picks:
-            for node in itertools.islice(some[group], times):
+            for node in itertools.islice(candidates[group], times):
                 yield node, load, -cost
 
-    def _released(self, found: Release) -> str:
+    def _released(self, release: Release) -> str:
         """The GPUs to free on each node as a clause, most of them first."""
-        named = list(self._named(found))
+        named = list(self._named(release))
         shown, more = named[:MOST_NAMES], named[MOST_NAMES:]
         if len(named) > 1 and all(cost == _in_use(node) for node, _, cost in named):
             return f"all GPUs of {_names([node.name for node, _, _ in named])} are free"
-        parts = [self._some(*one, found, first=not at) for at, one in enumerate(shown)]
+        parts = [self._some(*pick, release, first=not at) for at, pick in enumerate(shown)]
         if more:
-            rest = sum(cost for _, _, cost in more)
-            parts.append(f"{rest} of {counted(len(more), 'more node')}")
-        return f"{listed(parts)} {'is' if found.cost == 1 else 'are'} free"
+            gpus = sum(cost for _, _, cost in more)
+            parts.append(f"{gpus} of {counted(len(more), 'more node')}")
+        return f"{listed(parts)} {'is' if release.cost == 1 else 'are'} free"
 
-    def _some(self, node: Node, load: int, cost: int, found: Release, *, first: bool) -> str:
+    def _some(self, node: Node, load: int, cost: int, release: Release, *, first: bool) -> str:
         """The GPUs to free on one node, by index if the index matters."""
         where = node.name if not first or node.name.startswith("node") else f"node {node.name}"
         chosen: tuple[int | None, ...] | None = None
-        if self.request.min_bandwidth and found.way is not None:
-            chosen = self._chosen(node, load, found.way.terms)
-        named = [str(one) for one in chosen or () if one is not None]
+        if self.request.min_bandwidth and release.way is not None:
+            chosen = self._chosen(node, load, release.way.terms)
+        named = [str(gpu) for gpu in chosen or () if gpu is not None]
         if len(named) == cost < _in_use(node):
             return f"GPU{'s' * (len(named) > 1)} {listed(named)} of {where}"
         return f"{counted(cost, 'more GPU') if first else cost} of {where}"
@@ -292,51 +294,51 @@ def _now(table: Table) -> int:
     return max((load for load in table if not table[load]), default=0)
 
 
-def _bound(every: Sequence[Offer], workers: int) -> int:
+def _bound(offers: Sequence[Offer], workers: int) -> int:
     """A lower bound of the cost: the fractional knapsack over the cheapest steps."""
-    missing = workers - sum(one.many * _now(one.table) for one in every)
-    steps = sorted(step for at, one in enumerate(every) for step in _steps(one.table, at))
+    missing = workers - sum(offer.many * _now(offer.table) for offer in offers)
+    steps = sorted(step for at, offer in enumerate(offers) for step in _steps(offer.table, at))
     least = 0.0
     for step in steps:
         if missing <= 0:
             break
-        taken = min(missing, every[step.of].many * (step.stop - step.start))
+        taken = min(missing, offers[step.of].many * (step.stop - step.start))
         least, missing = least + step.price * taken, missing - taken
     return math.ceil(least - 1e-9)
 
 
 def cheapest(offers: Sequence[Offer], workers: int, most: int, least: int = 1) -> Release | None:
     """The smallest release so that between `least` and `most` nodes hold all workers."""
-    found = _greedy(offers, workers)
-    if found is not None and not least <= sum(found.loads.values()) <= most:
-        found = None
-    if found is not None and found.proven:
-        return found
-    return _programmed(offers, workers, least, most) or found
+    release = _greedy(offers, workers)
+    if release is not None and not least <= sum(release.loads.values()) <= most:
+        release = None
+    if release is not None and release.proven:
+        return release
+    return _programmed(offers, workers, least, most) or release
 
 
-def _greedy(every: Sequence[Offer], workers: int) -> Release | None:
+def _greedy(offers: Sequence[Offer], workers: int) -> Release | None:
     """Greedy choice: the cheapest steps until all workers have a place, or a single node."""
-    now = Counter({(at, _now(one.table)): one.many for at, one in enumerate(every)})
-    missing = workers - sum(load * many for (_, load), many in now.items())
+    now = Counter({(at, _now(offer.table)): offer.many for at, offer in enumerate(offers)})
+    missing = workers - sum(load * nodes for (_, load), nodes in now.items())
     if missing < 0:
         # The workers have places, but not on this combination of loads.
         return None
-    loads, left = Counter(now), missing
-    for step in sorted(step for at, one in enumerate(every) for step in _steps(one.table, at)):
-        gain, many = step.stop - step.start, loads[step.of, step.start]
-        whole = min(many, left // gain)
-        part = left - whole * gain if whole < many else 0
+    loads, remaining = Counter(now), missing
+    for step in sorted(step for at, offer in enumerate(offers) for step in _steps(offer.table, at)):
+        gain, nodes = step.stop - step.start, loads[step.of, step.start]
+        whole = min(nodes, remaining // gain)
+        part = remaining - whole * gain if whole < nodes else 0
         loads[step.of, step.start] -= whole + bool(part)
         loads[step.of, step.stop] += whole
         loads[step.of, step.start + part] += bool(part)
-        left -= whole * gain + part
-    taken = [(every[at], load, many) for (at, load), many in loads.items() if load and many]
+        remaining -= whole * gain + part
+    taken = [(offers[at], load, nodes) for (at, load), nodes in loads.items() if load and nodes]
     cost = NEVER
-    if not left and all(load in one.table for one, load, _ in taken):
-        cost = sum(one.table[load] * many for one, load, many in taken)
+    if not remaining and all(load in offer.table for offer, load, _ in taken):
+        cost = sum(offer.table[load] * nodes for offer, load, nodes in taken)
     # At equal cost a single node: a person has fewer jobs to wait for.
-    singles = ((every[at].table.get(load + missing, NEVER), at, load) for at, load in now)
+    singles = ((offers[at].table.get(load + missing, NEVER), at, load) for at, load in now)
     least, at, load = min(singles, default=(NEVER, 0, 0))
     if min(least, cost) == NEVER:
         return None
@@ -345,9 +347,9 @@ def _greedy(every: Sequence[Offer], workers: int) -> Release | None:
         loads[at, load] -= 1
         loads[at, load + missing] += 1
     by_group = {
-        (every[at].group, load): many for (at, load), many in loads.items() if load and many
+        (offers[at].group, load): nodes for (at, load), nodes in loads.items() if load and nodes
     }
-    return Release(cost, cost <= _bound(every, workers), by_group)
+    return Release(cost, cost <= _bound(offers, workers), by_group)
 
 
 def _programmed(offers: Sequence[Offer], workers: int, least: int, most: int) -> Release | None:
@@ -356,22 +358,22 @@ def _programmed(offers: Sequence[Offer], workers: int, least: int, most: int) ->
     # The number of nodes matters only up to `least`, unless `most` limits it.
     counts = nodes if most < workers else min(least, nodes)
     chosen: Counter[int] = Counter()
-    for load in sorted({load for one in offers for load in one.table}):
+    for load in sorted({load for offer in offers for load in offer.table}):
         # For each load the cheapest nodes, as many as may be used: one of them is always available.
-        left = nodes
-        asked = [at for at, one in enumerate(offers) if load in one.table]
-        for at in sorted(asked, key=lambda at: offers[at].table[load]):
-            chosen[at] = max(chosen[at], min(left, offers[at].many))
-            left -= min(left, offers[at].many)
-    work = sum(many * len(offers[at].table) for at, many in chosen.items()) * workers
+        remaining = nodes
+        useful = [at for at, offer in enumerate(offers) if load in offer.table]
+        for at in sorted(useful, key=lambda at: offers[at].table[load]):
+            chosen[at] = max(chosen[at], min(remaining, offers[at].many))
+            remaining -= min(remaining, offers[at].many)
+    work = sum(times * len(offers[at].table) for at, times in chosen.items()) * workers
     if work * counts > WORK:
         return None
     # At equal cost the fewest nodes with a release.
     reached: dict[tuple[int, int], tuple[int, int, tuple[Any, ...]]] = {(0, 0): (0, 0, ())}
     for at in chosen.elements():
-        for (used, held), (cost, named, chain) in list(reached.items()):
+        for (used, placed), (cost, named, chain) in list(reached.items()):
             for load, more in offers[at].table.items():
-                state = (min(used + 1, counts) if most >= workers else used + 1, held + load)
+                state = (min(used + 1, counts) if most >= workers else used + 1, placed + load)
                 if state[1] > workers or state[0] > nodes:
                     continue
                 price = (cost + more, named + bool(more))

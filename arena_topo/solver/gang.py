@@ -84,8 +84,8 @@ class Found:
 
 def value(request: Request, cluster: Cluster) -> Objective | None:
     """The objective of the best placement; None if there is no placement."""
-    found = best(request, Index(cluster))
-    return None if found is None else found.worth
+    answer = best(request, Index(cluster))
+    return None if answer is None else answer.worth
 
 
 def best(request: Request, index: Index) -> Found | None:
@@ -157,18 +157,18 @@ class Search:
         self.request = request
         self.index = pool.index
         self.candidates = pool.candidates(request)
-        words = distances(self.index.cluster)
-        self._farthest = words[request.required or BEYOND]
-        preferred = words[request.preferred] if request.preferred else self._farthest
+        levels = distances(self.index.cluster)
+        self._farthest = levels[request.required or BEYOND]
+        preferred = levels[request.preferred] if request.preferred else self._farthest
         self._nearest = min(preferred, self._farthest)
         self._single = request.workers == 1 or request.max_nodes == 1 or self._farthest == 0
 
     def best(self) -> Found | None:
         """The best choice of nodes; None if there is no placement."""
         for limit in range(self._nearest, self._farthest + 1):
-            found = self._within(limit)
-            if found is not None:
-                return found if self.certain else replace(found, bound=UNLIMITED, proven=False)
+            answer = self._within(limit)
+            if answer is not None:
+                return answer if self.certain else replace(answer, bound=UNLIMITED, proven=False)
         return None
 
     @cached_property
@@ -176,9 +176,9 @@ class Search:
         """Whether all relevant sets of GPUs are enumerated, so that the best of them is optimal."""
         request = self.request
         large = {
-            (one.loads.sets, one.free): min(one.capacity, request.workers)
-            for one in self.candidates.classes
-            if one.loads.sets.size > SMALL
+            (nodes.loads.sets, nodes.free): min(nodes.capacity, request.workers)
+            for nodes in self.candidates.classes
+            if nodes.loads.sets.size > SMALL
         }
         return all(
             sets.certain(free, workers * request.gpus)
@@ -207,12 +207,12 @@ class Search:
 
     def most_workers(self) -> int:
         """An upper bound of the workers that fit under the terms of the requested number."""
-        found = (
+        bounds = (
             search.most_workers(way.level, way.demand.most)
             for way in outermost(self.request, self.index)
             for search in self._searches(way)
         )
-        return max(found, default=0)
+        return max(bounds, default=0)
 
     def _searches(self, way: Way) -> Iterator[DomainSearch]:
         """The searches of all kinds of nodes for loads with enough bandwidth, without costs."""
@@ -225,16 +225,16 @@ class Search:
         """The bandwidths that loads and networks allow; that of the gang is one of them."""
         terms = self.index.terms(self.request, Hosts.NODE)
         alone = {
-            one.best(self.request.workers, terms)
-            for one in self.candidates.classes
-            if one.capacity >= self.request.workers
+            nodes.best(self.request.workers, terms)
+            for nodes in self.candidates.classes
+            if nodes.capacity >= self.request.workers
         }
         ways = [] if self._single else list(self._ways(self._farthest))
         return alone.union(*(self._speeds(way, known=False) for way in ways))
 
     def _speeds(self, way: Way, *, known: bool) -> set[float]:
-        every = self.candidates.speeds(way.kind, way.terms, self.request.workers, known)
-        return {min(speed, way.network) for speed in every}
+        speeds = self.candidates.speeds(way.kind, way.terms, self.request.workers, known)
+        return {min(speed, way.network) for speed in speeds}
 
     # Several nodes
 
@@ -245,20 +245,20 @@ class Search:
         nodes give more than the single node in the same band, their bandwidth is its bound.
         """
         ways = list(self._ways(limit))
-        every = set[float]().union(*(self._speeds(way, known=known) for way in ways))
+        speeds = set[float]().union(*(self._speeds(way, known=known) for way in ways))
         least = self.request.min_bandwidth
-        steps = sorted({band(one) for one in every if one > 0 and one >= least}, reverse=True)
+        steps = sorted({band(speed) for speed in speeds if speed and speed >= least}, reverse=True)
         for step in steps:
             if self._alone is not None and -self._alone.worth.band >= step:
-                alike = [one for one in every if band(one) == -self._alone.worth.band]
-                return replace(self._alone, bound=max([self._alone.bound, *alike]))
+                same_band = [speed for speed in speeds if band(speed) == -self._alone.worth.band]
+                return replace(self._alone, bound=max([self._alone.bound, *same_band]))
             floor = max(edge(step), least)
             for level in dict.fromkeys(way.level for way in ways):
-                some = [way for way in ways if way.level == level and way.network >= floor]
-                found = self._at(some, floor, known=known)
-                if found is not None:
-                    bound = max(one for one in every if band(one) == step)
-                    return replace(found, bound=max(bound, found.bandwidth))
+                fast = [way for way in ways if way.level == level and way.network >= floor]
+                answer = self._at(fast, floor, known=known)
+                if answer is not None:
+                    bound = max(speed for speed in speeds if band(speed) == step)
+                    return replace(answer, bound=max(bound, answer.bandwidth))
         return None
 
     def _ways(self, limit: int) -> Iterator[Way]:
@@ -268,7 +268,7 @@ class Search:
                 return
             ways = list(_meeting(self.request, self.index, level))
             for kind in self.candidates.kinds:
-                joined = {one.domain for _, one in self.candidates.of(kind)}
+                joined = {nodes.domain for _, nodes in self.candidates.of(kind)}
                 for way in ways:
                     inside = way.terms.hosts is Hosts.DOMAIN
                     if inside in joined or not _is_nvlink(self.index, level):
@@ -277,14 +277,16 @@ class Search:
     def _at(self, ways: Sequence[Way], floor: float, *, known: bool) -> Found | None:
         """The best choice at a level with at least `floor` GB/s for the pods."""
         most = self.request.workers
-        found: list[tuple[Way, int]] = []
+        fewest: list[tuple[Way, int]] = []
         for way in ways:
             nodes = self._fewest(way, self._floor(way, floor, 0), most, known=known)
             if nodes is not None:
                 most = nodes
-                found.append((way, nodes))
-        made = [self._made(way, floor, most, known=known) for way, nodes in found if nodes == most]
-        return min(made, key=lambda one: one.worth, default=None)
+                fewest.append((way, nodes))
+        answers = [
+            self._made(way, floor, most, known=known) for way, nodes in fewest if nodes == most
+        ]
+        return min(answers, key=lambda answer: answer.worth, default=None)
 
     def _fewest(self, way: Way, floor: Floor, most: int, *, known: bool) -> int | None:
         """The fewest nodes of a way that hold the gang at a floor; None if more than `most`."""
@@ -305,8 +307,8 @@ class Search:
         """The choice of so many nodes with the most bandwidth for joined pods."""
         joined = self._floor(way, bandwidth, nodes).joined
         network = self.index.network(self.request, joined.hosts, way.level)
-        found = self.candidates.values(way.kind, joined, self.request.workers - 1)
-        values = [0.0, *sorted({min(value, network) for value in found})]
+        inside = self.candidates.values(way.kind, joined, self.request.workers - 1)
+        values = [0.0, *sorted({min(value, network) for value in inside})]
 
         def too_much(at: int) -> bool:
             floor = self._floor(way, bandwidth, nodes, values[at])
@@ -327,25 +329,27 @@ class Search:
     @cached_property
     def _alone(self) -> Found | None:
         """The best single node."""
-        found = [one for one in map(self._alone_of, self.candidates.kinds) if one is not None]
-        return min(found, key=lambda one: one.worth, default=None)
+        answers = filter(None, map(self._alone_of, self.candidates.kinds))
+        return min(answers, key=lambda answer: answer.worth, default=None)
 
     def _alone_of(self, kind: Kind) -> Found | None:
         """The best single node of a kind for the whole gang."""
         request, candidates = self.request, self.candidates
         terms = self.index.terms(request, Hosts.NODE)
-        some = [(at, one) for at, one in candidates.of(kind) if one.capacity >= request.workers]
-        bandwidth = max((one.best(request.workers, terms) for _, one in some), default=0.0)
+        large = [
+            (at, nodes) for at, nodes in candidates.of(kind) if nodes.capacity >= request.workers
+        ]
+        bandwidth = max((nodes.best(request.workers, terms) for _, nodes in large), default=0.0)
         if bandwidth <= 0 or bandwidth < request.min_bandwidth:
             return None
         least = max(edge(band(bandwidth)), request.min_bandwidth)
         floor = Floor(terms=terms, bandwidth=least, joined=terms._replace(joined=True))
-        inside = max(one.most_inside(request.workers, floor) for _, one in some)
+        inside = max(nodes.most_inside(request.workers, floor) for _, nodes in large)
         floor = floor._replace(inside=inside)
         prices = {
             at: price
-            for at, one in some
-            if (price := one.price(request.workers, floor)) is not None
+            for at, nodes in large
+            if (price := nodes.price(request.workers, floor)) is not None
         }
         least_price = min(prices.values())
         seats: dict[int, NodeLoad] = {}
@@ -362,15 +366,15 @@ class Search:
 
     def _found(self, level: int | None, choice: Choice, floor: Floor, network: float) -> Found:
         distance = 0 if level is None else self.index.distance(level)
-        words = distances(self.index.cluster)
-        preferred = words[self.request.preferred] if self.request.preferred else distance
+        levels = distances(self.index.cluster)
+        preferred = levels[self.request.preferred] if self.request.preferred else distance
         loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.loads)
         classes = [(self.candidates.classes[at], workers) for at, workers in loads]
-        bandwidth = min([network, *(one.reached(many, floor) for one, many in classes)])
+        bandwidth = min([network, *(nodes.reached(workers, floor) for nodes, workers in classes)])
         return Found(
             worth=Objective(
                 reach=max(0, distance - preferred),
-                assumed=any(one.loads.assumed(floor.terms) for one, _ in classes),
+                assumed=any(nodes.loads.assumed(floor.terms) for nodes, _ in classes),
                 band=-band(bandwidth),
                 distance=distance,
                 nodes=choice.nodes,
@@ -387,19 +391,19 @@ class Search:
         )
 
 
-def placement(request: Request, index: Index, found: Found) -> Placement:
+def placement(request: Request, index: Index, answer: Found) -> Placement:
     """The placement of a choice: workers numbered along the network, GPUs along the rings."""
     shared: dict[tuple[int, int], Sequence[tuple[int, ...]]] = {}
     seats: list[Seat] = []
-    for node, at, workers in found.choice.loads:
+    for node, at, workers in answer.choice.loads:
         groups = shared.get((at, workers))
         if groups is None:
-            groups = shared[at, workers] = found.candidates.classes[at].pods(workers, found.floor)
+            groups = shared[at, workers] = answer.candidates.classes[at].pods(workers, answer.floor)
         seats += [(node, gpus) for gpus in groups]
-    proof = Proof(optimal=found.proven, bound=found.bound)
-    made = placed(seats, request, index.cluster, proof=proof)
+    proof = Proof(optimal=answer.proven, bound=answer.bound)
+    result = placed(seats, request, index.cluster, proof=proof)
     # The search treats nodes of several NVLink domains one by one; together they have more
     # bandwidth.
-    if made.bandwidth is None or math.isclose(made.bandwidth.point, found.bandwidth):
-        return made
-    return replace(made, proof=replace(proof, optimal=False))
+    if result.bandwidth is None or math.isclose(result.bandwidth.point, answer.bandwidth):
+        return result
+    return replace(result, proof=replace(proof, optimal=False))

@@ -54,12 +54,12 @@ class GPUSets:
         """Bus bandwidth of an all-reduce among exactly these GPUs of one host."""
         if self.uniform:
             gpus = GPUSet((1 << count(gpus)) - 1)
-        found = self._values.get(gpus)
-        if found is None:
+        value = self._values.get(gpus)
+        if value is None:
             several = count(gpus) >= _PAIR
-            found = self.facts.inside(gpus).point if several else UNLIMITED
-            self._values[gpus] = found
-        return found
+            value = self.facts.inside(gpus).point if several else UNLIMITED
+            self._values[gpus] = value
+        return value
 
     @remembered
     def best(self, free: GPUSet, size: int) -> float:
@@ -73,16 +73,16 @@ class GPUSets:
 
         `alike` has for each GPU the first equivalent one, by default by its links.
         """
-        every = choices(free, size, self.alike if alike is None else alike)
-        return every if self.certain(free, size) else itertools.islice(every, SAMPLE)
+        sets = choices(free, size, self.alike if alike is None else alike)
+        return sets if self.certain(free, size) else itertools.islice(sets, SAMPLE)
 
     @remembered
     def certain(self, free: GPUSet, size: int) -> bool:
         """Whether `choices` enumerates all relevant sets, so that the best of them is optimal."""
         if self.uniform or math.comb(count(free), size) <= CHOICES:
             return True
-        every = choices(free, size, self.alike)
-        return sum(1 for _ in itertools.islice(every, CHOICES + 1)) <= CHOICES
+        sets = choices(free, size, self.alike)
+        return sum(1 for _ in itertools.islice(sets, CHOICES + 1)) <= CHOICES
 
     @functools.cached_property
     def alike(self) -> tuple[int, ...]:
@@ -94,9 +94,9 @@ class GPUSets:
         """For each link rate, fastest first, the groups of GPUs that such links connect."""
         rates = self.facts.rates
         levels = sorted({rate for at, row in enumerate(rates) for rate in row[:at]}, reverse=True)
-        every = range(len(rates))
+        gpus = range(len(rates))
         return tuple(
-            (level, tuple(map(gpu_set, packing.components(every, _reaching(rates, level)))))
+            (level, tuple(map(gpu_set, packing.components(gpus, _reaching(rates, level)))))
             for level in levels
         )
 
@@ -115,13 +115,15 @@ class GPUSets:
             return self.packed(gpus, size, speed) // GRAIN
         if self.best(gpus, size) < speed:
             return 0
-        found = 1
+        most = 1
         for _rate, groups in self.parts:
             # The first and the last are the farthest apart.
             large = [members(group) for group in groups if count(group) >= size]
-            if any(self.value(gpu_set((*one[: size - 1], one[-1]))) >= speed for one in large):
-                found = max(found, sum(count(GPUSet(group & gpus)) // size for group in groups))
-        return found
+            if any(
+                self.value(gpu_set((*group[: size - 1], group[-1]))) >= speed for group in large
+            ):
+                most = max(most, sum(count(GPUSet(group & gpus)) // size for group in groups))
+        return most
 
     @remembered
     def packed(self, gpus: int, size: int, speed: float | None = None) -> int:
@@ -134,14 +136,14 @@ class GPUSets:
         if not most:
             return 0
         full = self.best(self.everything, size)
-        found: int = self.packed(gpus & (gpus - 1), size, speed)
+        best: int = self.packed(gpus & (gpus - 1), size, speed)
         for group in with_lowest(gpus, size):
-            if found == most:
+            if best == most:
                 break
             value = self.value(group)
             worth = round(GRAIN * value / full) if speed is None else GRAIN * (value >= speed)
-            found = max(found, worth + self.packed(gpus ^ group, size, speed))
-        return found
+            best = max(best, worth + self.packed(gpus ^ group, size, speed))
+        return best
 
     def order(self, gpus: GPUSet) -> tuple[int, ...]:
         """These GPUs along their best ring."""
@@ -171,15 +173,15 @@ class GPUSets:
         ranks, links = self._ranks, self.configuration.links
         return [[0.0 if link is None else float(ranks[link]) for link in row] for row in links]
 
-    def _twins(self, one: int, other: int) -> bool:
+    def _twins(self, first: int, second: int) -> bool:
         links = self.configuration.links
         if any(
-            links[one][gpu] != links[other][gpu]
+            links[first][gpu] != links[second][gpu]
             for gpu in range(self.size)
-            if gpu not in (one, other)
+            if gpu not in (first, second)
         ):
             return False
-        both = 1 << one | 1 << other
+        both = 1 << first | 1 << second
         measured = dict(self.configuration.measured)
         return all(
             gpus & both in (0, both) or measured.get(GPUSet(gpus ^ both)) == value
@@ -203,14 +205,14 @@ def _machine(configuration: Configuration) -> Machine:
 
 def _reaching(rates: Sequence[Sequence[float]], level: float) -> Callable[[int, int], bool]:
     """Whether the link between two GPUs has at least this rate."""
-    return lambda one, other: rates[one][other] >= level
+    return lambda gpu, peer: rates[gpu][peer] >= level
 
 
 def firsts(size: int, twins: Callable[[int, int], bool]) -> tuple[int, ...]:
     """For each GPU the first equivalent one, by an equivalence relation of GPUs."""
     first: list[int] = []
     for gpu in range(size):
-        same = (one for one in range(gpu) if first[one] == one and twins(one, gpu))
+        same = (other for other in range(gpu) if first[other] == other and twins(other, gpu))
         first.append(next(same, gpu))
     return tuple(first)
 
@@ -227,14 +229,14 @@ def choices(free: GPUSet, size: int, alike: Sequence[int]) -> Iterator[GPUSet]:
             yield GPUSet(bits)
         return
 
-    def choose(start: int, chosen: int, wanted: int, passed: frozenset[int]) -> Iterator[GPUSet]:
-        if not wanted:
+    def choose(start: int, chosen: int, missing: int, passed: frozenset[int]) -> Iterator[GPUSet]:
+        if not missing:
             yield GPUSet(chosen)
             return
-        for place in range(start, len(inside) - wanted + 1):
+        for place in range(start, len(inside) - missing + 1):
             # A skipped GPU cannot be followed by an equivalent one.
             if kinds[place] not in passed:
-                yield from choose(place + 1, chosen | 1 << inside[place], wanted - 1, passed)
+                yield from choose(place + 1, chosen | 1 << inside[place], missing - 1, passed)
                 passed |= {kinds[place]}
 
     yield from choose(0, 0, size, frozenset())
@@ -246,14 +248,14 @@ def splits(gpus: GPUSet, size: int) -> Iterator[tuple[GPUSet, ...]]:
         yield ()
         return
     for group in with_lowest(gpus, size):
-        for others in splits(GPUSet(gpus & ~group), size):
-            yield (group, *others)
+        for rest in splits(GPUSet(gpus & ~group), size):
+            yield (group, *rest)
 
 
-def with_lowest(rest: int, size: int) -> Iterator[GPUSet]:
+def with_lowest(gpus: int, size: int) -> Iterator[GPUSet]:
     """All groups of `size` that contain the lowest GPU of `rest`, in the order of indexes."""
-    first, *others = members(GPUSet(rest))
-    for chosen in itertools.combinations(others, size - 1):
+    first, *higher = members(GPUSet(gpus))
+    for chosen in itertools.combinations(higher, size - 1):
         yield gpu_set((first, *chosen))
 
 

@@ -80,8 +80,8 @@ class Loads:
         self._homes = _homes(self.machine, nics) if sets.uniform and len(speeds) <= 1 else ()
         self._alike = firsts(
             sets.size,
-            lambda one, other: (
-                sets.alike[one] == sets.alike[other] and (apart or nics[one] == nics[other])
+            lambda gpu, peer: (
+                sets.alike[gpu] == sets.alike[peer] and (apart or nics[gpu] == nics[peer])
             ),
         )
 
@@ -100,7 +100,7 @@ class Loads:
         elif self._homes:
             # Only the numbers of GPUs that share NICs matter: a canonical set with the same
             # numbers.
-            shares = sorted(count(GPUSet(chosen & gpu_set(one))) for one in self._homes)
+            shares = sorted(count(GPUSet(chosen & gpu_set(home))) for home in self._homes)
             pairs = zip(self._homes, reversed(shares), strict=True)
             chosen = gpu_set(gpu for home, share in pairs for gpu in home[:share])
         return self._got(chosen, terms)
@@ -120,13 +120,13 @@ class Loads:
         if count(free) < size:
             return 0.0
         if self.by_count(terms) or self.sets.size > SMALL:
-            return max(self.got(one, terms) for one in self.choices(free, size, terms))
-        return next(value for value, one in self._ranked(size, terms) if not one & ~free)
+            return max(self.got(gpus, terms) for gpus in self.choices(free, size, terms))
+        return next(value for value, gpus in self._ranked(size, terms) if not gpus & ~free)
 
     @remembered
     def worst_set(self, free: GPUSet, size: int, terms: Terms) -> GPUSet:
         """The set of `size` of these GPUs with the minimum value."""
-        return min(self.choices(free, size, terms), key=lambda one: self.got(one, terms))
+        return min(self.choices(free, size, terms), key=lambda gpus: self.got(gpus, terms))
 
     def worst(self, free: GPUSet, size: int, terms: Terms) -> float:
         """The minimum value of any `size` of these GPUs; 0 if there are not enough."""
@@ -143,15 +143,15 @@ class Loads:
     @remembered
     def values(self, size: int, terms: Terms) -> frozenset[float]:
         """The values of all sets of `size` GPUs of this machine."""
-        every = self.choices(self.sets.everything, size, terms)
-        return frozenset(self.got(one, terms) for one in every)
+        sets = self.choices(self.sets.everything, size, terms)
+        return frozenset(self.got(gpus, terms) for gpus in sets)
 
     @remembered
     def most_inside(self, free: GPUSet, size: int, floor: Floor) -> float:
         """The most GB/s of joined pods on these sets with a floor; 0 if no set reaches it."""
-        some = self.choices(free, size, floor.terms, floor.joined)
-        fast = (one for one in some if self.got(one, floor.terms) >= floor.bandwidth)
-        return max((self.got(one, floor.joined) for one in fast), default=0.0)
+        sets = self.choices(free, size, floor.terms, floor.joined)
+        fast = (gpus for gpus in sets if self.got(gpus, floor.terms) >= floor.bandwidth)
+        return max((self.got(gpus, floor.joined) for gpus in fast), default=0.0)
 
     @remembered
     def cheapest(
@@ -162,16 +162,16 @@ class Loads:
         Of equal sets the first by index; None if no set reaches the floor.
         """
         if cost.alike == self.sets.alike:
-            some = self.choices(free, size, floor.terms, floor.joined)
+            sets = self.choices(free, size, floor.terms, floor.joined)
         else:
             # The cost depends on neighbours, beside the links.
             kinds = list(zip(cost.alike, self._alike, strict=True))
-            some = self.sets.choices(free, size, tuple(map(kinds.index, kinds)))
+            sets = self.sets.choices(free, size, tuple(map(kinds.index, kinds)))
         fast = (
-            (cost.cost(free, one), at, one)
-            for at, one in enumerate(some)
-            if self.got(one, floor.terms) >= floor.bandwidth
-            and (not floor.inside or self.got(one, floor.joined) >= floor.inside)
+            (cost.cost(free, gpus), at, gpus)
+            for at, gpus in enumerate(sets)
+            if self.got(gpus, floor.terms) >= floor.bandwidth
+            and (not floor.inside or self.got(gpus, floor.joined) >= floor.inside)
         )
         least = min(fast, default=None)
         return None if least is None else (least[0], least[2])
@@ -193,29 +193,29 @@ class Loads:
         first = self._limit(map(gpu_set, split), terms)
         if self._even or terms.wire is Wire.TCP or terms.gpus == 1 or workers == 1:
             return first, split
-        best, found = first, split
+        best, pods = first, split
         for groups in itertools.islice(splits(chosen, terms.gpus), MOST_SPLITS):
             value = self._limit(groups, terms)
             if value > best:
-                best, found = value, tuple(self.sets.order(one) for one in groups)
-        return best, found
+                best, pods = value, tuple(self.sets.order(group) for group in groups)
+        return best, pods
 
     def _limit(self, groups: Iterable[GPUSet], terms: Terms) -> float:
-        found = estimate(
-            [Host.of(self.machine, one) for one in groups],
+        value = estimate(
+            [Host.of(self.machine, group) for group in groups],
             among=AMONG.get(terms.hosts),
             ranks=terms.ranks,
             wire=terms.wire,
             network=math.inf if terms.rated else None,
         )
-        assert found is not None, "a job of several hosts has several GPUs"
-        return found.point
+        assert value is not None, "a job of several hosts has several GPUs"
+        return value.point
 
     @remembered
     def _ranked(self, size: int, terms: Terms) -> list[tuple[float, GPUSet]]:
         """All sets of a size, the best first."""
-        every = choices(self.sets.everything, size, tuple(range(self.sets.size)))
-        return sorted(((self.got(one, terms), one) for one in every), key=lambda one: -one[0])
+        sets = choices(self.sets.everything, size, tuple(range(self.sets.size)))
+        return sorted(((self.got(gpus, terms), gpus) for gpus in sets), key=lambda gpus: -gpus[0])
 
 
 def _homes(machine: Machine, nics: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:

@@ -19,10 +19,10 @@ class _Remembered:
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self.method
-        found = functools.cache(self.method.__get__(instance, owner))
+        cached = functools.cache(self.method.__get__(instance, owner))
         # Now the instance attribute is found before the descriptor.
-        instance.__dict__[self.method.__name__] = found
-        return found
+        instance.__dict__[self.method.__name__] = cached
+        return cached
 
 
 if TYPE_CHECKING:

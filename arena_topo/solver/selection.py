@@ -88,18 +88,18 @@ def select(
         range(len(offers)),
         key=lambda at: (-offers[at].capacity, offers[at].prices[offers[at].capacity], at),
     )
-    nodes, left = 0, workers
+    nodes, remaining = 0, workers
     for at in order:
-        taken = min(offers[at].count, -(-max(0, left) // offers[at].capacity))
-        nodes, left = nodes + taken, left - taken * offers[at].capacity
-    if left > 0:
+        used = min(offers[at].count, -(-max(0, remaining) // offers[at].capacity))
+        nodes, remaining = nodes + used, remaining - used * offers[at].capacity
+    if remaining > 0:
         return None
     fewest = max(least, nodes)
     limit = min(sum(offer.count for offer in offers), workers, workers if most is None else most)
     for nodes in range(fewest, limit + 1):
-        found = _cheapest(offers, order, nodes, workers)
-        if found is not None:
-            return found
+        selection = _cheapest(offers, order, nodes, workers)
+        if selection is not None:
+            return selection
         # This number is not enough if loads have gaps. Whether any number is, a subset sum decides
         # quickly.
         if nodes == fewest and not _reached(offers, workers):
@@ -131,31 +131,33 @@ def _cheapest(
 ) -> Selection | None:
     """The cheapest choice of exactly so many nodes; None if none exists."""
     filled: dict[int, int] = {}
-    left = nodes
+    remaining = nodes
     for at in order:
-        filled[at] = min(left, offers[at].count)
-        left -= filled[at]
-        if not left:
+        filled[at] = min(remaining, offers[at].count)
+        remaining -= filled[at]
+        if not remaining:
             break
     margin = offers[at].capacity
-    slack = sum(many * offers[one].capacity for one, many in filled.items()) - workers
+    slack = sum(used * offers[offer].capacity for offer, used in filled.items()) - workers
     if slack < 0:
         return None
-    price = sum(many * offers[one].prices[offers[one].capacity] for one, many in filled.items())
-    loads = Counter({(one, offers[one].capacity): many for one, many in filled.items()})
+    price = sum(
+        used * offers[offer].prices[offers[offer].capacity] for offer, used in filled.items()
+    )
+    loads = Counter({(offer, offers[offer].capacity): used for offer, used in filled.items()})
     if slack:
-        found = _deviating(_items(offers, order, filled, margin, slack), slack)
-        if found is None:
+        result = _deviating(_items(offers, order, filled, margin, slack), slack)
+        if result is None:
             return None
-        price += found[0]
-        taken = found[1]
+        price += result[0]
+        taken = result[1]
         while taken is not None:
-            one = taken.deviation
-            loads[one.offer, one.before] -= 1
-            loads[one.offer, one.after] += 1
+            deviation = taken.deviation
+            loads[deviation.offer, deviation.before] -= 1
+            loads[deviation.offer, deviation.after] += 1
             taken = taken.rest
-    some = [(at, load, many) for (at, load), many in sorted(loads.items()) if load and many]
-    return Selection(nodes=nodes, price=price, loads=tuple(Load(*one) for one in some))
+    used = [(at, load, many) for (at, load), many in sorted(loads.items()) if load and many]
+    return Selection(nodes=nodes, price=price, loads=tuple(Load(*load) for load in used))
 
 
 def _items(
@@ -175,12 +177,12 @@ def _items(
     for at in order:
         used = filled.get(at, 0)
         for many, full in ((used, offers[at].capacity), (offers[at].count - used, 0)):
-            found = tuple(_deviations(offers[at], at, full, margin, slack)) if many else ()
-            items += [found] * min(many, most) if found else []
+            deviations = tuple(_deviations(offers[at], at, full, margin, slack)) if many else ()
+            items += [deviations] * min(many, most) if deviations else []
     kinds: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for place, item in enumerate(items):
-        for one in item:
-            kinds[one.lost, one.gained].append((one.price, place))
+        for deviation in item:
+            kinds[deviation.lost, deviation.gained].append((deviation.price, place))
     useful = {place for ranked in kinds.values() for _, place in sorted(ranked)[:most]}
     return [items[place] for place in sorted(useful)]
 
@@ -204,14 +206,14 @@ def _deviating(
     for item in items:
         after = dict(table)
         for (lost, gained), (price, taken) in table.items():
-            for one in item:
-                key = (lost + one.lost, gained + one.gained)
-                total = price + one.price
+            for deviation in item:
+                key = (lost + deviation.lost, gained + deviation.gained)
+                total = price + deviation.price
                 if (
                     key[0] <= slack
                     and abs(key[1]) <= slack
                     and (key not in after or total < after[key][0])
                 ):
-                    after[key] = (total, _Taken(taken, one))
+                    after[key] = (total, _Taken(taken, deviation))
         table = after
     return table.get((slack, 0))

@@ -35,8 +35,8 @@ def placed(
     """
     gpus, joined, wire = request.gpus, request.joined, request.wire
     pods: dict[NodeName, tuple[Node, list[tuple[int, ...]]]] = {}
-    for node, some in seats:
-        pods.setdefault(node.name, (node, []))[1].append(some)
+    for node, devices in seats:
+        pods.setdefault(node.name, (node, []))[1].append(devices)
     used = [node for node, _ in pods.values()]
     network = rate_between(used, cluster, wire)
     kinds = {id(node.machine): loads_of(node.machine) for node in used}
@@ -45,8 +45,8 @@ def placed(
         terms = on(joined=joined)
         hosts, several = _hosts(
             (
-                (node, _sets([() for _ in some] if blind else some, node, kinds, terms))
-                for node, some in pods.values()
+                (node, _sets([() for _ in devices] if blind else devices, node, kinds, terms))
+                for node, devices in pods.values()
             ),
             cluster,
             joined=joined,
@@ -64,8 +64,8 @@ def placed(
 
     bandwidth, worst = of(joined=joined), None
     if blind:
-        alike = all(one.by_count(on(joined=joined)) for one in kinds.values())
-        worst = bandwidth if alike else of(joined=joined, blind=True)
+        by_count = all(loads.by_count(on(joined=joined)) for loads in kinds.values())
+        worst = bandwidth if by_count else of(joined=joined, blind=True)
     return Placement(
         assignments=tuple(
             Assignment(worker=worker, node=node.name, gpus=chosen)
@@ -102,16 +102,16 @@ def _hosts(
     domains: dict[tuple[str, ...], list[tuple[Machine, GPUSet]]] = {}
     for node, sets in pods:
         machine = node.machine
-        whole = GPUSet(functools.reduce(operator.or_, sets))
+        union = GPUSet(functools.reduce(operator.or_, sets))
         domain = nvlink_domain(cluster, node)
-        if domain and loads_of(machine).sets.facts.in_domain(whole, _MANY):
-            domains.setdefault(domain, []).append((_named(node), whole))
+        if domain and loads_of(machine).sets.facts.in_domain(union, _MANY):
+            domains.setdefault(domain, []).append((_named(node), union))
             continue
-        groups = (whole,) if joined else tuple(sets)
+        groups = (union,) if joined else tuple(sets)
         several += len(groups)
         if (id(machine), groups) not in seen:
             seen.add((id(machine), groups))
-            hosts += [Host.of(_named(node), some) for some in groups]
+            hosts += [Host.of(_named(node), group) for group in groups]
     hosts += [Host(parts=tuple(parts)) for parts in domains.values()]
     return hosts, several + len(domains)
 
@@ -126,14 +126,14 @@ def _sets(
     pods: Sequence[tuple[int, ...]], node: Node, kinds: Mapping[int, Loads], terms: Terms
 ) -> list[GPUSet]:
     """The GPUs of each pod of a node; the worst ones for pods whose GPUs the kubelet picks."""
-    blind = sum(not some for some in pods)
+    blind = sum(not pod for pod in pods)
     worst: Iterator[tuple[int, ...]] = iter(())
     if blind:
         loads, size = kinds[id(node.machine)], blind * terms.gpus
         # The pods of the placement itself may hold GPUs of this node already.
         free = node.free if count(node.free) >= size else node.machine.everything
         worst = iter(loads.pods(loads.worst_set(free, size, terms), terms))
-    return [gpu_set(some or next(worst)) for some in pods]
+    return [gpu_set(pod or next(worst)) for pod in pods]
 
 
 _MANY = 8
@@ -168,13 +168,13 @@ def rate_between(nodes: Iterable[Node], cluster: Cluster, wire: Wire) -> float |
 
     Nodes without RDMA, if others offer it, have no more than their own network.
     """
-    some = tuple(nodes)
-    level = shared_level(cluster, some)
+    members = tuple(nodes)
+    level = shared_level(cluster, members)
     if level is None:
         return None
     rates = [rate_of_level(cluster, level, wire)]
     if wire is Wire.RDMA:
-        rates += [node.network for node in some if math.isfinite(node.network)]
+        rates += [node.network for node in members if math.isfinite(node.network)]
     return min((rate for rate in rates if rate is not None), default=None)
 
 

@@ -147,10 +147,10 @@ class Machine:
 
     def link(self, one: int, other: int) -> Link:
         """The link between two different GPUs."""
-        found = self.links[one][other]
-        if found is None:
+        link = self.links[one][other]
+        if link is None:
             raise ValueError(f"GPU {one} has no link to itself")
-        return found
+        return link
 
     def graph(self) -> nx.Graph[str]:
         """The machine as a networkx graph: GPUs and NICs, and the links between them.
@@ -168,8 +168,8 @@ class Machine:
         if self.nics_assumed:
             graph.graph["nics_assumed"] = self.nics_assumed
         for gpu in self.gpus:
-            told = {"index": gpu.index, "model": gpu.model, "uuid": gpu.uuid, "numa": gpu.numa}
-            graph.add_node(f"GPU{gpu.index}", kind="gpu", **_known(told))
+            facts = {"index": gpu.index, "model": gpu.model, "uuid": gpu.uuid, "numa": gpu.numa}
+            graph.add_node(f"GPU{gpu.index}", kind="gpu", **_known(facts))
             for other in range(gpu.index):
                 link = self.link(gpu.index, other)
                 graph.add_edge(
@@ -364,8 +364,9 @@ class Cluster:
                 )
                 graph.add_edge(above, domain)
                 above = domain
-            told = {"gpus": len(node.machine.gpus), "free": node.free_count}
-            graph.add_node(node.name, kind="node", **told, **_known({"model": node.machine.model}))
+            machine = node.machine
+            facts = {"gpus": len(machine.gpus), "free": node.free_count, "model": machine.model}
+            graph.add_node(node.name, kind="node", **_known(facts))
             graph.add_edge(above, node.name)
         return graph
 
@@ -389,16 +390,16 @@ def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
     Machines are equal if their configurations are, but for measured sets. The measurements of a
     machine itself take precedence, else the lowest of the same GPUs of another machine counts.
     """
-    some = tuple(nodes)
-    if not any(node.machine.measured for node in some):
-        return some
+    members = tuple(nodes)
+    if not any(node.machine.measured for node in members):
+        return members
     least: dict[Configuration, dict[GPUSet, float]] = {}
-    measured = {node.machine.model for node in some if node.machine.measured}
+    measured = {node.machine.model for node in members if node.machine.measured}
     kinds = [
         replace(node.machine.configuration, measured=()) if node.machine.model in measured else None
-        for node in some
+        for node in members
     ]
-    for node, kind in zip(some, kinds, strict=True):
+    for node, kind in zip(members, kinds, strict=True):
         if kind is not None and node.machine.measured:
             known = least.setdefault(kind, {})
             for gpus, value in node.machine.measured:
@@ -413,12 +414,12 @@ def calibrated(nodes: Iterable[Node]) -> tuple[Node, ...]:
             return node
         return replace(node, machine=replace(node.machine, measured=both))
 
-    return tuple(together(node, kind) for node, kind in zip(some, kinds, strict=True))
+    return tuple(together(node, kind) for node, kind in zip(members, kinds, strict=True))
 
 
-def _known(told: Mapping[str, object]) -> dict[str, object]:
+def _known(facts: Mapping[str, object]) -> dict[str, object]:
     """The values that are not None: GraphML cannot express None."""
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def gpu_set(indexes: Iterable[int]) -> GPUSet:

@@ -26,12 +26,12 @@ _WORDS = {
 def misfit(error: Exception) -> tuple[str, str]:
     """The path of an invalid value and the reason; the path is empty for errors not of msgspec."""
     # "Expected `str`, got `int` - at `$.levels[0].name`"
-    told, _, place = str(error).replace(" | null", "").partition(" - at ")
-    reason = re.sub("`([^`]*)`", lambda found: _WORDS.get(found[1], found[1]), told)
-    if place or told.startswith(("Expected ", "Object ")):
+    message, _, place = str(error).replace(" | null", "").partition(" - at ")
+    reason = re.sub("`([^`]*)`", lambda quoted: _WORDS.get(quoted[1], quoted[1]), message)
+    if place or message.startswith(("Expected ", "Object ")):
         reason = reason[:1].lower() + reason[1:]
-    elif isinstance(error, UnicodeError) or told.startswith(("JSON is ", "Input data ")):
-        reason = f"not JSON: {told}"
+    elif isinstance(error, UnicodeError) or message.startswith(("JSON is ", "Input data ")):
+        reason = f"not JSON: {message}"
     return place.rpartition("$")[2].rstrip("`").removeprefix("."), reason
 
 

@@ -96,25 +96,25 @@ def from_document(document: Mapping[str, Any], *, name: str, model: str | None =
 
     `name` is the machine's name if it has none, `model` the GPUs' model if they have none.
     """
-    told = tried(lambda: msgspec.convert(document, _Machine), _refuse)
-    for at, one in enumerate(told.gpus):
-        if one.index not in {None, at}:
-            _refuse(f"gpus[{at}].index", f"is {one.index}, not {at}")
+    parsed = tried(lambda: msgspec.convert(document, _Machine), _refuse)
+    for at, gpu in enumerate(parsed.gpus):
+        if gpu.index not in {None, at}:
+            _refuse(f"gpus[{at}].index", f"is {gpu.index}, not {at}")
     gpus = tuple(
-        GPU(index=at, uuid=one.uuid or None, model=model_of(one.model or model), numa=one.numa)
-        for at, one in enumerate(told.gpus)
+        GPU(index=at, uuid=gpu.uuid or None, model=model_of(gpu.model or model), numa=gpu.numa)
+        for at, gpu in enumerate(parsed.gpus)
     )
-    links = matrix(told.links, len(gpus), _refuse, "links")
+    links = matrix(parsed.links, len(gpus), _refuse, "links")
     switched = behind_nvswitch(common_model(gpus), links)
     return Machine(
-        name=told.name or name,
+        name=parsed.name or name,
         gpus=gpus,
         links=links,
-        nics=nics(told.nics or (), len(gpus), _refuse, "nics"),
-        nics_assumed=told.nics_assumed or "",
-        nvswitch=switched if told.nvswitch is None else told.nvswitch,
-        pcie_generation=told.pcie_generation,
-        knowledge=told.knowledge or Knowledge.MEASURED,
+        nics=nics(parsed.nics or (), len(gpus), _refuse, "nics"),
+        nics_assumed=parsed.nics_assumed or "",
+        nvswitch=switched if parsed.nvswitch is None else parsed.nvswitch,
+        pcie_generation=parsed.pcie_generation,
+        knowledge=parsed.knowledge or Knowledge.MEASURED,
     )
 
 
@@ -146,13 +146,13 @@ def check_square(rows: Sequence[Sequence[Any]], size: int, refuse: Refuse, path:
 
 def nics(cards: Sequence[Card], size: int, refuse: Refuse, path: str) -> tuple[NIC, ...]:
     """The NICs of a machine with `size` GPUs."""
-    found = []
-    for at, one in enumerate(cards):
+    parsed = []
+    for at, card in enumerate(cards):
         place = f"{path}[{at}].attachment"
-        check_length(one.attachment, size, refuse, place)
-        links = (link(word, refuse, f"{place}[{gpu}]") for gpu, word in enumerate(one.attachment))
-        found.append(NIC(name=one.name or f"NIC{at}", attachment=tuple(links), speed=one.speed))
-    return tuple(found)
+        check_length(card.attachment, size, refuse, place)
+        links = (link(word, refuse, f"{place}[{gpu}]") for gpu, word in enumerate(card.attachment))
+        parsed.append(NIC(name=card.name or f"NIC{at}", attachment=tuple(links), speed=card.speed))
+    return tuple(parsed)
 
 
 def link(word: str, refuse: Refuse, path: str) -> Link:
@@ -182,8 +182,8 @@ def from_config_map(
     the machine is unknown, with the number of its devices. With `complaints`, invalid keys are
     skipped and collected there; an invalid node or invalid devices still raise.
     """
-    said, model = _ConfigMap(config_map), model_of(model)
-    devices, name = said.devices(), said.node()
+    source, model = _ConfigMap(config_map), model_of(model)
+    devices, name = source.devices(), source.node()
     size = len(devices)
 
     def part(key: str, read: Callable[[int], Wanted], otherwise: Wanted) -> Wanted:
@@ -195,17 +195,17 @@ def from_config_map(
             complaints[key] = error
             return otherwise
 
-    known = part("linkType", said.links, None)
+    known = part("linkType", source.links, None)
     links = known or flat(size)
     machine = Machine(
         name=name,
         gpus=tuple(GPU(index=index, model=model) for index in range(size)),
         links=links,
-        nics=part(NICS, said.nics, ()),
+        nics=part(NICS, source.nics, ()),
         nvswitch=behind_nvswitch(model, links),
-        knowledge=said.knowledge() if known else Knowledge.UNKNOWN,
-        measured=part("busBandwidth", said.measured, ()),
-        bandwidth=part("bandwidth", said.bandwidth, None),
+        knowledge=source.knowledge() if known else Knowledge.UNKNOWN,
+        measured=part("busBandwidth", source.measured, ()),
+        bandwidth=part("bandwidth", source.bandwidth, None),
     )
     healthy = gpu_set(int(index) for index, health in devices.items() if health == HEALTHY)
     return NodeGPUs(machine=machine, healthy=healthy)
@@ -216,11 +216,11 @@ def uuids(config_map: Mapping[str, Any]) -> tuple[str, ...]:
 
     UnreadableTopology names the path of an invalid value.
     """
-    said = _ConfigMap(config_map)
-    found = said.json(UUIDS, list[str]) or []
-    if len(set(found)) < len(found) or "" in found:
-        said.refuse(f"data.{UUIDS}", "does not name each GPU once")
-    return tuple(found)
+    source = _ConfigMap(config_map)
+    listed = source.json(UUIDS, list[str]) or []
+    if len(set(listed)) < len(listed) or "" in listed:
+        source.refuse(f"data.{UUIDS}", "does not name each GPU once")
+    return tuple(listed)
 
 
 _GPUs = list[Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]]
@@ -231,14 +231,14 @@ def allocations(config_map: Mapping[str, Any]) -> Allocations | None:
 
     UnreadableTopology names the path of an invalid value.
     """
-    said = _ConfigMap(config_map)
-    given = said.json(ALLOCATIONS, dict[str, _GPUs])
-    if given is None:
+    source = _ConfigMap(config_map)
+    pods = source.json(ALLOCATIONS, dict[str, _GPUs])
+    if pods is None:
         return None
-    at = moment(said.data.get(OBSERVED))
+    at = moment(source.data.get(OBSERVED))
     if at is None:
-        said.refuse(f"data.{OBSERVED}", "does not say when the allocations were seen")
-    return Allocations(observed_at=at, gpus={pod: gpu_set(gpus) for pod, gpus in given.items()})
+        source.refuse(f"data.{OBSERVED}", "does not say when the allocations were seen")
+    return Allocations(observed_at=at, gpus={pod: gpu_set(gpus) for pod, gpus in pods.items()})
 
 
 def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     Measured bandwidths stay only if the links are the same; those of the machine take precedence.
     """
     new = published.config_map(machine, healthy)
-    kept = {key: value for key, value in document["data"].items() if key not in _LINKED}
+    data = {key: value for key, value in document["data"].items() if key not in _LINKED}
     try:
         known = from_config_map(document)
     except UnreadableTopology:
@@ -260,7 +260,7 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
             machine = replace(machine, measured=tuple(sorted(both.items())))
         new = published.config_map(machine, GPUSet(healthy & known.healthy))
         if same:
-            kept = dict(document["data"])
+            data = dict(document["data"])
     metadata = document["metadata"]
     for key in ("labels", "annotations"):
         new["metadata"][key] = {**(metadata.get(key) or {}), **new["metadata"][key]}
@@ -270,7 +270,7 @@ def updated(document: Mapping[str, Any], machine: Machine, healthy: GPUSet) -> d
     return {**document, "metadata": {**metadata, **new["metadata"]}} | {
         "apiVersion": new["apiVersion"],
         "kind": new["kind"],
-        "data": {**kept, **new["data"]},
+        "data": {**data, **new["data"]},
     }
 
 
@@ -302,7 +302,7 @@ class _ConfigMap:
 
     def node(self) -> str:
         label, written = self.mapping("labels").get(NODE_LABEL), self.data.get("nodeName")
-        names = {one for one in (label, written) if one and isinstance(one, str)}
+        names = {name for name in (label, written) if name and isinstance(name, str)}
         if len(names) > 1:
             self.refuse("data.nodeName", f"{written!r}, but the label {NODE_LABEL} is {label!r}")
         if not names:
@@ -310,20 +310,20 @@ class _ConfigMap:
         return names.pop()
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        found = self.metadata.get(key)
-        return found if isinstance(found, Mapping) else {}
+        value = self.metadata.get(key)
+        return value if isinstance(value, Mapping) else {}
 
     def knowledge(self) -> Knowledge:
         written = self.mapping("annotations").get(KNOWLEDGE_ANNOTATION)
         return Knowledge.ASSUMED if written == Knowledge.ASSUMED.value else Knowledge.MEASURED
 
     def devices(self) -> dict[str, str]:
-        found = self.json("devices", dict[str, str]) or {}
-        if not found or found.keys() != set(map(str, range(len(found)))):
+        health = self.json("devices", dict[str, str]) or {}
+        if not health or health.keys() != set(map(str, range(len(health)))):
             self.refuse("data.devices", 'does not number the GPUs, as in {"0":"Healthy"}')
-        if len(found) > MOST_GPUS:
-            self.refuse("data.devices", f"{len(found)} GPUs; {MOST_GPUS} are the most")
-        return found
+        if len(health) > MOST_GPUS:
+            self.refuse("data.devices", f"{len(health)} GPUs; {MOST_GPUS} are the most")
+        return health
 
     def links(self, size: int) -> Matrix | None:
         rows = self.json("linkType", list[list[str]])

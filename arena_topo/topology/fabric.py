@@ -138,44 +138,42 @@ def read(data: Any, *, where: str) -> FabricFile:
             else "levels: [{name: rack, label: example.com/rack, bandwidthGBps: 50}]",
         )
 
-    def demand(path: str, text: str, fits: Callable[[str], bool], what: str) -> None:
+    def demand(path: str, text: str, fits: Callable[[str], bool], expected: str) -> None:
         if not fits(text):
-            refuse(path, f"{text[:_SHOWN]!r} is not {what}")
+            refuse(path, f"{text[:_SHOWN]!r} is not {expected}")
 
     file = tried(lambda: msgspec.convert(data, _File), refuse)
     if file.levels is None and (file.beyond is not None or not file.nics):
         refuse("levels", "is missing")
+    rates = [("beyondGBps", file.beyond)]
     for at, level in enumerate(file.levels or ()):
         path, before = f"levels[{at}]", (file.levels or [])[:at]
         demand(f"{path}.name", level.name, is_word, "a word of letters, digits, '-', '_', '.'")
         demand(f"{path}.label", level.label, is_key, "the key of a node label")
-        if level.name in RESERVED or level.name in {one.name for one in before}:
+        if level.name in RESERVED or level.name in {other.name for other in before}:
             refuse(f"{path}.name", f"{level.name} is another level")
-        if level.label in {one.label for one in before}:
+        if level.label in {other.label for other in before}:
             refuse(f"{path}.label", f"{level.label} is the label of another level")
-    given = [("beyondGBps", file.beyond)]
-    given += [
-        (f"levels[{at}].bandwidthGBps", one.bandwidth) for at, one in enumerate(file.levels or ())
-    ]
-    for (path, rate), (nearer, less) in pairwise((path, rate) for path, rate in given if rate):
+        rates.append((f"{path}.bandwidthGBps", level.bandwidth))
+    for (path, rate), (nearer, less) in pairwise((path, rate) for path, rate in rates if rate):
         if rate > less:
             refuse(path, f"{rate:g} is more than the {less:g} of {nearer}, which is nearer")
     levels = None if file.levels is None else tuple(file.levels)
-    cards = tuple(_cards(one, f"nics[{at}]", demand, refuse) for at, one in enumerate(file.nics))
+    cards = tuple(_cards(card, f"nics[{at}]", demand, refuse) for at, card in enumerate(file.nics))
     return FabricFile(where=where, levels=levels, beyond=file.beyond, nics=cards)
 
 
-def _cards(one: _Cards, path: str, demand: Callable[..., None], refuse: Refuse) -> NodeNICs:
-    demand(f"{path}.label", one.label, is_key, "the key of a node label")
-    demand(f"{path}.value", one.value, is_label_value, "the value of a node label")
+def _cards(card: _Cards, path: str, demand: Callable[..., None], refuse: Refuse) -> NodeNICs:
+    demand(f"{path}.label", card.label, is_key, "the key of a node label")
+    demand(f"{path}.value", card.value, is_label_value, "the value of a node label")
     try:
-        nics = parse_nics(one.nics)
+        nics = parse_nics(card.nics)
     except ValueError as error:
         refuse(f"{path}.nics", f"{error}")
-    if one.near is not None:
-        check_length(one.near, nics.number, refuse, f"{path}.near")
-        nics = replace(nics, near=tuple(map(gpu_set, one.near)))
-    return NodeNICs(label=one.label, value=one.value, nics=nics)
+    if card.near is not None:
+        check_length(card.near, nics.number, refuse, f"{path}.near")
+        nics = replace(nics, near=tuple(map(gpu_set, card.near)))
+    return NodeNICs(label=card.label, value=card.value, nics=nics)
 
 
 _EXPECTED = "levels run from coarse to near; each has a name, the key of a node label, maybe GB/s"
@@ -201,7 +199,7 @@ _SWITCHES = ("leaf", "spine", "core", *(f"tier-{at}" for at in range(3, _DEPTH))
 
 
 def _switch_family(*nearest_first: str | tuple[str, ...]) -> _Family:
-    labels = [(one,) if isinstance(one, str) else one for one in nearest_first]
+    labels = [(label,) if isinstance(label, str) else label for label in nearest_first]
     return dict(reversed([*zip(_SWITCHES, labels, strict=False)]))
 
 
@@ -261,12 +259,12 @@ _NVLINKS: tuple[str, ...] = (
 
 _WORDS: Mapping[str, str] = {
     **{
-        label: word
+        label: name
         for family in reversed(_NETWORKS)
-        for word, labels in family.items()
+        for name, labels in family.items()
         for label in labels
     },
-    **{label: word for word, labels in _PLACES.items() for label in labels},
+    **{label: name for name, labels in _PLACES.items() for label in labels},
     **dict.fromkeys(_NVLINKS, "nvlink"),
 }
 """The level name of each known label."""
@@ -306,7 +304,7 @@ class _Columns:
         known = rdma or {}
         self.rdma = {node: max(UNKNOWN_NETWORK, known.get(node) or 0.0) for node in self.nodes}
         self._labels = [labels[node] for node in self.nodes]
-        used: set[str] = set().union(*(_WORDS.keys() & one.keys() for one in self._labels))
+        used: set[str] = set().union(*(_WORDS.keys() & labels.keys() for labels in self._labels))
         self._absent = _WORDS.keys() - used
 
     def column(self, *keys: str) -> _Column | None:
@@ -316,16 +314,16 @@ class _Columns:
             if key in self._absent:
                 continue
             # Dumps come from anywhere: values that the API would refuse count as missing.
-            said: Sequence[object] = [labels.get(key) for labels in self._labels]
-            texts = [one if isinstance(one, str) and is_word(one) else None for one in said]
+            values: Sequence[object] = [labels.get(key) for labels in self._labels]
+            texts = [text if isinstance(text, str) and is_word(text) else None for text in values]
             column = [a or b for a, b in zip(column, texts, strict=True)] if column else texts
         return column if any(column) else None
 
     def stated(self, family: _Family) -> dict[Level, _Column]:
         """The levels of a family with a label on some node."""
         return {
-            Level(name=word, label=labels[0]): column
-            for word, labels in family.items()
+            Level(name=name, label=labels[0]): column
+            for name, labels in family.items()
             if (column := self.column(*labels)) is not None
         }
 
@@ -334,11 +332,11 @@ class _Columns:
         best: dict[Level, _Column] = {}
         most = (0, 0)
         for family in _NETWORKS:
-            found = self.stated(family)
-            nearest = found.get(Level(name="leaf", label=family["leaf"][0]), [])
-            placed = sum(map(any, zip(*found.values(), strict=True)))
+            levels = self.stated(family)
+            nearest = levels.get(Level(name="leaf", label=family["leaf"][0]), [])
+            placed = sum(map(any, zip(*levels.values(), strict=True)))
             if (size := (len(nearest) - nearest.count(None), placed)) > most:
-                best, most = found, size
+                best, most = levels, size
             if most[0] == len(self.nodes):
                 break
         return best
@@ -354,10 +352,10 @@ class _Columns:
         with_links = self.nodes if self.nvlink is None else self.nvlink
         for label in _NVLINKS:
             column = [
-                one if one and node in with_links and not one.startswith(_UNREGISTERED) else None
-                for one, node in zip(self.column(label) or [], self.nodes, strict=False)
+                name if name and node in with_links and not name.startswith(_UNREGISTERED) else None
+                for name, node in zip(self.column(label) or [], self.nodes, strict=False)
             ]
-            if any(one and one != block for one, block in zip(column, blocks, strict=False)):
+            if any(name and name != block for name, block in zip(column, blocks, strict=False)):
                 return {Level(name="nvlink", label=label): column}
         return {}
 
@@ -385,7 +383,7 @@ def from_labels(
     elif any(level.name == "nvlink" for level in levels):
         below = {}
     else:
-        below = {level: one for level, one in below.items() if _reach(columns, one) is not None}
+        below = {at: names for at, names in below.items() if _reach(columns, names) is not None}
     return _fabric(columns, levels, below)
 
 
@@ -410,11 +408,11 @@ def levels_of(labels: Sequence[str]) -> tuple[Level, ...]:
         if not is_key(label) or label in labels[:at]:
             why = "repeats another" if is_key(label) else "is not the key of a node label"
             raise ValueError(f"spec.levels[{at}].nodeLabel: {label[:_SHOWN]!r} {why}")
-        word = _WORDS.get(label, label.rpartition("/")[2])
-        if word in RESERVED or any(level.name == word for level in levels):
-            word = label
+        name = _WORDS.get(label, label.rpartition("/")[2])
+        if name in RESERVED or any(level.name == name for level in levels):
+            name = label
         if label not in _MACHINES:
-            levels.append(Level(name=word, label=label))
+            levels.append(Level(name=name, label=label))
     return tuple(levels)
 
 
@@ -439,7 +437,7 @@ def _fabric(
     Unused levels still bound the bandwidths of the others.
     """
     nodes = columns.nodes
-    levels = {**{one: columns.column(one.label) for one in listed}, **below}
+    levels = {**{level: columns.column(level.label) for level in listed}, **below}
     tiers, edge, assumed = _tiers(columns, levels, beyond)
     stated = {level: column for level, column in levels.items() if column is not None}
     paths, notes = _tree(nodes, stated)
@@ -450,10 +448,10 @@ def _fabric(
     domains = dict(zip(nodes, _named(paths), strict=True))
     given = beyond is not None or any(level.bandwidth is not None for level in levels)
     unused = [
-        f"{'no two nodes share' if one in stated else 'no node has'} the label {one.label}: the"
-        f" level {one.name} is not used"
-        for one in listed
-        if one.name not in names and len(nodes) > 1
+        f"{'no two nodes share' if level in stated else 'no node has'} the label {level.label}: the"
+        f" level {level.name} is not used"
+        for level in listed
+        if level.name not in names and len(nodes) > 1
     ]
     return Fabric(
         tiers=used,
@@ -470,9 +468,9 @@ def _tree(
 ) -> tuple[list[_Path], list[str]]:
     """The path of each node, down to the level where each is alone, and notes on missing labels."""
     filled: list[list[str]] = []
-    nearer, word = [f"({node})" for node in nodes], ""
+    nearer, inner = [f"({node})" for node in nodes], ""
     for level, column in reversed(list(stated.items())):
-        nearer, word = _filled(column, nearer, word), level.name
+        nearer, inner = _filled(column, nearer, inner), level.name
         filled.insert(0, nearer)
     paths: list[_Path] = [()] * len(nodes)
     notes: list[str] = []
@@ -481,16 +479,16 @@ def _tree(
         if len(set(deeper)) == len(nodes):
             break
         paths = deeper
-        silent = [node for node, said in zip(nodes, column, strict=True) if said is None]
+        missing = [node for node, domain in zip(nodes, column, strict=True) if domain is None]
         # Most machines have no NVLink to others.
-        if silent and level.name != "nvlink":
-            some = ", ".join(silent[:_MOST_NAMES]) + (", ..." if silent[_MOST_NAMES:] else "")
-            who = f"{len(silent)} nodes ({some}) do" if silent[1:] else f"node {some} does"
-            notes.append(f"{who} not name the {level.name} ({level.label})")
+        if missing and level.name != "nvlink":
+            names = ", ".join(missing[:_MOST_NAMES]) + (", ..." if missing[_MOST_NAMES:] else "")
+            subject = f"{len(missing)} nodes ({names}) do" if missing[1:] else f"node {names} does"
+            notes.append(f"{subject} not name the {level.name} ({level.label})")
     return paths, notes
 
 
-def _filled(column: _Column, nearer: Sequence[str], word: str) -> list[str]:
+def _filled(column: _Column, nearer: Sequence[str], inner: str) -> list[str]:
     """The domains of a level; a missing label is filled in from the next nearer level.
 
     A node is in the domain of the other nodes of its nearer domain, if they agree. Else it shares
@@ -506,7 +504,7 @@ def _filled(column: _Column, nearer: Sequence[str], word: str) -> list[str]:
         if len(agreed[below]) == 1
         else below
         if below.startswith("(")
-        else f"({word} {below})"
+        else f"({inner} {below})"
         for below in set(nearer)
     }
     return [above or instead[below] for above, below in zip(column, nearer, strict=True)]
@@ -515,13 +513,13 @@ def _filled(column: _Column, nearer: Sequence[str], word: str) -> list[str]:
 def _named(paths: Sequence[_Path]) -> list[_Path]:
     """The paths with a unique name for each domain: its whole path if others have the same name."""
     domains = {path[:at] for path in set(paths) for at in range(1, len(path) + 1)}
-    alike = Counter((len(domain), domain[-1]) for domain in domains)
+    counts = Counter((len(domain), domain[-1]) for domain in domains)
     names = {
-        domain: domain[-1] if alike[len(domain), domain[-1]] == 1 else "/".join(domain)
+        domain: domain[-1] if counts[len(domain), domain[-1]] == 1 else "/".join(domain)
         for domain in domains
     }
-    whole = {path: tuple(names[path[:at]] for at in range(1, len(path) + 1)) for path in set(paths)}
-    return [whole[path] for path in paths]
+    named = {path: tuple(names[path[:at]] for at in range(1, len(path) + 1)) for path in set(paths)}
+    return [named[path] for path in paths]
 
 
 # Bandwidths
@@ -555,7 +553,7 @@ def _tiers(
             default = default if reach is None else reach
         # A default is never slower than the level outside it, nor faster than the given levels
         # inside.
-        nearer = [one for one in given[at:] if one is not None]
+        nearer = [inner for inner in given[at:] if inner is not None]
         rates.append(min([max([default, *rates[-1:]]), *nearer]) if rate is None else rate)
     tiers = [Tier(name=name, bandwidth=rate) for name, rate in zip(names, rates, strict=True)]
     return tiers[1:], rates[0], frozenset(assumed)
@@ -565,8 +563,8 @@ def _reach(columns: _Columns, column: Sequence[str | None]) -> float | None:
     """GB/s over NVLink between the nodes with a domain of it: the slowest, if all are known."""
     rates = [
         (columns.nvlink or {}).get(node)
-        for node, said in zip(columns.nodes, column, strict=False)
-        if said
+        for node, domain in zip(columns.nodes, column, strict=False)
+        if domain
     ]
     known = [rate for rate in rates if rate is not None]
     return min(known) if known and len(known) == len(rates) else None

@@ -113,14 +113,14 @@ _ROWS = (
 MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _ROWS})
 
 LANES_PER_GPU: Mapping[str, int] = MappingProxyType(
-    {one.name: one.nvlinks for one in MODELS.values() if one.nvlinks is not None}
+    {model.name: model.nvlinks for model in MODELS.values() if model.nvlinks is not None}
 )
 """NVLinks of one GPU, for models with a fixed number."""
 
 MOST_LANES = max(LANES_PER_GPU.values())
 
 BY_ID: Mapping[str, str] = MappingProxyType(
-    {one: model.name for model in MODELS.values() for one in model.ids}
+    {pci_id: model.name for model in MODELS.values() for pci_id in model.ids}
 )
 """Models by PCI device id."""
 
@@ -140,8 +140,8 @@ def model_of(product: str | None) -> str | None:
     """The model in a product name: `NVIDIA-H100-80GB-HBM3` is `H100`; the product if unknown."""
     if not product:
         return None
-    words = re.sub(r"[-_\s]+", " ", product)
-    found = _NAMES.search(words)
-    if found is None:
-        return re.sub(r"^((NVIDIA|Tesla|GeForce|Quadro)\s+)+", "", words).strip() or None
-    return "V100" if found[1] == "V100S" else found[1]
+    name = re.sub(r"[-_\s]+", " ", product)
+    match = _NAMES.search(name)
+    if match is None:
+        return re.sub(r"^((NVIDIA|Tesla|GeForce|Quadro)\s+)+", "", name).strip() or None
+    return "V100" if match[1] == "V100S" else match[1]

@@ -97,15 +97,15 @@ def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
     root = parse_xml(text)
     if root.tag != "system":
         _refuse(f"this is a file of <{root.tag}>, not a topology that NCCL has written", root)
-    for one in root.iter("gpu"):
-        if one.get("gcn"):
-            _refuse("this is a machine with AMD GPUs; only NVIDIA's are supported", one)
+    for gpu in root.iter("gpu"):
+        if gpu.get("gcn"):
+            _refuse("this is a machine with AMD GPUs; only NVIDIA's are supported", gpu)
     parents = {child: parent for parent in root.iter() for child in parent}
     devices, notes = _gpus(root, parents), list[str]()
     known = model_of(model)
     gpus = tuple(
-        GPU(index=index, model=known or one.model, numa=one.numa)
-        for index, one in enumerate(devices)
+        GPU(index=index, model=known or device.model, numa=device.numa)
+        for index, device in enumerate(devices)
     )
     links, switched = _links(devices, notes)
     machine = Machine(
@@ -124,9 +124,9 @@ def _refuse(reason: str, where: Element | int) -> NoReturn:
     raise UnreadableTopology(reason, where=f"line {line}", hint=HINT)
 
 
-def _number(one: Element, name: str) -> int | None:
+def _number(element: Element, name: str) -> int | None:
     """An attribute of up to nine digits as a number; else None."""
-    written = one.get(name, "").strip()
+    written = element.get(name, "").strip()
     return int(written) if re.fullmatch(r"[0-9]{1,9}", written) else None
 
 
@@ -140,8 +140,8 @@ _BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7]
 
 def _address(text: str) -> _Address:
     """A PCI address as numbers; empty for an invalid one."""
-    found = _BUS.fullmatch(text.strip())
-    return tuple(int(part or "0", 16) for part in found.groups()) if found else ()
+    match = _BUS.fullmatch(text.strip())
+    return tuple(int(part or "0", 16) for part in match.groups()) if match else ()
 
 
 class _Device:
@@ -150,26 +150,26 @@ class _Device:
     def __init__(self, element: Element, parents: Mapping[Element, Element]) -> None:
         self.element = self.slot = element
         above: list[Element] = []
-        one = element
-        while one in parents:
-            one = parents[one]
-            above.append(one)
+        parent = element
+        while parent in parents:
+            parent = parents[parent]
+            above.append(parent)
         if above and above[0].tag == "nic":
             del above[0]
         if above and above[0].tag == "pci":
             self.slot = above.pop(0)
-        self.cpu = next((one for one in above if one.tag == "cpu"), None)
+        self.cpu = next((parent for parent in above if parent.tag == "cpu"), None)
         self.numa = None if self.cpu is None else _number(self.cpu, "numaid")
-        self.switches = [one for one in reversed(above) if one.tag == "pci"]
+        self.switches = [parent for parent in reversed(above) if parent.tag == "pci"]
 
     @property
     def address(self) -> _Address:
         """The address on the PCI bus."""
         written = self.slot.get("busid", "")
-        found = _address(written)
-        if not found:
+        address = _address(written)
+        if not address:
             _refuse(f"{written!r} is not a PCI address such as 0000:0f:00.0", self.slot)
-        return found
+        return address
 
     @property
     def model(self) -> str | None:
@@ -206,19 +206,19 @@ def _gpus(root: Element, parents: Mapping[Element, Element]) -> list[_Device]:
         _refuse("no GPU in this file: NCCL adds them itself when a job runs", root)
     if len(listed) > MOST_GPUS:
         _refuse(f"{len(listed)} GPUs; {MOST_GPUS} are the most that one machine has", root)
-    found: dict[int, _Device] = {}
+    devices: dict[int, _Device] = {}
     places: set[_Address] = set()
     for element in listed:
-        index, one = _number(element, "dev"), _Device(element, parents)
-        if one.slot is element:
+        index, device = _number(element, "dev"), _Device(element, parents)
+        if device.slot is element:
             _refuse("a GPU outside a PCIe slot", element)
         if index is None or index >= len(listed):
             _refuse(f"GPU {element.get('dev', '')!r} of {len(listed)} is out of range", element)
-        if index in found or one.address in places:
+        if index in devices or device.address in places:
             _refuse(f"GPU {index}, or its place on the bus, is there twice", element)
-        found[index] = one
-        places.add(one.address)
-    return [found[index] for index in sorted(found)]
+        devices[index] = device
+        places.add(device.address)
+    return [devices[index] for index in sorted(devices)]
 
 
 _GENERATIONS = {8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -229,9 +229,9 @@ writes the current speed."""
 def _generation(devices: Sequence[_Device]) -> int | None:
     """The PCIe generation of the slowest GPU, if all report one."""
     speeds = [
-        re.match(r"[0-9]+(\.[0-9]+)?(?=\s*GT/s)", one.slot.get("link_speed", "")) for one in devices
+        re.match(r"[0-9]+(\.[0-9]+)?(?=\s*GT/s)", gpu.slot.get("link_speed", "")) for gpu in devices
     ]
-    known = [_GENERATIONS.get(float(one[0]), 0) if one else 0 for one in speeds]
+    known = [_GENERATIONS.get(float(speed[0]), 0) if speed else 0 for speed in speeds]
     return min(known) or None
 
 
@@ -248,11 +248,11 @@ def _links(devices: Sequence[_Device], notes: list[str]) -> tuple[Matrix, bool]:
 
     A file without the other end of an NVLink describes only some of the GPUs of a machine.
     """
-    place = {one.address: index for index, one in enumerate(devices)}
+    place = {device.address: index for index, device in enumerate(devices)}
     direct = [Counter[int]() for _ in devices]
     switch = [0] * len(devices)
-    for index, one in enumerate(devices):
-        for lanes in one.element.iter("nvlink"):
+    for index, device in enumerate(devices):
+        for lanes in device.element.iter("nvlink"):
             count, kind = _number(lanes, "count"), lanes.get("tclass", "").strip().lower()
             end = lanes.get("target", "").strip()
             target = place.get(_address(end))
@@ -270,7 +270,7 @@ def _links(devices: Sequence[_Device], notes: list[str]) -> tuple[Matrix, bool]:
                 f"line {devices[i].element.get(_LINE)}: GPU {i} says {direct[i][j]} NVLinks to GPU"
                 f" {j}, which says {direct[j][i]}; the fewer count"
             )
-    return linked(direct, switch, lambda one, other: devices[one].path(devices[other]))
+    return linked(direct, switch, lambda gpu, peer: devices[gpu].path(devices[peer]))
 
 
 _MBPS = 8000
@@ -281,11 +281,11 @@ def _nics(
     root: Element, parents: Mapping[Element, Element], gpus: Sequence[_Device]
 ) -> tuple[NIC, ...]:
     """Every port, in the order of indexes, with its speed."""
-    found = []
-    nets = sorted(root.iter("net"), key=lambda one: _number(one, "dev") or 0)
-    for index, one in enumerate(nets):
-        speed = _number(one, "speed")
-        attachment = tuple(map(_Device(one, parents).path, gpus))
-        name = one.get("name", "").strip() or f"net{index}"
-        found.append(NIC(name=name, attachment=attachment, speed=speed / _MBPS if speed else None))
-    return tuple(found)
+    nics = []
+    nets = sorted(root.iter("net"), key=lambda net: _number(net, "dev") or 0)
+    for index, net in enumerate(nets):
+        speed = _number(net, "speed")
+        attachment = tuple(map(_Device(net, parents).path, gpus))
+        name = net.get("name", "").strip() or f"net{index}"
+        nics.append(NIC(name=name, attachment=attachment, speed=speed / _MBPS if speed else None))
+    return tuple(nics)

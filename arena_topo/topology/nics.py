@@ -66,10 +66,10 @@ _UNITS = {"G": 8.0, "Gb": 8.0, "Gb/s": 8.0, "GB": 1.0, "GB/s": 1.0}
 
 def parse_nics(text: str) -> NICs:
     """The number and speed of NICs: `8x400G` or `8x50GB`; ValueError explains an invalid text."""
-    found = re.fullmatch(r"(\d{1,4})x(\d{1,5}(?:\.\d{1,3})?)([A-Za-z/]*)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,5}(?:\.\d{1,3})?)([A-Za-z/]*)", text.strip())
+    if match is None:
         raise ValueError(f"{text!r} is no count and speed")
-    number, rate, unit = int(found[1]), float(found[2]), found[3]
+    number, rate, unit = int(match[1]), float(match[2]), match[3]
     per = _UNITS.get(unit)
     if per is None:
         raise ValueError(f"{unit or 'a number alone'} is no unit of speed")

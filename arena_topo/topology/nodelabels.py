@@ -34,9 +34,9 @@ def from_labels(name: str, labels: Mapping[str, str], count: int) -> Machine:
     """
     product = next((labels[label] for label in PRODUCT_LABELS if labels.get(label)), None)
     if product and shared(labels) is None:
-        found = presets.match(product, count, name)
-        if found is not None:
-            return found
+        preset = presets.match(product, count, name)
+        if preset is not None:
+            return preset
     model = model_of(re.sub(r"-(?:MIG-.*|SHARED)$", "", product) if product else None)
     return Machine(
         name=name,

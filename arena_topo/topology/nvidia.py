@@ -72,7 +72,7 @@ def parse_topo(text: str, *, name: str = "machine", model: str | None = None) ->
     return Machine(
         name=name,
         gpus=tuple(
-            GPU(index=index, model=model, numa=matrix.numa(one)) for index, one in enumerate(names)
+            GPU(index=index, model=model, numa=matrix.numa(gpu)) for index, gpu in enumerate(names)
         ),
         links=links,
         nics=tuple(
@@ -96,11 +96,11 @@ def linked(
     path of two GPUs without NVLinks between them.
     """
 
-    def link(one: int, other: int) -> Link:
+    def link(gpu: int, peer: int) -> Link:
         # A lane that only one end reports carries no traffic.
-        lanes = min(direct[one].get(other, 0), direct[other].get(one, 0))
-        lanes += min(switch[one], switch[other])
-        return Link(kind=LinkKind.NVLINK, lanes=lanes) if lanes else path(one, other)
+        lanes = min(direct[gpu].get(peer, 0), direct[peer].get(gpu, 0))
+        lanes += min(switch[gpu], switch[peer])
+        return Link(kind=LinkKind.NVLINK, lanes=lanes) if lanes else path(gpu, peer)
 
     return symmetric(len(direct), link), sum(1 for lanes in switch if lanes) > 1
 
@@ -137,12 +137,12 @@ class _Matrix:
             self._check(name, row)
         if headers[1:]:
             self._refuse(headers[1], "a second matrix, and a file describes one machine")
-        found = (_LEGEND.fullmatch(line) for line in lines[end:])
-        self.names = {one[1]: one[2] for one in found if one}
+        legend = (_LEGEND.fullmatch(line) for line in lines[end:])
+        self.names = {entry[1]: entry[2] for entry in legend if entry}
 
-    def link(self, gpu: str, other: str) -> Link:
+    def link(self, gpu: str, device: str) -> Link:
         """The link between a GPU and another device."""
-        return Link.parse(self._rows[gpu].cells[other])
+        return Link.parse(self._rows[gpu].cells[device])
 
     def numa(self, gpu: str) -> int | None:
         """The one NUMA node near a GPU; None if its row has none, or several.
@@ -151,40 +151,40 @@ class _Matrix:
         tabs separate columns.
         """
         numa = {"NUMA Affinity", "NUMA"}
-        at = next((at for at, one in enumerate(self._affinities) if one in numa), None)
-        words = self._rows[gpu].rest.split()
-        if len(words) < len(self._affinities):
-            words = [one.strip() for one in self._rows[gpu].rest.split("\t")[1:]]
-        if at is None or len(words) <= at or not re.fullmatch(r"[0-9]{1,4}", words[at]):
+        at = next((at for at, title in enumerate(self._affinities) if title in numa), None)
+        cells = self._rows[gpu].rest.split()
+        if len(cells) < len(self._affinities):
+            cells = [cell.strip() for cell in self._rows[gpu].rest.split("\t")[1:]]
+        if at is None or len(cells) <= at or not re.fullmatch(r"[0-9]{1,4}", cells[at]):
             return None
-        return int(words[at])
+        return int(cells[at])
 
     def _numbered(self, at: int) -> list[str]:
         """The GPUs from GPU0 to the last, without a gap."""
-        gpus = [one for one in self.devices if _GPU.fullmatch(one)]
+        gpus = [device for device in self.devices if _GPU.fullmatch(device)]
         if len(gpus) > MOST_GPUS:
             self._refuse(at, f"{len(gpus)} GPUs; {MOST_GPUS} are the most there can be")
         expected = [f"GPU{index}" for index in range(len(gpus))]
-        for one in expected:
-            if one not in self.devices:
-                self._refuse(at, f"{one} has no column, {gpus[-1]} has one")
+        for gpu in expected:
+            if gpu not in self.devices:
+                self._refuse(at, f"{gpu} has no column, {gpus[-1]} has one")
         return expected
 
     def _read(self, start: int) -> int:
         """Read rows from a line on; returns the first line that is not a row, or the last line."""
-        whole = re.compile(rf"\s*\S+(?:\s+\S+){{{len(self.devices)}}}")
+        complete = re.compile(rf"\s*\S+(?:\s+\S+){{{len(self.devices)}}}")
         for at in range(start, len(self._lines)):
             line = self._lines[at]
             name, *cells = line.split() or [""]
             if name in self._rows or (name and name not in self.devices):
                 return at
             if name:
-                found = whole.match(line)
-                if found is None:
-                    many = f"{len(cells)} of {len(self.devices)} cells"
-                    self._refuse(at, f"the row of {name} is cut or wrapped: {many}")
+                match = complete.match(line)
+                if match is None:
+                    size = f"{len(cells)} of {len(self.devices)} cells"
+                    self._refuse(at, f"the row of {name} is cut or wrapped: {size}")
                 by_device = dict(zip(self.devices, cells, strict=False))
-                self._rows[name] = _Row(at=at, cells=by_device, rest=line[found.end() :])
+                self._rows[name] = _Row(at=at, cells=by_device, rest=line[match.end() :])
         return max(at for at, line in enumerate(self._lines) if line.strip())
 
     def _check(self, name: str, row: _Row) -> None:
@@ -198,8 +198,8 @@ class _Matrix:
                 self._refuse(row.at, f"{where}, but X marks a device and itself")
             above = self._rows.get(other, row)
             if above.at < row.at and above.cells[name] != word:
-                there = f"{other}-{name} on line {above.at + 1} is {above.cells[name]}"
-                self._refuse(row.at, f"{where}, but {there}")
+                mirror = f"{other}-{name} on line {above.at + 1} is {above.cells[name]}"
+                self._refuse(row.at, f"{where}, but {mirror}")
 
     def _refuse(self, at: int, reason: str) -> NoReturn:
         text = " ".join(self._lines[at].split())
@@ -213,7 +213,7 @@ def _columns(line: str) -> tuple[list[str], list[str]]:
     affinities = _AFFINITY.findall(line)
     devices = _AFFINITY.sub(" ", line).split() if "GPU" in line else []
     header = any(map(_GPU.fullmatch, devices)) and all(
-        _DEVICE.fullmatch(one) and not _BONDED.fullmatch(one) for one in devices
+        _DEVICE.fullmatch(device) and not _BONDED.fullmatch(device) for device in devices
     )
     return (devices, affinities) if header else ([], [])
 
@@ -299,7 +299,8 @@ def _nvml_numa(nvml: Any, handle: Any) -> int | None:
 
 def _nvml_links(nvml: Any, handles: Sequence[Any]) -> tuple[Matrix, bool]:
     """The matrix, and whether some links run through an NVSwitch."""
-    place = {_address(_ask(nvml, "nvmlDeviceGetPciInfo", one)): i for i, one in enumerate(handles)}
+    addresses = (_address(_ask(nvml, "nvmlDeviceGetPciInfo", handle)) for handle in handles)
+    place = {address: index for index, address in enumerate(addresses)}
     direct = [Counter[int]() for _ in handles]
     switch = [0] * len(handles)
     for index, handle in enumerate(handles):
@@ -314,8 +315,8 @@ def _nvml_links(nvml: Any, handles: Sequence[Any]) -> tuple[Matrix, bool]:
             if remote is not None and remote in place:
                 direct[index][place[remote]] += 1
 
-    def path(one: int, other: int) -> Link:
-        level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[one], handles[other])
+    def path(gpu: int, peer: int) -> Link:
+        level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[gpu], handles[peer])
         return Link(kind=_ANCESTORS.get(level, LinkKind.SYS))
 
     return linked(direct, switch, path)

@@ -107,19 +107,19 @@ def match(product: str, count: int, name: str) -> Machine | None:
     Only products that are sold on one board alone determine their links. A PCIe card, a MIG slice
     or a shared GPU never does. NUMA nodes are the machine's own, so they are not assumed.
     """
-    words = re.sub(r"[-_\s]+", "-", product.strip().upper())
-    words = re.sub(r"^(?:(?:NVIDIA|TESLA)-)+", "", words)
+    normalized = re.sub(r"[-_\s]+", "-", product.strip().upper())
+    normalized = re.sub(r"^(?:(?:NVIDIA|TESLA)-)+", "", normalized)
     for preset, known in PRESETS.items():
-        if known.products is None or not re.fullmatch(known.products, words):
+        if known.products is None or not re.fullmatch(known.products, normalized):
             continue
-        found = _parsed(preset)
-        if len(found.gpus) == count:
-            gpus = tuple(replace(gpu, numa=None) for gpu in found.gpus)
+        candidate = _parsed(preset)
+        if len(candidate.gpus) == count:
+            gpus = tuple(replace(gpu, numa=None) for gpu in candidate.gpus)
             return replace(
-                found,
+                candidate,
                 name=name,
                 gpus=gpus,
-                nics_assumed=_usual(found) if found.nics else "",
+                nics_assumed=_usual(candidate) if candidate.nics else "",
                 knowledge=Knowledge.ASSUMED,
             )
     return None
@@ -131,7 +131,7 @@ def emulated(spec: str) -> tuple[Machine, ...]:
     UsageError explains an invalid text, and lists the presets.
     """
     machines: list[Machine] = []
-    made: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for part in spec.split(","):
         preset, colon, written = part.strip().partition(":")
         preset, written = preset.strip(), written.strip()
@@ -139,15 +139,15 @@ def emulated(spec: str) -> tuple[Machine, ...]:
             raise _nonsense(spec, "a preset is missing")
         if colon and not re.fullmatch(r"[0-9]{1,9}", written):
             raise _nonsense(spec, f"{written!r} is not a count")
-        many = int(written) if colon else 1
-        if not 0 < many <= MOST_EMULATED - len(machines):
-            raise _nonsense(spec, f"there can be 1 to {MOST_EMULATED:,} machines, not {many:,}")
-        first = machine(preset, f"{preset}-{made[preset]}")
+        number = int(written) if colon else 1
+        if not 0 < number <= MOST_EMULATED - len(machines):
+            raise _nonsense(spec, f"there can be 1 to {MOST_EMULATED:,} machines, not {number:,}")
+        first = machine(preset, f"{preset}-{counts[preset]}")
         machines += [
             replace(first, name=f"{preset}-{index}")
-            for index in range(made[preset], made[preset] + many)
+            for index in range(counts[preset], counts[preset] + number)
         ]
-        made[preset] += many
+        counts[preset] += number
     return tuple(machines)
 
 
@@ -176,15 +176,15 @@ def labelled_instance(labels: Mapping[str, str]) -> str:
     return named if named in INSTANCES else ""
 
 
-def with_nics(one: Machine, instance: str) -> Machine:
+def with_nics(own: Machine, instance: str) -> Machine:
     """The machine of a node of this instance type; with its NICs if its own are not known.
 
     If it has as many NICs of its own, all of unknown speed, they get the speed of the type.
     """
     known = INSTANCES[instance]
-    told = bool(one.nics) and not one.nics_assumed
-    fast = len(one.nics) != known.nics or any(nic.speed for nic in one.nics)
-    if len(_parsed(known.preset).gpus) != len(one.gpus) or (told and fast):
-        return one
+    reported = bool(own.nics) and not own.nics_assumed
+    fast = len(own.nics) != known.nics or any(nic.speed for nic in own.nics)
+    if len(_parsed(known.preset).gpus) != len(own.gpus) or (reported and fast):
+        return own
     nics = NICs(number=known.nics, speed=known.speed)
-    return nics.of(one, assumed=f"instance type {instance}")
+    return nics.of(own, assumed=f"instance type {instance}")

@@ -73,8 +73,8 @@ def moment(text: object) -> float | None:
     if not isinstance(text, str):
         return None
     try:
-        found = datetime.fromisoformat(text)
-        return found.timestamp() if found.tzinfo is not None else None
+        parsed = datetime.fromisoformat(text)
+        return parsed.timestamp() if parsed.tzinfo is not None else None
     except (OverflowError, ValueError):
         return None
 
@@ -116,7 +116,7 @@ def config_map(
             {",".join(map(str, members(gpus))): value for gpus, value in machine.measured}
         )
     if machine.nics and not machine.nics_assumed and machine.knowledge is Knowledge.MEASURED:
-        data[NICS] = _json([_nic_value(one) for one in machine.nics])
+        data[NICS] = _json([_nic_value(nic) for nic in machine.nics])
     if observed_at is not None:
         looked = datetime.fromtimestamp(observed_at, UTC).isoformat(timespec="milliseconds")
         data[OBSERVED] = looked.replace("+00:00", "Z")
