@@ -14,13 +14,13 @@ from arena_topo.solver import Reason, Request, Verdict
 from arena_topo.solver.classes import Index
 from arena_topo.solver.explain import MOST_CHANGES, explain
 from arena_topo.solver.freeing import Offer, cheapest
-from arena_topo.solver.gang import Found, Search, best
+from arena_topo.solver.gang import Answer, Search, best
 from arena_topo.topology import Cluster, GPUSet, Link, LinkKind, Tier, count, flat, gpu_set
 
 TIERS = (Tier(name="spine", bandwidth=6.0), Tier(name="leaf", bandwidth=12.5))
 
 
-def value(request: Request, world: Cluster) -> Found | None:
+def value(request: Request, world: Cluster) -> Answer | None:
     return best(request, Index(world))
 
 

@@ -368,17 +368,17 @@ class Facts:
 _MOST_FACTS = 256
 """The size of the cache of facts, in machines."""
 
-_known_facts: dict[int, Facts] = {}
+_facts_cache: dict[int, Facts] = {}
 
 
 def _facts(machine: Machine, constants: Constants) -> Facts:
     """The facts of a machine; a cache by identity has the latest machines."""
     if constants is not FITTED:
         return Facts(machine, constants)
-    if len(_known_facts) > _MOST_FACTS:
-        _known_facts.clear()
+    if len(_facts_cache) > _MOST_FACTS:
+        _facts_cache.clear()
     # The facts refer to their machine, so its id cannot be reused.
-    return _known_facts.setdefault(id(machine), Facts(machine))
+    return _facts_cache.setdefault(id(machine), Facts(machine))
 
 
 _Parts = tuple[tuple[Facts, GPUSet], ...]
@@ -417,9 +417,9 @@ def _computed(
         ):
             at = min(size, FLAT)
             form *= 2 * (at - 1) / (at + 1)
-            return _made(parts, Regime.NVLS, form, reduced, constants)
+            return _of_form(parts, Regime.NVLS, form, reduced, constants)
         if algorithm is not Algorithm.NVLS:
-            return _made(parts, Regime.SWITCH, form, constants.nvlink, constants)
+            return _of_form(parts, Regime.SWITCH, form, constants.nvlink, constants)
     if algorithm is Algorithm.NVLS:
         raise NotModelled("NVLS needs Hopper or Blackwell GPUs behind an NVSwitch")
     if len(parts) > 1:
@@ -440,13 +440,13 @@ def _direct(facts: Facts, gpus: GPUSet) -> Estimate:
         all_joined = packing.components(range(len(matrix)), lambda gpu, peer: matrix[gpu][peer] > 0)
         alone = frozenset(inside_set) in all_joined
         if alone and lanes[0] <= MOST_BRIDGED:
-            return _made(parts, Regime.BRIDGE, lanes[0] * rate, constants.bridge, constants)
-        return _made(parts, Regime.MESH, lanes[0] * rate, constants.nvlink, constants)
+            return _of_form(parts, Regime.BRIDGE, lanes[0] * rate, constants.bridge, constants)
+        return _of_form(parts, Regime.MESH, lanes[0] * rate, constants.nvlink, constants)
     if len(inside_set) >= _RING:
         rings = packing.most_rings(matrix, gpus) if len(joined) == 1 else 0
         form = rate * max((len(inside_set) - 1) * min(lanes), 2 * rings)
         if form:
-            return _made(parts, Regime.MESH, form, constants.nvlink, constants)
+            return _of_form(parts, Regime.MESH, form, constants.nvlink, constants)
     if facts.model is not None and not facts.model.p2p:
         return _staged(facts, gpus, constants)
     return _over_pcie(facts, gpus, joined, constants)
@@ -465,10 +465,10 @@ def _over_pcie(
     if len(joined) > 1 and all(len(group) >= _PAIR for group in joined):
         # A ring enters a pair at one card and leaves it at the other, so its mirror image fits too.
         form = 2 * doubling * path.value
-        return _made(parts, Regime.ISLANDS, form, constants.islands, constants)
+        return _of_form(parts, Regime.ISLANDS, form, constants.islands, constants)
     if len(joined) == 1:
-        return _made(parts, Regime.NO_RING, doubling, _relayed(path), constants)
-    return _made(parts, Regime.PCIE, doubling, path, constants)
+        return _of_form(parts, Regime.NO_RING, doubling, _relayed(path), constants)
+    return _of_form(parts, Regime.PCIE, doubling, path, constants)
 
 
 def _relayed(path: Factor) -> Factor:
@@ -485,7 +485,7 @@ def _staged(facts: Facts, gpus: GPUSet, constants: Constants) -> Estimate:
             staged, value=min(staged.value, port), high=min(staged.high, port * fitted.PORT_HIGH)
         )
         staged = replace(staged, low=min(staged.low, staged.value))
-    return _made(((facts, gpus),), Regime.STAGED, 1.0, staged, constants)
+    return _of_form(((facts, gpus),), Regime.STAGED, 1.0, staged, constants)
 
 
 # ---------------------------------------------------------------- between hosts
@@ -803,7 +803,7 @@ _LIMITS = {
 }
 
 
-def _made(
+def _of_form(
     parts: _Parts, regime: Regime, form: float, factor: Factor, constants: Constants
 ) -> Estimate:
     """The estimate inside a host: a form times its constant."""

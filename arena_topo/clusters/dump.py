@@ -47,10 +47,10 @@ def read(paths: Sequence[str], *, status_of: StatusOf | None = None) -> Iterator
         name, data = _content(path, _HINT)
         if _START.search(data) is None:
             raise UsageError(f"{name}: the dump is empty", hint=_HINT)
-        found = _of_json(name, data) if _is_json(data) else _of_yaml(name, data)
-        for kind, one in found:
+        objects = _of_json(name, data) if _is_json(data) else _of_yaml(name, data)
+        for kind, item in objects:
             if kind is not None:
-                yield record(kind, one, status_of=status_of)
+                yield record(kind, item, status_of=status_of)
 
 
 def _is_json(data: bytearray) -> bool:
@@ -123,7 +123,7 @@ def _text(name: str, data: bytearray, hint: str) -> str:
 # ---------------------------------------------------------------- JSON
 
 
-_Found = Iterator[tuple[str | None, msgspec.Raw]]
+_Objects = Iterator[tuple[str | None, msgspec.Raw]]
 """Objects, each with its kind, or None for a kind that is not read."""
 
 
@@ -140,38 +140,38 @@ _HEAD = msgspec.json.Decoder(_Head)
 _DOCUMENT = msgspec.json.Decoder(_Head | list[msgspec.Raw])
 
 
-def _of_json(name: str, data: bytes | bytearray) -> _Found:
+def _of_json(name: str, data: bytes | bytearray) -> _Objects:
     view, at = memoryview(data), 0
     while (start := _START.search(data, at)) is not None:
         at = start.start()
-        one = view[at:]
+        text = view[at:]
         try:
-            found = _DOCUMENT.decode(one)
+            head = _DOCUMENT.decode(text)
         except ValueError as error:
             # Another document follows; this one was parsed completely.
             more = re.search(r"trailing characters \(byte (\d+)\)", str(error))
             if more is None:
                 _refuse(name, data, at, error)
-            one = one[: int(more[1]) - 1]  # msgspec names the byte behind it
-            found = _DOCUMENT.decode(one)
+            text = text[: int(more[1]) - 1]  # msgspec names the byte behind it
+            head = _DOCUMENT.decode(text)
         except RecursionError as error:
             raise UsageError(f"{name}: is nested too deeply", hint=_HINT) from error
-        at += len(one)
-        if isinstance(found, list):
-            found = _Head(kind="List", items=found)
-        elif found.kind is None and found.items is msgspec.UNSET:
+        at += len(text)
+        if isinstance(head, list):
+            head = _Head(kind="List", items=head)
+        elif head.kind is None and head.items is msgspec.UNSET:
             raise UsageError(f"{name}: {_NO_OBJECT}", hint=_HINT)
         try:
-            yield from _of_head(found, msgspec.Raw(one), None)
+            yield from _of_head(head, msgspec.Raw(text), None)
         except UnicodeDecodeError as error:
             _refuse(name, data, at, error)
 
 
-def _of_head(head: _Head, one: msgspec.Raw, implied: str | None) -> _Found:
+def _of_head(head: _Head, raw: msgspec.Raw, implied: str | None) -> _Objects:
     """An object, or the objects of a list; values that are not objects are skipped."""
     kind = head.kind if implied is None or head.kind is not None else implied
     if head.items is msgspec.UNSET or (head.kind and not str(head.kind).endswith("List")):
-        yield known_kind(kind, head.api_version), one
+        yield known_kind(kind, head.api_version), raw
         return
     typed = str(kind).removesuffix("List") or None if kind is not None else None
     for item in head.items or ():
@@ -181,15 +181,15 @@ def _of_head(head: _Head, one: msgspec.Raw, implied: str | None) -> _Found:
 
 def _refuse(name: str, data: bytes | bytearray, start: int, error: ValueError) -> NoReturn:
     """Raise UsageError with the position of the error in the JSON that begins at `start`."""
-    told = re.search(r"(.*) \(byte (\d+)\)$", str(error))
+    located = re.search(r"(.*) \(byte (\d+)\)$", str(error))
     if isinstance(error, UnicodeDecodeError):
         raise UsageError(f"{name}: is not UTF-8 text", hint=_HINT) from error
-    if told is None and "truncated" not in str(error):
+    if located is None and "truncated" not in str(error):
         raise UsageError(f"{name}: {misfit(error)}", hint=_HINT) from error
-    if told is None:
+    if located is None:
         at, problem = len(data), "the file is cut off here"
     else:
-        at, problem = start + int(told[2]), told[1].replace("JSON is malformed", "not JSON")
+        at, problem = start + int(located[2]), located[1].replace("JSON is malformed", "not JSON")
     line, column = data.count(b"\n", 0, at) + 1, at - data.rfind(b"\n", 0, at)
     raise UsageError(
         f"{name}: line {line}, column {column} (byte {at}): {problem}", hint=_HINT
@@ -199,22 +199,22 @@ def _refuse(name: str, data: bytes | bytearray, start: int, error: ValueError) -
 # ---------------------------------------------------------------- YAML
 
 
-def _of_yaml(name: str, data: bytearray) -> _Found:
+def _of_yaml(name: str, data: bytearray) -> _Objects:
     import yaml
 
     try:
         for document in safe_yaml.documents(_text(name, data, _HINT)):
-            for one in document if isinstance(document, list) else [document]:
-                if one is None:
+            for item in document if isinstance(document, list) else [document]:
+                if item is None:
                     continue
-                if not isinstance(one, dict) or not one.keys() & {"kind", "items"}:
+                if not isinstance(item, dict) or not item.keys() & {"kind", "items"}:
                     raise UsageError(f"{name}: {_NO_OBJECT}", hint=_HINT)
-                if "kind" not in one:
+                if "kind" not in item:
                     # kubectl sorts keys, so `kind: List` comes after the items.
                     raise UsageError(
                         f"{name}: the file is cut off: its list says no kind", hint=_HINT
                     )
-                yield from _of_json(name, msgspec.json.encode(one))
+                yield from _of_json(name, msgspec.json.encode(item))
     except safe_yaml.Excess as error:
         raise UsageError(f"{name}: {error}", hint=_HINT) from error
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

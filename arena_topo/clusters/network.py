@@ -62,43 +62,43 @@ def joining(
     topologies, by name. Nodes without GPUs get domains of their own: nothing is placed there, and
     missing labels on them are no gap.
     """
-    with_gpus = {name: one for name, one in machines.items() if one.gpus}
+    with_gpus = {name: machine for name, machine in machines.items() if machine.gpus}
     labels = {name: labels[name] for name in with_gpus}
     rates = {name: RDMA_RATE for name in labels if name in rdma}
     reach = _reach(with_gpus, labels)
-    notes: list[str] = []
+    notes, unused = list[str](), frozenset[str]()
     if file is not None and file.levels is not None:
-        found = fabric.from_file(file, labels, rdma=rates, nvlink=reach)
-        notes += (f"{file.where}: {note}" for note in found.notes)
+        tree = fabric.from_file(file, labels, rdma=rates, nvlink=reach)
+        unused = frozenset(level.name for level in file.levels) - {t.name for t in tree.tiers}
+        notes += (f"{file.where}: {note}" for note in tree.notes)
     else:
         levels = _best(topologies or {}, labels, notes)
-        found = fabric.from_labels(labels, levels, rdma=rates, nvlink=reach)
-        notes += found.notes
-    used = {tier.name for tier in found.tiers}
-    alone = {name: (f"({name})",) * len(found.tiers) for name in machines}
+        tree = fabric.from_labels(labels, levels, rdma=rates, nvlink=reach)
+        notes += tree.notes
+    alone = {name: (f"({name})",) * len(tree.tiers) for name in machines}
     return Network(
-        tiers=found.tiers,
-        beyond=found.beyond,
-        domains={**alone, **found.domains},
-        limits=found.limits,
-        guesses=_guesses(found, {rdma[name] for name in rates}),
+        tiers=tree.tiers,
+        beyond=tree.beyond,
+        domains={**alone, **tree.domains},
+        limits=tree.limits,
+        guesses=_guesses(tree, {rdma[name] for name in rates}),
         notes=tuple(notes),
-        unused=frozenset(one.name for one in (file and file.levels) or () if one.name not in used),
+        unused=unused,
     )
 
 
-def _guesses(found: fabric.Fabric, resources: Collection[str]) -> dict[str, str]:
+def _guesses(tree: fabric.Fabric, resources: Collection[str]) -> dict[str, str]:
     """For each level without a given bandwidth, what its default rests on."""
     named = sorted(resources)
     more = ", ..." if named[1:] else ""
-    lacking = len(found.limits)
+    lacking = len(tree.limits)
     without = f"; {lacking} node{'s offer' if lacking > 1 else ' offers'} none" if lacking else ""
     guesses: dict[str, str] = {}
     for name, rate in [
-        (BEYOND, found.beyond),
-        *((t.name, t.bandwidth) for t in found.tiers),
+        (BEYOND, tree.beyond),
+        *((t.name, t.bandwidth) for t in tree.tiers),
     ]:
-        if name not in found.assumed:
+        if name not in tree.assumed:
             continue
         where = "the network between nodes" if name == BEYOND else f"the network within one {name}"
         why = f"the speed of {where} is not known"
@@ -116,7 +116,7 @@ def _reach(
     Nodes that certainly have no such links are left out.
     """
     known: dict[int, tuple[bool, float | None]] = {}
-    found: dict[NodeName, float | None] = {}
+    reach: dict[NodeName, float | None] = {}
     for name, machine in machines.items():
         # Nodes of a kind share their GPUs, and `model` looks at each GPU.
         key = id(machine.gpus)
@@ -124,8 +124,8 @@ def _reach(
             known[key] = _reach_of(machine.model)
         possible, rate = known[key]
         if possible or fabric.CLIQUE in labels[name]:
-            found[name] = rate
-    return found
+            reach[name] = rate
+    return reach
 
 
 def _reach_of(model: str | None) -> tuple[bool, float | None]:
@@ -145,7 +145,7 @@ def _best(
     "Topology Aware Scheduling"), so only those count. Empty if no topology places any.
     """
     placed = {
-        name: sum({level.label for level in levels} <= said.keys() for said in labels.values())
+        name: sum({level.label for level in levels} <= own.keys() for own in labels.values())
         for name, levels in topologies.items()
         if levels
     }

@@ -10,9 +10,9 @@ from arena_topo.topology import decoding
 Object = Mapping[str, Any]
 
 
-def of(one: Object, key: str) -> Object:
+def of(parent: Object, key: str) -> Object:
     """The mapping under a key; empty if absent or null; TypeError for another type."""
-    value = one.get(key)
+    value = parent.get(key)
     if value is None:
         return {}
     # A hot path, some twenty calls per node, and an instance check of `Mapping` is slow.
@@ -21,9 +21,9 @@ def of(one: Object, key: str) -> Object:
     return value
 
 
-def items(one: Object, key: str) -> list[Object]:
+def items(parent: Object, key: str) -> list[Object]:
     """The mappings in the list under a key; empty if absent or null; else TypeError."""
-    value = one.get(key)
+    value = parent.get(key)
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):

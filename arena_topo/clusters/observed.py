@@ -59,7 +59,7 @@ from arena_topo.topology.fabric import FabricFile
 _COUNT = "nvidia.com/gpu.count"
 """The label of NVIDIA's GPU feature discovery that counts GPUs."""
 
-_Told = TypeVar("_Told")
+_Value = TypeVar("_Value")
 
 
 class ClusterReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,18 +104,18 @@ class Reader:
         self, objects: Iterable[Record | Unread | Object], *, now: float | None = None
     ) -> ClusterReading:
         """Build the cluster as `cluster` does, with its sources."""
-        found: dict[str, list[Any]] = defaultdict(list)
+        records: dict[str, list[Any]] = defaultdict(list)
         unread: list[str] = []
-        for one in objects:
-            known = one if isinstance(one, Record | Unread) else read(one)
-            if isinstance(known, Unread):
-                unread.append(str(known))
-            elif known is not None:
-                found[known.kind].append(known)
-        static = [one for kind in _STATIC for one in found[kind.kind]]
+        for item in objects:
+            entry = item if isinstance(item, Record | Unread) else read(item)
+            if isinstance(entry, Unread):
+                unread.append(str(entry))
+            elif entry is not None:
+                records[entry.kind].append(entry)
+        static = [entry for kind in _STATIC for entry in records[kind.kind]]
         if self._inventory is None or not self._inventory.is_of(static):
-            self._inventory = _Inventory(static, found, self._file)
-        return self._inventory.used(found, unread, source=self._source, now=now)
+            self._inventory = _Inventory(static, records, self._file)
+        return self._inventory.used(records, unread, source=self._source, now=now)
 
 
 _STATIC = (NodeRecord, ConfigMapRecord, SliceRecord, TopologyRecord)
@@ -129,44 +129,44 @@ class _Inventory:
     """The static part of a cluster: its machines and their network."""
 
     def __init__(
-        self, static: list[Record], found: Mapping[str, list[Any]], file: FabricFile | None
+        self, static: list[Record], records: Mapping[str, list[Any]], file: FabricFile | None
     ) -> None:
         self._static = static
         self._notes: list[str] = []
         nodes: dict[NodeName, NodeRecord] = {}
-        for node in found[NodeRecord.kind]:
+        for node in records[NodeRecord.kind]:
             name = NodeName(node.name)
             if name in nodes:
                 self._notes.append(f"node {name} is listed twice; the first one counts")
             else:
                 nodes[name] = node
-        self._machines = _Machines(found[ConfigMapRecord.kind], self._notes)
-        present: dict[str, int] = {name: _present(one) for name, one in nodes.items()}
+        self._machines = _Machines(records[ConfigMapRecord.kind], self._notes)
+        present: dict[str, int] = {name: _present(node) for name, node in nodes.items()}
         self._devices = slices.devices(
-            found[SliceRecord.kind], present, self._machines.uuids, self._notes
+            records[SliceRecord.kind], present, self._machines.uuids, self._notes
         )
         cards = _Cards(file)
-        known = {
+        machines = {
             name: cards.of(
-                self._machines.of(one, present[name], self._devices.nodes.get(name)), one.labels
+                self._machines.of(node, present[name], self._devices.nodes.get(name)), node.labels
             )
-            for name, one in nodes.items()
+            for name, node in nodes.items()
         }
         self._notes += cards.notes()
         self._joined = network.joining(
-            {name: one.machine for name, one in known.items()},
-            {name: _where(one.labels, known[name]) for name, one in nodes.items()},
-            rdma={name: nic for name, one in nodes.items() if (nic := _rdma(one))},
-            topologies={one.name: one.levels for one in found[TopologyRecord.kind]},
+            {name: gpus.machine for name, gpus in machines.items()},
+            {name: _where(node.labels, machines[name]) for name, node in nodes.items()},
+            rdma={name: nic for name, node in nodes.items() if (nic := _rdma(node))},
+            topologies={entry.name: entry.levels for entry in records[TopologyRecord.kind]},
             file=file,
         )
         self._notes += self._joined.notes
         self._idle = [
-            _Idle(nodes[name], known[name], self._joined) for name in sorted(nodes, key=natural)
+            _Idle(nodes[name], machines[name], self._joined) for name in sorted(nodes, key=natural)
         ]
-        for one in self._idle:
-            if not one.shared:
-                self._notes += _impossible(nodes[one.name], one.resource)
+        for idle in self._idle:
+            if not idle.shared:
+                self._notes += _impossible(nodes[idle.name], idle.resource)
 
     def is_of(self, static: list[Record]) -> bool:
         """Whether it was built from exactly these records."""
@@ -174,7 +174,7 @@ class _Inventory:
 
     def used(
         self,
-        found: Mapping[str, list[Any]],
+        records: Mapping[str, list[Any]],
         unread: list[str],
         *,
         source: str,
@@ -184,15 +184,15 @@ class _Inventory:
         notes = [*unread, *self._notes]
         if self._idle:
             notes += self._machines.stale(now)
-        pods = found[PodRecord.kind]
-        ours = {one.key for one in pods if one.ours}
+        pods = records[PodRecord.kind]
+        ours = {pod.key for pod in pods if pod.ours}
         sources = AllocationSources(
-            claims=slices.allocated(found[ClaimRecord.kind], self._devices.places, ours),
+            claims=slices.allocated(records[ClaimRecord.kind], self._devices.places, ours),
             served=self._devices.nodes,
             kubelets=self._machines.kubelets,
         )
-        uses = uses_of(pods, found[JobRecord.kind], sources, notes)
-        seen = Cluster(
+        uses = uses_of(pods, records[JobRecord.kind], sources, notes)
+        cluster = Cluster(
             nodes=calibrated(node.used(uses.get(node.name, _UNUSED), notes) for node in self._idle),
             tiers=self._joined.tiers,
             unused=self._joined.unused,
@@ -201,7 +201,7 @@ class _Inventory:
             notes=tuple(map(_shown, notes)),
             source=source,
         )
-        return ClusterReading(cluster=seen, uses=uses, claims=sources.claims)
+        return ClusterReading(cluster=cluster, uses=uses, claims=sources.claims)
 
 
 def _where(labels: Object, known: NodeGPUs) -> Object:
@@ -228,7 +228,8 @@ class _Cards:
         """The machine of a node with these labels, with its NICs."""
         machine = known.machine
         at = next(
-            (at for at, one in enumerate(self._entries) if labels.get(one.label) == one.value), None
+            (at for at, nics in enumerate(self._entries) if labels.get(nics.label) == nics.value),
+            None,
         )
         if at is not None:
             self._unused.pop(at, None)
@@ -244,23 +245,23 @@ class _Cards:
         # The machine of a key is remembered too, so that the id of its tuple stays unique.
         key = (id(machine.nics), len(machine.gpus), at, instance)
         if key not in self._made:
-            made = (
+            equipped = (
                 presets.with_nics(machine, instance)
                 if at is None
                 else self._entries[at].nics.of(machine)
             )
-            self._made[key] = machine, made
-        made = self._made[key][1]
-        machine = replace(machine, nics=made.nics, nics_assumed=made.nics_assumed)
+            self._made[key] = machine, equipped
+        equipped = self._made[key][1]
+        machine = replace(machine, nics=equipped.nics, nics_assumed=equipped.nics_assumed)
         return replace(known, machine=machine)
 
     def notes(self) -> Iterable[str]:
         """Notes on unused entries of the file."""
         yield from self._notes
-        for at, one in self._unused.items():
+        for at, entry in self._unused.items():
             yield (
                 f"{self._where}: nics[{at}] is not used: no node has the label"
-                f" {one.label}={one.value}"
+                f" {entry.label}={entry.value}"
             )
 
 
@@ -288,30 +289,33 @@ class _Machines:
         self._parsed: dict[object, NodeGPUs] = {}
         self.kubelets: dict[str, published.Allocations] = {}
         self.uuids: dict[str, tuple[str, ...]] = {}
-        believed = [one for one in config_maps if one.believed]
-        for one in sorted(believed, key=lambda one: published.NAMESPACES.index(one.namespace)):
-            node = one.data.get("nodeName") or one.labels.get(published.NODE_LABEL)
+        believed = [entry for entry in config_maps if entry.believed]
+        order = published.NAMESPACES.index
+        for entry in sorted(believed, key=lambda entry: order(entry.namespace)):
+            node = entry.data.get("nodeName") or entry.labels.get(published.NODE_LABEL)
             if not node:
-                notes.append(f"{one} does not say which node it is of; it is not used")
+                notes.append(f"{entry} does not say which node it is of; it is not used")
             elif node not in self._config_maps:
-                self._config_maps[node] = one
-                self._look(node, one, published.UUIDS, documents.uuids, self.uuids)
-                self._look(node, one, published.ALLOCATIONS, documents.allocations, self.kubelets)
-            elif one.namespace == self._config_maps[node].namespace:
-                notes.append(f"{one} is the second for node {node}; the first one counts")
+                self._config_maps[node] = entry
+                self._read_key(node, entry, published.UUIDS, documents.uuids, self.uuids)
+                self._read_key(
+                    node, entry, published.ALLOCATIONS, documents.allocations, self.kubelets
+                )
+            elif entry.namespace == self._config_maps[node].namespace:
+                notes.append(f"{entry} is the second for node {node}; the first one counts")
 
-    def _look(
+    def _read_key(
         self,
         node: str,
-        one: ConfigMapRecord,
+        config_map: ConfigMapRecord,
         key: str,
-        read: Callable[[Object], _Told | None],
-        known: dict[str, _Told],
+        read: Callable[[Object], _Value | None],
+        by_node: dict[str, _Value],
     ) -> None:
         """Read one key that only an agent writes, if it is there."""
         try:
-            if key in one.data and (found := read(one.plain())) is not None:
-                known[node] = found
+            if key in config_map.data and (value := read(config_map.plain())) is not None:
+                by_node[node] = value
         except UnreadableTopology as error:
             self._notes.append(f"{error}; {_INSTEAD[key].format(node=node)}")
 
@@ -319,8 +323,8 @@ class _Machines:
         """A note for each node whose agent has published nothing for long (`now`: Unix seconds)."""
         looked = {
             node: at
-            for node, one in self._config_maps.items()
-            if (at := published.moment(one.data.get(published.OBSERVED))) is not None
+            for node, config_map in self._config_maps.items()
+            if (at := published.moment(config_map.data.get(published.OBSERVED))) is not None
         }
         if now is None:
             now = max(looked.values(), default=0.0)
@@ -338,10 +342,10 @@ class _Machines:
         """
         name, labels = node.name, node.labels
         if dra is None:
-            return self._said(name, labels, present)
+            return self._described(name, labels, present)
         size = len(dra.machine.gpus)
         if any(node.offers.get(resource) for resource in GPU_RESOURCES):
-            known = self._said(name, labels, present)
+            known = self._described(name, labels, present)
             if size:
                 self._notes.append(
                     f"node {name}: a device plugin offers its GPUs, and {dra.driver} publishes them"
@@ -352,28 +356,28 @@ class _Machines:
             return replace(known, machine=_merged(known.machine, dra.machine))
         # The driver's machine, with the links of its ConfigMap if that has some.
         product = {nodelabels.PRODUCT_LABELS[0]: dra.product} if dra.product else {}
-        said = self._published(name, {**product, **labels}, 0)
-        if said is None:
+        described = self._published(name, {**product, **labels}, 0)
+        if described is None:
             return dra
-        if (told := len(said.machine.gpus)) != size:
+        if (number := len(described.machine.gpus)) != size:
             self._notes.append(
-                f"{self._config_maps[name]} describes {told} GPU{'s' if told != 1 else ''},"
+                f"{self._config_maps[name]} describes {number} GPU{'s' if number != 1 else ''},"
                 f" but {dra.driver} publishes {size} of node {name}; what the driver says counts"
             )
             return dra
-        linked = said.machine.knowledge is not Knowledge.UNKNOWN
+        linked = described.machine.knowledge is not Knowledge.UNKNOWN
         return replace(
             dra,
-            machine=_merged(said.machine, dra.machine) if linked else dra.machine,
-            healthy=GPUSet(dra.healthy & said.healthy),
+            machine=_merged(described.machine, dra.machine) if linked else dra.machine,
+            healthy=GPUSet(dra.healthy & described.healthy),
         )
 
-    def _said(self, name: str, labels: Object, offered: int) -> NodeGPUs:
+    def _described(self, name: str, labels: Object, offered: int) -> NodeGPUs:
         """The machine of a node that offers so many GPUs, by its ConfigMap or its labels."""
         known = self._published(name, labels, offered)
         if known is not None:
             return known
-        key = (tuple(sorted(_telling(labels))), offered)
+        key = (tuple(sorted(_describing(labels))), offered)
         if key not in self._parsed:
             machine = nodelabels.from_labels(name, labels, offered)
             self._parsed[key] = NodeGPUs(machine=machine, healthy=machine.everything)
@@ -385,8 +389,8 @@ class _Machines:
         if config_map is None:
             return None
         product = next((labels[key] for key in nodelabels.PRODUCT_LABELS if key in labels), None)
-        told = {**config_map.data, **config_map.annotations, "product": product}
-        key = frozenset(one for one in told.items() if one[0] not in _OF_ONE)
+        facts = {**config_map.data, **config_map.annotations, "product": product}
+        key = frozenset(fact for fact in facts.items() if fact[0] not in _OF_ONE)
         # The label is not part of the key, so a ConfigMap whose label names another node is parsed
         # by itself.
         label = config_map.labels.get(published.NODE_LABEL)
@@ -424,7 +428,7 @@ _OF_ONE = frozenset({"nodeName", published.OBSERVED, published.ALLOCATIONS, publ
 """Keys of a ConfigMap that do not describe the machine."""
 
 
-def _merged(one: Machine, other: Machine) -> Machine:
+def _merged(machine: Machine, other: Machine) -> Machine:
     """A machine with the facts about each GPU from another description of it."""
     gpus = tuple(
         replace(
@@ -433,9 +437,9 @@ def _merged(one: Machine, other: Machine) -> Machine:
             model=gpu.model or also.model,
             numa=also.numa if gpu.numa is None else gpu.numa,
         )
-        for gpu, also in zip(one.gpus, other.gpus, strict=True)
+        for gpu, also in zip(machine.gpus, other.gpus, strict=True)
     )
-    return replace(one, gpus=gpus)
+    return replace(machine, gpus=gpus)
 
 
 def _renamed(known: NodeGPUs, name: str) -> NodeGPUs:
@@ -450,7 +454,7 @@ def ago(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _telling(labels: Object) -> Iterable[tuple[str, str]]:
+def _describing(labels: Object) -> Iterable[tuple[str, str]]:
     """The labels that describe GPUs, without those that differ from node to node."""
     for key, value in labels.items():
         if key.startswith(("nvidia.com/", "aliyun.")) and "timestamp" not in key:
@@ -468,14 +472,14 @@ def _resource(node: NodeRecord) -> str:
 
 def _present(node: NodeRecord) -> int:
     """The number of a node's GPUs, as far as known; 0 for more than any machine has."""
-    there = node.offers if node.capacity is None else node.capacity
-    said = int(there.get(_resource(node), 0))
+    resources = node.offers if node.capacity is None else node.capacity
+    reported = int(resources.get(_resource(node), 0))
     counted, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
     if replicas > 1:
         # The device plugin offers each GPU several times; the label counts it once.
-        return _possible(counted or said // replicas)
+        return _possible(counted or reported // replicas)
     # The capacity loses a device that fell off the bus; the label still counts it.
-    return max(_possible(said), _possible(counted))
+    return max(_possible(reported), _possible(counted))
 
 
 def _counted(node: NodeRecord, label: str) -> int:
@@ -489,15 +493,17 @@ def _possible(gpus: int) -> int:
 class _Idle:
     """The part of a node that does not depend on its use."""
 
-    def __init__(self, one: NodeRecord, known: NodeGPUs, joined: network.Network) -> None:
-        labels, limits = one.labels, one.allocatable or {}
-        self.name = name = NodeName(one.name)
-        self.resource = resource = _resource(one)
+    def __init__(self, node: NodeRecord, known: NodeGPUs, joined: network.Network) -> None:
+        labels, limits = node.labels, node.allocatable or {}
+        self.name = name = NodeName(node.name)
+        self.resource = resource = _resource(node)
         self.shared = shared = nodelabels.shared(labels) or known.shared
         usable = count(known.healthy)
-        if not known.driver and (one.allocatable is not None or one.capacity is not None):
-            offered = int(one.offers.get(resource, 0))
+        if not known.driver and (node.allocatable is not None or node.capacity is not None):
+            offered = int(node.offers.get(resource, 0))
             usable = min(usable, offered if shared else _possible(offered))
+        scheduled = labels.get(published.SCHEDULE_LABEL) == "topology"
+        reserved = any(own.key == TAINT and own.effect == "NoSchedule" for own in node.taints)
         self._known = known
         self._usable = usable
         self._cpu, self._memory = limits.get("cpu"), limits.get("memory")
@@ -507,19 +513,15 @@ class _Idle:
             machine=known.machine,
             allocatable=known.healthy if usable else GPUSet(0),
             labels=labels,
-            taints=one.taints,
-            all_cpu=_left(self._cpu, 0.0),
-            all_memory=_whole(_left(self._memory, 0.0)),
-            unavailable=_unavailable(one),
+            taints=node.taints,
+            all_cpu=_remaining(self._cpu, 0.0),
+            all_memory=_whole(_remaining(self._memory, 0.0)),
+            unavailable=_unavailable(node),
             shared=shared,
             resource=known.driver or resource or ORDINARY,
             driver=known.driver,
-            dedicated=labels.get(published.SCHEDULE_LABEL) == "topology"
-            or (
-                TAINT in labels
-                and any(taint.key == TAINT and taint.effect == "NoSchedule" for taint in one.taints)
-            ),
-            rdma=_rdma(one) or "",
+            dedicated=scheduled or (TAINT in labels and reserved),
+            rdma=_rdma(node) or "",
             domains=joined.domains[name],
             network=joined.limits.get(name, math.inf),
         )
@@ -535,8 +537,8 @@ class _Idle:
         return self._node(
             free=free,
             unattributed=unattributed,
-            cpu=_left(self._cpu, use.cpu),
-            memory=_whole(_left(self._memory, use.memory)),
+            cpu=_remaining(self._cpu, use.cpu),
+            memory=_whole(_remaining(self._memory, use.memory)),
             foreign=use.foreign,
         )
 
@@ -544,25 +546,25 @@ class _Idle:
 def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
     """The GPUs without a known holder, and how many of them are in use all the same."""
     free, busy, unattributed = known.healthy, GPUSet(0), use.unattributed
-    for who, gpus in use.known:
-        there = GPUSet(gpus & known.machine.everything)
-        if there != gpus:
+    for holder, gpus in use.known:
+        present = GPUSet(gpus & known.machine.everything)
+        if present != gpus:
             notes.append(
-                f"{who} says it has GPU {(gpus ^ there).bit_length() - 1} of node {name},"
+                f"{holder} says it has GPU {(gpus ^ present).bit_length() - 1} of node {name},"
                 f" which has {len(known.machine.gpus)}; it counts as a GPU of unknown index",
             )
         # Two holders of one GPU cannot both be right: one of them has another, unattributed GPU.
-        unattributed += count(GPUSet(gpus ^ there)) + count(GPUSet(there & busy))
-        busy = GPUSet(busy | there)
+        unattributed += count(GPUSet(gpus ^ present)) + count(GPUSet(present & busy))
+        busy = GPUSet(busy | present)
     return GPUSet(free & ~busy), unattributed
 
 
 def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
     """A note on a node that offers more GPUs than any machine has."""
-    many = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
-    if many > MOST_GPUS:
+    number = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
+    if number > MOST_GPUS:
         yield (
-            f"node {node.name}: {resource} is {many:.15g}, but {MOST_GPUS} GPUs are the most that"
+            f"node {node.name}: {resource} is {number:.15g}, but {MOST_GPUS} GPUs are the most that"
             " one machine has; it is taken for none"
         )
 
@@ -570,10 +572,10 @@ def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
 def _rdma(node: NodeRecord) -> str | None:
     """The RDMA resource of a node."""
     # A device plugin that is gone leaves its resource at 0.
-    return network.rdma_resource(name for name, many in node.offers.items() if many)
+    return network.rdma_resource(name for name, number in node.offers.items() if number)
 
 
-def _left(offered: float | None, used: float) -> float | None:
+def _remaining(offered: float | None, used: float) -> float | None:
     return None if offered is None else max(0.0, round(offered - used, 6))
 
 
@@ -591,4 +593,4 @@ def _shown(note: str) -> str:
     """The note with control characters escaped."""
     if note.isprintable():
         return note
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in note)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in note)

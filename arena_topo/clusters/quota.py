@@ -17,7 +17,7 @@ from arena_topo.manifests import Manifest
 from arena_topo.manifests.cause import Cause, CauseCode, because
 
 _PODS = ("pods", "count/pods")
-_PLAIN = {"cpu": "requests.cpu", "memory": "requests.memory"}
+_SYNONYMS = {"cpu": "requests.cpu", "memory": "requests.memory"}
 """Other names of the same limits (kubernetes, resource-quotas)."""
 
 
@@ -46,14 +46,14 @@ def shortfall(
     job's priority class or pods without a deadline; invalid quantities are skipped, as the server
     itself decides in the end.
     """
-    wanted = _wanted(mpijob)
+    needs = _needs(mpijob)
     for name, value in _claimed(claims).items():
-        wanted[name] += value
+        needs[name] += value
     for name, value in _claimed(held).items():
-        wanted[name] -= value
+        needs[name] -= value
     classes = {
-        str(of(of(one, "template"), "spec").get("priorityClassName") or "")
-        for one in of(of(mpijob, "spec"), "mpiReplicaSpecs").values()
+        str(of(of(role, "template"), "spec").get("priorityClassName") or "")
+        for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values()
     }
     for quota in quotas:
         if not _concerns(quota, classes):
@@ -61,23 +61,23 @@ def shortfall(
         status = of(quota, "status")
         hard, used = of(status, "hard") or of(of(quota, "spec"), "hard"), of(status, "used")
         for key, limit in hard.items():
-            asked = wanted.get(_PLAIN.get(key, key), 0.0)
+            needed = needs.get(_SYNONYMS.get(key, key), 0.0)
             try:
-                left = amount(limit) - amount(used.get(key))
+                remaining = amount(limit) - amount(used.get(key))
             except ValueError:
                 continue
-            if asked > max(0.0, left):
+            if needed > max(0.0, remaining):
                 return because(
                     CauseCode.QUOTA,
                     quota=str(quota["metadata"]["name"]),
-                    left=f"{max(0.0, left):g}",
+                    left=f"{max(0.0, remaining):g}",
                     resource=key,
-                    needs=f"{asked:g}",
+                    needs=f"{needed:g}",
                 )
     return None
 
 
-def _wanted(mpijob: Manifest) -> dict[str, float]:
+def _needs(mpijob: Manifest) -> dict[str, float]:
     """The use of all pods of a job, by the names that quotas have."""
     total: dict[str, float] = defaultdict(float)
     for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values():
@@ -93,27 +93,27 @@ def _wanted(mpijob: Manifest) -> dict[str, float]:
 def _claimed(claims: Iterable[Object]) -> dict[str, float]:
     """The use of claims: their number, and their devices by class (KEP-4840, quota of DRA)."""
     total: dict[str, float] = defaultdict(float)
-    for one in claims:
-        if one.get("kind", "ResourceClaim") != "ResourceClaim":
+    for claim in claims:
+        if claim.get("kind", "ResourceClaim") != "ResourceClaim":
             continue
         total["count/resourceclaims.resource.k8s.io"] += 1
-        for request in items(of(of(one, "spec"), "devices"), "requests"):
-            asked = of(request, "exactly")
-            name = f"{asked.get('deviceClassName')}.deviceclass.resource.k8s.io/devices"
-            total[name] += float(asked.get("count", 1))
+        for request in items(of(of(claim, "spec"), "devices"), "requests"):
+            exactly = of(request, "exactly")
+            name = f"{exactly.get('deviceClassName')}.deviceclass.resource.k8s.io/devices"
+            total[name] += float(exactly.get("count", 1))
     return total
 
 
 def _of_pod(pod: Object) -> dict[str, float]:
     """The use of a pod, by the rule of the scheduler; invalid quantities are skipped."""
-    found: dict[str, float] = {}
+    use: dict[str, float] = {}
     for container in (*items(pod, "containers"), *items(pod, "initContainers")):
         resources = of(container, "resources")
         for name in {*of(resources, "limits"), *of(resources, "requests")}:
             with suppress(ValueError):
-                found[f"requests.{name}"] = requested(pod, name)
-                found[f"limits.{name}"] = requested(pod, name, limits=True)
-    return found
+                use[f"requests.{name}"] = requested(pod, name)
+                use[f"limits.{name}"] = requested(pod, name, limits=True)
+    return use
 
 
 def _concerns(quota: Object, classes: set[str]) -> bool:

@@ -280,7 +280,7 @@ StatusOf = Callable[[Object], str]
 
 def record(
     kind: str,
-    one: Object | msgspec.Raw | _Foreign,
+    item: Object | msgspec.Raw | _Foreign,
     *,
     status_of: StatusOf | None = None,
 ) -> Record | Unread:
@@ -289,28 +289,28 @@ def record(
     `status_of` is called for pods that may hold GPUs.
     """
     _, make = KINDS[kind]
-    told: Any = one
+    data: Any = item
     try:
-        if isinstance(one, Mapping):
-            told = msgspec.Raw(msgspec.json.encode(one))
-        found = make(_DECODERS[kind].decode(told) if isinstance(told, msgspec.Raw) else told)
+        if isinstance(item, Mapping):
+            data = msgspec.Raw(msgspec.json.encode(item))
+        made = make(_DECODERS[kind].decode(data) if isinstance(data, msgspec.Raw) else data)
     except RecursionError:
-        return Unread(expected=kind, name=_name(told), why="it is nested too deeply")
+        return Unread(expected=kind, name=_name(data), why="it is nested too deeply")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return Unread(expected=kind, name=_name(told), why=misfit(error))
-    if status_of is None or not isinstance(found, PodRecord) or not (found.asks or found.claims):
-        return found
+        return Unread(expected=kind, name=_name(data), why=misfit(error))
+    if status_of is None or not isinstance(made, PodRecord) or not (made.asks or made.claims):
+        return made
     try:
-        status = status_of(msgspec.json.decode(told))
+        status = status_of(msgspec.json.decode(data))
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         status = "Unknown"
-    return msgspec.structs.replace(found, status=status)
+    return msgspec.structs.replace(made, status=status)
 
 
-def read(one: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
+def read(item: Object, *, status_of: StatusOf | None = None) -> Record | Unread | None:
     """The record of an object, by the kind in the object; None for a kind that is not read."""
-    kind = known_kind(one.get("kind"), one.get("apiVersion"))
-    return None if kind is None else record(kind, one, status_of=status_of)
+    kind = known_kind(item.get("kind"), item.get("apiVersion"))
+    return None if kind is None else record(kind, item, status_of=status_of)
 
 
 def known_kind(kind: object, version: object) -> str | None:
@@ -346,11 +346,11 @@ def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
     def read_page(data: bytes) -> Mapping[str, Any] | None:
         for decoder in decoders:
             with suppress(ValueError, RecursionError):
-                found = decoder.decode(data)
-                if not found.kind.endswith("List"):
+                page = decoder.decode(data)
+                if not page.kind.endswith("List"):
                     return None
-                items = [record(kind, one, status_of=status_of) for one in found.items or ()]
-                return {"items": items, "metadata": found.metadata}
+                items = [record(kind, item, status_of=status_of) for item in page.items or ()]
+                return {"items": items, "metadata": page.metadata}
         return None
 
     return read_page
@@ -363,12 +363,12 @@ class _Named(msgspec.Struct):
 _NAMED = msgspec.json.Decoder(_Named)
 
 
-def _name(one: msgspec.Raw | _Foreign | Object) -> str:
+def _name(item: msgspec.Raw | _Foreign | Object) -> str:
     """The name of an object, which may be no object at all, on one line; empty without a name."""
-    name = getattr(getattr(one, "metadata", None), "name", None)
-    if isinstance(one, msgspec.Raw):
+    name = getattr(getattr(item, "metadata", None), "name", None)
+    if isinstance(item, msgspec.Raw):
         with suppress(ValueError, RecursionError):
-            name = (_NAMED.decode(one).metadata or {}).get("name")
+            name = (_NAMED.decode(item).metadata or {}).get("name")
     return "" if name is None else brief(name if isinstance(name, str) else repr(name), 63)
 
 
@@ -405,7 +405,7 @@ class _Meta(_Foreign, frozen=True, gc=False):
     deletion_timestamp: str | None = None
 
 
-class _WholeMeta(_Meta, frozen=True, gc=False):
+class _FullMeta(_Meta, frozen=True, gc=False):
     labels: dict[str, str] | None = None
     owner_references: list[_Entry] | None = None
 
@@ -423,26 +423,26 @@ class _NodeStatus(_Foreign, frozen=True, gc=False):
 
 
 class _Node(_Foreign, frozen=True, gc=False):
-    metadata: _WholeMeta
+    metadata: _FullMeta
     spec: _NodeSpec | None = None
     status: _NodeStatus | None = None
 
 
-def _node(one: _Node) -> NodeRecord:
-    meta, spec, status = one.metadata, one.spec or _NodeSpec(), one.status or _NodeStatus()
+def _node(node: _Node) -> NodeRecord:
+    meta, spec, status = node.metadata, node.spec or _NodeSpec(), node.status or _NodeStatus()
     if not is_subdomain(meta.name):
         raise ValueError("no node can be called so")
-    ready = [told.status or "Unknown" for told in status.conditions or () if told.type == "Ready"]
-    addresses = [told.address for told in status.addresses or ()]
+    ready = [entry.status for entry in status.conditions or () if entry.type == "Ready"]
+    addresses = [address.address for address in status.addresses or ()]
     return NodeRecord(
         name=meta.name,
         labels=meta.labels or {},
         taints=tuple(
-            Taint(key=told.key or "", value=told.value or "", effect=told.effect or "NoSchedule")
-            for told in spec.taints or ()
+            Taint(key=taint.key or "", value=taint.value or "", effect=taint.effect or "NoSchedule")
+            for taint in spec.taints or ()
         ),
         unschedulable=spec.unschedulable is True,
-        ready=ready[0] if ready else None,
+        ready=(ready[0] or "Unknown") if ready else None,
         allocatable=_quantities(status.allocatable),
         capacity=_quantities(status.capacity),
         address=(addresses and addresses[0]) or NOWHERE,
@@ -458,7 +458,7 @@ def _quantities(offers: dict[str, Any] | None) -> dict[str, float] | None:
     """The quantities of the resources that are read; ValueError for an invalid quantity."""
     if offers is None:
         return None
-    return {resource: amount(said) for resource, said in offers.items() if _is_read(resource)}
+    return {name: amount(quantity) for name, quantity in offers.items() if _is_read(name)}
 
 
 _NULL = msgspec.Raw(b"null")
@@ -479,10 +479,10 @@ class _PodSpec(_Foreign, frozen=True, gc=False):
     scheduling_gates: list[_Entry] | None = None
     affinity: dict[str, Any] | None = None
 
-    def asked(self) -> _Asked:
+    def requests(self) -> _Requests:
         """The resources that the pod requests."""
         # Cached: hundreds of pods have the same requests.
-        return _asked_in(
+        return _requests_in(
             msgspec.json.encode(
                 {
                     "containers": self.containers,
@@ -507,10 +507,10 @@ class _Pod(_Foreign, frozen=True, gc=False):
     status: _PodStatus | None = None
 
 
-def _pod(one: _Pod) -> PodRecord:
-    meta, spec, status = one.metadata, one.spec or _PodSpec(), one.status or _PodStatus()
-    told = meta.annotations or {}
-    notes = {key: told[key] for key in _ANNOTATIONS if key in told} if told else {}
+def _pod(pod: _Pod) -> PodRecord:
+    meta, spec, status = pod.metadata, pod.spec or _PodSpec(), pod.status or _PodStatus()
+    written = meta.annotations or {}
+    notes = {key: written[key] for key in _ANNOTATIONS if key in written} if written else {}
     namespace = meta.namespace or ""
     over = status.phase in OVER
     node = None if over else spec.node_name
@@ -524,7 +524,7 @@ def _pod(one: _Pod) -> PodRecord:
             deleted=meta.deletion_timestamp,
             annotations=notes,
         )
-    bound, asked = bool(spec.node_name), spec.asked()
+    bound, requests = bool(spec.node_name), spec.requests()
     extended = status.extended_resource_claim_status
     return PodRecord(
         name=meta.name,
@@ -533,23 +533,23 @@ def _pod(one: _Pod) -> PodRecord:
         promised=not bound,
         deleted=meta.deletion_timestamp,
         annotations=notes,
-        gpus=asked.gpus,
-        cpu=asked.cpu,
-        memory=asked.memory,
+        gpus=requests.gpus,
+        cpu=requests.cpu,
+        memory=requests.memory,
         claims=tuple(_claims(spec, status)) if bound and spec.resource_claims else (),
         extended=None if extended is None else extended.resource_claim_name or "",
         # A pod without a start time has no devices from a kubelet.
         started=published.moment(status.start_time),
-        asks=asked.limits if bound else {},
+        asks=requests.limits if bound else {},
         notes=tuple(
             f"pod {namespace}/{meta.name} asks for resources that make no sense: {error};"
             f" {outcome.format(node=node)}"
-            for error, outcome in asked.wrong
+            for error, outcome in requests.wrong
         ),
     )
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+class _Requests(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of a pod; `wrong` are errors, each with its consequence."""
 
     gpus: int | None
@@ -560,7 +560,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=4096)
-def _asked_in(spec: bytes) -> _Asked:
+def _requests_in(spec: bytes) -> _Requests:
     """The requests in the JSON of a pod's spec."""
     pod, wrong = msgspec.json.decode(spec), list[tuple[str, str]]()
 
@@ -575,12 +575,12 @@ def _asked_in(spec: bytes) -> _Asked:
     cpu = counted(lambda: requested(pod, "cpu"), "its CPU on node {node} is not counted")
     memory = counted(lambda: requested(pod, "memory"), "its memory on node {node} is not counted")
     limits: dict[str, float] = defaultdict(float)
-    for one in items(pod, "containers") if gpus is not None else ():
-        for resource, quantity in of(of(one, "resources"), "limits").items():
+    for container in items(pod, "containers") if gpus is not None else ():
+        for resource, quantity in of(of(container, "resources"), "limits").items():
             if resource.startswith(GPU_PREFIXES):
                 with suppress(ValueError):
                     limits[resource] += amount(quantity)
-    return _Asked(
+    return _Requests(
         gpus=None if gpus is None else int(gpus),
         cpu=cpu or 0.0,
         memory=memory or 0.0,
@@ -590,12 +590,12 @@ def _asked_in(spec: bytes) -> _Asked:
 
 
 def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[str]:
-    told = {one.name: one for one in status.resource_claim_statuses or ()}
-    for one in spec.resource_claims or ():
-        said = told.get(one.name)
+    statuses = {claim.name: claim for claim in status.resource_claim_statuses or ()}
+    for claim in spec.resource_claims or ():
+        status_entry = statuses.get(claim.name)
         # A template may create no claim; then the entry in the status has no name.
-        if said is None or said.resource_claim_name:
-            yield (said or one).resource_claim_name or ""
+        if status_entry is None or status_entry.resource_claim_name:
+            yield (status_entry or claim).resource_claim_name or ""
 
 
 def _promised(spec: _PodSpec) -> str | None:
@@ -607,53 +607,53 @@ def _promised(spec: _PodSpec) -> str | None:
     counting it on each would block GPUs that it never gets. None for a pod without countable GPUs:
     two pods never share the devices of a claim.
     """
-    if spec.affinity is None or any(one.name == GATE for one in spec.scheduling_gates or ()):
+    if spec.affinity is None or any(gate.name == GATE for gate in spec.scheduling_gates or ()):
         return None
     required = of(of(spec.affinity, "nodeAffinity"), REQUIRED)
     # An empty term matches no node.
-    terms = [one for one in items(required, "nodeSelectorTerms") if one]
+    terms = [term for term in items(required, "nodeSelectorTerms") if term]
     nodes = {_only_node(items(term, "matchFields")) for term in terms}
     # Invalid quantities count too; the caller reports them.
-    return nodes.pop() if len(nodes) == 1 and spec.asked().gpus != 0 else None
+    return nodes.pop() if len(nodes) == 1 and spec.requests().gpus != 0 else None
 
 
 def _only_node(fields: list[Object]) -> str | None:
     """The node of a node selector term; None if it does not name exactly one."""
-    names = [one.get("values") for one in fields if one.get("key") == "metadata.name"]
-    operators = {one.get("operator") for one in fields}
+    names = [field.get("values") for field in fields if field.get("key") == "metadata.name"]
+    operators = {field.get("operator") for field in fields}
     if len(names) != 1 or operators != {"In"} or not isinstance(names[0], list):
         return None
     return str(names[0][0]) if len(names[0]) == 1 else None
 
 
-def _job(one: dict[str, Any]) -> JobRecord:
-    meta = msgspec.convert(one.get("metadata"), _Meta)
-    bare = JobRecord(name=meta.name, namespace=meta.namespace or "", suspended=suspended(one))
+def _job(mpijob: dict[str, Any]) -> JobRecord:
+    meta = msgspec.convert(mpijob.get("metadata"), _Meta)
+    bare = JobRecord(name=meta.name, namespace=meta.namespace or "", suspended=suspended(mpijob))
     notes = meta.annotations or {}
     # A job that its queue has suspended holds nothing, whatever its annotations say.
-    idle = bare.suspended and suspender(one) is not None
+    idle = bare.suspended and suspender(mpijob) is not None
     placed = notes.get(STATE) == "placed" and MAP in notes and not idle
-    if not placed or meta.deletion_timestamp is not None or job_over(one):
+    if not placed or meta.deletion_timestamp is not None or job_over(mpijob):
         return bare
     try:
         workers = parse_map(notes[MAP])
-        replicas, each = _asked_for(one)
+        replicas, each = _size_of(mpijob)
     except (TypeError, ValueError) as error:
         wrong = f"{bare}: its recorded placement makes no sense: {error}; only its pods are counted"
         return msgspec.structs.replace(bare, notes=(wrong,))
-    many = len(workers) if replicas is None else replicas
-    greedy = many < len(workers) or any(len(gpus) > each for _, _, gpus in workers)
+    count = len(workers) if replicas is None else replicas
+    greedy = count < len(workers) or any(len(gpus) > each for _, _, gpus in workers)
     more = f"{bare}: its recorded placement is of more than it asks for; the rest does not count"
     return msgspec.structs.replace(
         bare,
-        workers=tuple(workers[:many]),
+        workers=tuple(workers[:count]),
         each=each,
-        exact=_guarantee(one, notes) == "gpus",
+        exact=_guarantee(mpijob, notes) == "gpus",
         notes=(more,) if greedy else (),
     )
 
 
-def _asked_for(job: Object) -> tuple[int | None, int]:
+def _size_of(job: Object) -> tuple[int | None, int]:
     """The number of workers (None if unknown), and the GPUs that each of their pods requests.
 
     Pods with claims have no limits that tell the number; then it follows from the request to the
@@ -666,11 +666,11 @@ def _asked_for(job: Object) -> tuple[int | None, int]:
     workers, each = worker_replicas(job), gpu_count(spec)
     if not isinstance(workers, int) or workers < 0:
         workers = None
-    if (workers is None or not each) and (said := asked(job)):
-        wanted = _number(said.get("workers", 1))
-        workers = wanted if workers is None else workers
+    if (workers is None or not each) and (request := asked(job)):
+        requested_workers = _number(request.get("workers", 1))
+        workers = requested_workers if workers is None else workers
         if workers and not each:
-            each = -(-wanted * _number(said.get("gpus", 0)) // workers)
+            each = -(-requested_workers * _number(request.get("gpus", 0)) // workers)
     return workers, each
 
 
@@ -682,20 +682,20 @@ def _number(value: object) -> int:
 
 def _guarantee(job: Object, notes: Mapping[str, str]) -> str:
     """The guarantee of a recorded placement; before the start it is in the job's forecast."""
-    said = of(of(worker_template(job), "metadata"), "annotations").get(GUARANTEE)
-    if said is None:
+    guarantee = of(of(worker_template(job), "metadata"), "annotations").get(GUARANTEE)
+    if guarantee is None:
         with suppress(KeyError, ValueError, AttributeError, RecursionError):
-            said = msgspec.json.decode(notes[FORECAST]).get("guarantee")
-    return said if isinstance(said, str) else "gpus"
+            guarantee = msgspec.json.decode(notes[FORECAST]).get("guarantee")
+    return guarantee if isinstance(guarantee, str) else "gpus"
 
 
 class _ConfigMap(_Foreign, frozen=True, gc=False):
-    metadata: _WholeMeta
+    metadata: _FullMeta
     data: dict[str, str] | None = None
 
 
-def _config_map(one: _ConfigMap) -> ConfigMapRecord:
-    meta = one.metadata
+def _config_map(config_map: _ConfigMap) -> ConfigMapRecord:
+    meta = config_map.metadata
     labels, notes = meta.labels or {}, meta.annotations or {}
     believed = (
         meta.namespace in published.NAMESPACES
@@ -707,7 +707,7 @@ def _config_map(one: _ConfigMap) -> ConfigMapRecord:
         namespace=meta.namespace or "",
         labels=labels,
         annotations={knowledge: notes[knowledge]} if knowledge in notes else {},
-        data=(one.data or {}) if believed else {},
+        data=(config_map.data or {}) if believed else {},
         believed=believed,
     )
 
@@ -727,9 +727,9 @@ class _Topology(_Foreign, frozen=True, gc=False):
     spec: _Levels
 
 
-def _topology(one: _Topology) -> TopologyRecord:
-    levels = levels_of([level.node_label for level in one.spec.levels])
-    return TopologyRecord(name=one.metadata.name, levels=levels)
+def _topology(topology: _Topology) -> TopologyRecord:
+    levels = levels_of([level.node_label for level in topology.spec.levels])
+    return TopologyRecord(name=topology.metadata.name, levels=levels)
 
 
 class _Attribute(_Foreign, frozen=True, gc=False, rename={"text": "string", "number": "int"}):
@@ -763,18 +763,18 @@ class _Slice(_Foreign, frozen=True, gc=False):
     spec: _SliceSpec | None = None
 
 
-def _slice(one: _Slice) -> SliceRecord:
-    spec = one.spec or _SliceSpec()
+def _slice(resource_slice: _Slice) -> SliceRecord:
+    spec = resource_slice.spec or _SliceSpec()
     pool = spec.pool or _Pool()
-    told = (_gpu(device, spec.driver or "", pool.name or "") for device in spec.devices or ())
+    gpus = (_gpu(device, spec.driver or "", pool.name or "") for device in spec.devices or ())
     return SliceRecord(
-        name=one.metadata.name,
+        name=resource_slice.metadata.name,
         driver=spec.driver or "",
         node=spec.node_name,
         pool=pool.name or "",
         generation=pool.generation or 0,
         slices=1 if pool.resource_slice_count is None else pool.resource_slice_count,
-        gpus=tuple(gpu for gpu in told if gpu is not None),
+        gpus=tuple(gpu for gpu in gpus if gpu is not None),
     )
 
 
@@ -794,7 +794,7 @@ def _gpu(device: _Device, driver: str, pool: str) -> Gpu | None:
     return Gpu(
         name=device.name,
         pool=pool,
-        tainted=any(one.effect in _BARRING for one in inside.taints or ()),
+        tainted=any(taint.effect in _BARRING for taint in inside.taints or ()),
         shared=bool(inside.allow_multiple_allocations),
         type=texts.get("type"),
         uuid=texts.get("uuid"),
@@ -823,12 +823,12 @@ class _ClaimStatus(_Foreign, frozen=True, gc=False):
 
 
 class _Claim(_Foreign, frozen=True, gc=False):
-    metadata: _WholeMeta
+    metadata: _FullMeta
     status: _ClaimStatus | None = None
 
 
-def _claim(one: _Claim) -> ClaimRecord:
-    meta, status = one.metadata, one.status or _ClaimStatus()
+def _claim(claim: _Claim) -> ClaimRecord:
+    meta, status = claim.metadata, claim.status or _ClaimStatus()
     owners = meta.owner_references or ()
     devices = (status.allocation or _Allocation()).devices or _Devices()
     users = [user.name for user in status.reserved_for or () if user.resource == "pods"]
@@ -836,7 +836,7 @@ def _claim(one: _Claim) -> ClaimRecord:
     return ClaimRecord(
         name=meta.name,
         namespace=meta.namespace or "",
-        ours=FORMAT in (meta.annotations or {}) or any(one.kind == "MPIJob" for one in owners),
+        ours=FORMAT in (meta.annotations or {}) or any(owner.kind == "MPIJob" for owner in owners),
         users=tuple(name for name in users if name is not None),
         # Admin access (monitoring) allocates no device.
         devices=tuple(

@@ -36,17 +36,17 @@ class LabelSelector:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a selector in kubectl's syntax; ValueError shows the form."""
-        found: list[Requirement] = []
+        requirements: list[Requirement] = []
         at = 0
-        while at < len(text) or not found:
-            one = _REQUIREMENT.match(text, at)
-            if one is None or (one.end() < len(text) and text[one.end()] != ","):
+        while at < len(text) or not requirements:
+            match = _REQUIREMENT.match(text, at)
+            if match is None or (match.end() < len(text) and text[match.end()] != ","):
                 raise ValueError(f"{_FORM}, got {text!r}")
-            found.append(_requirement(one))
-            at = one.end() + 1
+            requirements.append(_requirement(match))
+            at = match.end() + 1
             if at == len(text):  # a comma with nothing after it
                 raise ValueError(f"{_FORM}, got {text!r}")
-        return cls(text=text, requirements=tuple(found))
+        return cls(text=text, requirements=tuple(requirements))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels is selected."""
@@ -69,12 +69,12 @@ def either(key: str, values: Iterable[str]) -> str:
     return f"{key} in ({','.join(sorted(values))})"
 
 
-def _requirement(one: re.Match[str]) -> Requirement:
-    if one["absent"] is not None:
-        return one["absent"], None, True
-    if one["sign"]:
-        return one["key"], frozenset({one["value"]}), one["sign"] == "!="
-    if one["word"]:
-        values = frozenset(value.strip() for value in one["values"].split(","))
-        return one["key"], values, one["word"] == "notin"
-    return one["key"], None, False
+def _requirement(match: re.Match[str]) -> Requirement:
+    if match["absent"] is not None:
+        return match["absent"], None, True
+    if match["sign"]:
+        return match["key"], frozenset({match["value"]}), match["sign"] == "!="
+    if match["word"]:
+        values = frozenset(value.strip() for value in match["values"].split(","))
+        return match["key"], values, match["word"] == "notin"
+    return match["key"], None, False

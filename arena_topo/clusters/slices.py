@@ -50,21 +50,21 @@ class _Pool(msgspec.Struct):
 
     @property
     def gpus(self) -> list[Gpu]:
-        return [one for one in self.devices if one.whole]
+        return [device for device in self.devices if device.whole]
 
     @property
     def product(self) -> str | None:
         """The product name of all GPUs; None if they differ or have none."""
-        products = {one.product for one in self.gpus}
+        products = {gpu.product for gpu in self.gpus}
         return products.pop() if len(products) == 1 else None
 
     @property
     def shared(self) -> str | None:
         """Why none of the GPUs can be placed by its links; None if they can."""
         gpus = self.gpus
-        if any(one.shared for one in gpus):
+        if any(gpu.shared for gpu in gpus):
             return "GPUs are shared (allowMultipleAllocations)"
-        slices = sorted({one.profile or "" for one in self.devices if one.type == "mig"})
+        slices = sorted({device.profile or "" for device in self.devices if device.type == "mig"})
         if slices and not gpus:
             return f"MIG slices ({slices[0]})" if slices[0] else "MIG slices"
         return None
@@ -83,32 +83,32 @@ def devices(
     `uuids` are the GPUs of nodes by index, as an agent there has seen them.
     """
     pools: dict[tuple[str, str], dict[str, SliceRecord]] = defaultdict(dict)
-    for one in slices:
-        pools[one.driver, one.pool].setdefault(one.name, one)
-    found: dict[str, dict[str, _Pool]] = defaultdict(lambda: defaultdict(_Pool))
+    for entry in slices:
+        pools[entry.driver, entry.pool].setdefault(entry.name, entry)
+    pools_of: dict[str, dict[str, _Pool]] = defaultdict(lambda: defaultdict(_Pool))
     for (driver, _), named in pools.items():
-        newest = max(one.generation for one in named.values())
-        live = [one for one in named.values() if one.generation == newest]
-        wanted = max(one.slices for one in live)
-        seen: set[str] = set()
-        for one in live:
-            fresh = [gpu for gpu in one.gpus if gpu.name not in seen]
-            seen |= {gpu.name for gpu in fresh}
-            if one.node is None or not fresh:
+        newest = max(entry.generation for entry in named.values())
+        live = [entry for entry in named.values() if entry.generation == newest]
+        expected = max(entry.slices for entry in live)
+        names: set[str] = set()
+        for entry in live:
+            fresh = [gpu for gpu in entry.gpus if gpu.name not in names]
+            names |= {gpu.name for gpu in fresh}
+            if entry.node is None or not fresh:
                 continue
-            pool = found[one.node][driver]
-            if len(live) < wanted and pool.complete:
+            pool = pools_of[entry.node][driver]
+            if len(live) < expected and pool.complete:
                 pool.complete = False
                 notes.append(
-                    f"node {one.node}: {len(live)} of {wanted} ResourceSlices of {driver} are"
+                    f"node {entry.node}: {len(live)} of {expected} ResourceSlices of {driver} are"
                     " there; none of its GPUs can be used until all are"
                 )
             pool.devices += fresh
     nodes: dict[str, NodeGPUs] = {}
     places: dict[Device, tuple[str, GPUSet]] = {}
     shapes: dict[object, Machine] = {}
-    for node, drivers in found.items():
-        driver, *others = sorted(drivers, key=lambda one: (-len(drivers[one].gpus), one))
+    for node, drivers in pools_of.items():
+        driver, *others = sorted(drivers, key=lambda name: (-len(drivers[name].gpus), name))
         pool = drivers[driver]
         gpus = pool.gpus
         if others and drivers[others[0]].gpus:
@@ -125,8 +125,8 @@ def devices(
         # A label still counts a lost GPU.
         counted = counts.get(node, 0) if counts.get(node, 0) <= MOST_GPUS else 0
         size = max(max(numbered) + 1, counted) if numbered else 0
-        healthy = gpu_set(index for index, one in numbered.items() if not one.tainted)
-        cliques = {one.clique for one in gpus}
+        healthy = gpu_set(index for index, gpu in numbered.items() if not gpu.tainted)
+        cliques = {gpu.clique for gpu in gpus}
         nodes[node] = NodeGPUs(
             driver=driver,
             machine=_machine(node, numbered, size, pool.product, shapes),
@@ -135,16 +135,16 @@ def devices(
             shared=pool.shared,
             product=pool.product,
         )
-        index_of = {(one.pool, one.name): index for index, one in numbered.items()}
+        index_of = {(gpu.pool, gpu.name): index for index, gpu in numbered.items()}
         # An allocated part takes its GPU, which is then not free as a whole.
-        taken = {one.bus: index for index, one in numbered.items()}
-        taken |= {one.uuid: index for index, one in numbered.items()}
-        taken.pop(None, None)
+        parents = {gpu.bus: index for index, gpu in numbered.items()}
+        parents |= {gpu.uuid: index for index, gpu in numbered.items()}
+        parents.pop(None, None)
         for device in pool.devices:
-            part_of = taken.get(device.parent, taken.get(device.bus))
+            part_of = parents.get(device.parent, parents.get(device.bus))
             index = index_of[device.pool, device.name] if device.whole else part_of
-            held = gpu_set([] if index is None else [index])
-            places[driver, device.pool, device.name] = node, held
+            used = gpu_set([] if index is None else [index])
+            places[driver, device.pool, device.name] = node, used
     return Devices(nodes=nodes, places=places)
 
 
@@ -158,20 +158,20 @@ def _numbered(gpus: Sequence[Gpu], uuids: Sequence[str]) -> dict[int, Gpu]:
     guide).
     """
     by_uuid = {uuid: index for index, uuid in enumerate(uuids)}
-    for numbers in ([by_uuid.get(one.uuid or "") for one in gpus], [one.index for one in gpus]):
+    for numbers in ([by_uuid.get(gpu.uuid or "") for gpu in gpus], [gpu.index for gpu in gpus]):
         if (known := _by_number(numbers, gpus)) is not None:
             return known
-    told = {one.bus for one in gpus}
-    ordered = None not in told and len(told) == len(gpus)
-    names = [_NAME.fullmatch(one.name) for one in gpus]
+    buses = {gpu.bus for gpu in gpus}
+    ordered = None not in buses and len(buses) == len(gpus)
+    names = [_NAME.fullmatch(gpu.name) for gpu in gpus]
     by_minor = _by_number([int(name[1]) if name else None for name in names], gpus)
     if by_minor is not None:
-        addresses = [one.bus or "" for one in by_minor.values()]
+        addresses = [gpu.bus or "" for gpu in by_minor.values()]
         if not ordered or addresses == sorted(addresses):
             return by_minor
     return dict(
         enumerate(
-            sorted(gpus, key=lambda one: (one.bus or "" if ordered else "", natural(one.name)))
+            sorted(gpus, key=lambda gpu: (gpu.bus or "" if ordered else "", natural(gpu.name)))
         )
     )
 
@@ -182,10 +182,10 @@ _NAME = re.compile(r"gpu-(\d{1,4})")
 
 def _by_number(numbers: Sequence[int | None], gpus: Sequence[Gpu]) -> dict[int, Gpu] | None:
     """The GPUs by these indexes, if all are known, valid and different."""
-    known = [one for one in numbers if one is not None and 0 <= one < MOST_GPUS]
+    known = [number for number in numbers if number is not None and 0 <= number < MOST_GPUS]
     if len(known) != len(numbers) or len(known) != len(set(known)):
         return None
-    return dict(sorted(zip(known, gpus, strict=True), key=lambda one: one[0]))
+    return dict(sorted(zip(known, gpus, strict=True), key=lambda entry: entry[0]))
 
 
 def _machine(
@@ -206,14 +206,14 @@ def _machine(
         )
     gpus = []
     for index in range(size):
-        one = numbered.get(index)
-        model = model_of((one.product if one else None) or product)
+        gpu = numbered.get(index)
+        model = model_of((gpu.product if gpu else None) or product)
         gpus.append(
             GPU(
                 index=index,
                 model=model,
-                uuid=one.uuid if one else None,
-                numa=one.numa if one else None,
+                uuid=gpu.uuid if gpu else None,
+                numa=gpu.numa if gpu else None,
             )
         )
     return replace(shapes[product, size], name=name, gpus=tuple(gpus))
@@ -247,17 +247,17 @@ def allocated(
     the scheduler gives them to no other claim. Claims without an allocation hold nothing. `ours`
     are the pods that arena-topo placed.
     """
-    found = Allocated()
+    allocations = Allocated()
     for claim in claims:
-        found.read.add(claim.key)
+        allocations.read.add(claim.key)
         users = {(claim.namespace, name) for name in claim.users}
         mine = claim.belongs(ours)
-        for node, gpus in (places[one] for one in claim.devices if one in places):
-            found.gpus[node] = GPUSet(found.gpus.get(node, 0) | gpus)
+        for node, gpus in (places[device] for device in claim.devices if device in places):
+            allocations.gpus[node] = GPUSet(allocations.gpus.get(node, 0) | gpus)
             if not mine:
-                found.foreign.add(node)
+                allocations.foreign.add(node)
             for user in users:
-                found.given[user] = GPUSet(found.given.get(user, 0) | gpus)
+                allocations.given[user] = GPUSet(allocations.given.get(user, 0) | gpus)
             # The claim of a worker has the worker's name.
-            found.holders |= users | {claim.key}
-    return found
+            allocations.holders |= users | {claim.key}
+    return allocations

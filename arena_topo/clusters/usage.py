@@ -74,7 +74,7 @@ def launcher_command(mpijob: Object) -> str:
     except TypeError:
         return ""
     lists = [containers[0].get(key) for key in ("command", "args")] if containers else []
-    return " ".join(str(word) for one in lists if isinstance(one, list) for word in one)
+    return " ".join(str(word) for words in lists if isinstance(words, list) for word in words)
 
 
 def job_over(mpijob: Object) -> bool:
@@ -113,22 +113,22 @@ def requested(pod_spec: Object, resource: str, *, limits: bool = False) -> float
     invalid quantity.
     """
 
-    def asked(one: Object) -> float:
-        resources = of(one, "resources")
-        wanted = None if limits else of(resources, "requests").get(resource)
+    def of_container(container: Object) -> float:
+        resources = of(container, "resources")
+        request = None if limits else of(resources, "requests").get(resource)
         # The API server sets missing requests to the limits; a hand-written dump may lack them.
-        return amount(of(resources, "limits").get(resource) if wanted is None else wanted)
+        return amount(of(resources, "limits").get(resource) if request is None else request)
 
     overhead = amount(of(pod_spec, "overhead").get(resource))
-    whole = of(of(pod_spec, "resources"), "limits" if limits else "requests").get(resource)
-    if whole is not None:
-        return amount(whole) + overhead
-    running = sum(map(asked, items(pod_spec, "containers")))
+    pod_level = of(of(pod_spec, "resources"), "limits" if limits else "requests").get(resource)
+    if pod_level is not None:
+        return amount(pod_level) + overhead
+    running = sum(map(of_container, items(pod_spec, "containers")))
     sidecars = peak = 0.0
-    for one in items(pod_spec, "initContainers"):
-        wanted = asked(one)
-        peak = max(peak, sidecars + wanted)
-        sidecars += wanted if one.get("restartPolicy") == "Always" else 0.0
+    for container in items(pod_spec, "initContainers"):
+        request = of_container(container)
+        peak = max(peak, sidecars + request)
+        sidecars += request if container.get("restartPolicy") == "Always" else 0.0
     return max(running + sidecars, peak) + overhead
 
 
@@ -213,45 +213,45 @@ def uses_of(
         notes += job.notes
         for index, node, gpus in job.workers:
             key = job.namespace, f"{job.name}-worker-{index}"
-            if key in workers and _stands_for(workers[key], node, gpus, job):
+            if key in workers and _covers(workers[key], node, gpus, job):
                 continue
             if job.exact and gpus:
-                held = gpu_set(gpus[: job.each])
-                uses[node].known.append((Holder("MPIJob", *job.key), held))
+                reserved = gpu_set(gpus[: job.each])
+                uses[node].known.append((Holder("MPIJob", *job.key), reserved))
             else:
                 uses[node].unattributed += job.each
     return uses
 
 
-def _stands_for(pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecord) -> bool:
+def _covers(pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecord) -> bool:
     """Whether this pod covers the worker of a job's record, which then holds nothing more.
 
     None is a pod with claimed GPUs. A pod that is being deleted, that is only promised its node, or
     whose job is suspended may be of an earlier placement: then pod and record both hold their GPUs.
     """
-    here = pod is not None and not pod.over and pod.node == node
+    on_node = pod is not None and not pod.over and pod.node == node
     ends = pod is not None and pod.deleted is not None
     group = pod.annotations.get(GPU_GROUP) if pod is not None else None
-    if here and group == ",".join(map(str, sorted(gpus))):
+    if on_node and group == ",".join(map(str, sorted(gpus))):
         return True
     # Older records kept it from naming them when it was resumed, which this record does not
     # tell: jobs are looked at as of a write, and pods after it.
-    if here and not job.exact and not ends and not group:
+    if on_node and not job.exact and not ends and not group:
         return True
     if ends or job.suspended:
         return False
-    return pod is None or not pod.promised or (here and group is None)
+    return pod is None or not pod.promised or (on_node and group is None)
 
 
 def _add_gpus(
     pod: PodRecord, node: str, use: NodeUsage, sources: AllocationSources, notes: list[str]
 ) -> None:
     if node in sources.served:
-        lost = next((one for one in pod.claims if not _is_read(pod, one, sources)), None)
-        if lost is not None:
+        unread = next((claim for claim in pod.claims if not _is_read(pod, claim, sources)), None)
+        if unread is not None:
             # The devices may be any GPUs.
             use.unattributed += _ALL
-            name = f"ResourceClaim {lost}" if lost else "a ResourceClaim"
+            name = f"ResourceClaim {unread}" if unread else "a ResourceClaim"
             notes.append(
                 f"{pod} has devices by {name}, which could not be read; every GPU of node {node}"
                 " counts as in use"
@@ -266,19 +266,19 @@ def _add_gpus(
     use.foreign |= not pod.ours
     # If only the node is guaranteed, the ids are those of the plan, not of the kubelet.
     planned = pod.annotations.get(GUARANTEE, "gpus") != "gpus"
-    given = _given(pod, node, sources) if planned or not pod.ours else None
-    if given is None:
-        given = GPUSet(0) if planned else _named(pod, node, pod.gpus, notes)
-    if given:
-        use.known.append((Holder("pod", *pod.key), given))
-    use.unattributed += max(0, pod.gpus - count(given))
+    allocated = _by_kubelet(pod, node, sources) if planned or not pod.ours else None
+    if allocated is None:
+        allocated = GPUSet(0) if planned else _named(pod, node, pod.gpus, notes)
+    if allocated:
+        use.known.append((Holder("pod", *pod.key), allocated))
+    use.unattributed += max(0, pod.gpus - count(allocated))
 
 
 def _is_read(pod: PodRecord, claim: str, sources: AllocationSources) -> bool:
     return (pod.namespace, claim) in sources.claims.read
 
 
-def _given(pod: PodRecord, node: str, sources: AllocationSources) -> GPUSet | None:
+def _by_kubelet(pod: PodRecord, node: str, sources: AllocationSources) -> GPUSet | None:
     """The GPUs that the kubelet gave a pod; None if no agent has looked since its start."""
     kubelet = sources.kubelets.get(node)
     # An earlier pod may have had the same name.
@@ -309,15 +309,15 @@ def _device_ids(text: str) -> GPUSet:
     """
     wrong = ValueError(f"{text[:80]!r} is no list of GPU ids")
     try:
-        found = json.loads(f"[{text}]")
+        parsed = json.loads(f"[{text}]")
     except (ValueError, RecursionError) as error:
         raise wrong from error
-    if len(found) == 1 and isinstance(found[0], dict) and "allocatedGPUs" in found[0]:
-        by_container = found[0]["allocatedGPUs"]
-        found = list(by_container.values()) if isinstance(by_container, dict) else [by_container]
-        if not all(isinstance(ids, list) for ids in found):
+    if len(parsed) == 1 and isinstance(parsed[0], dict) and "allocatedGPUs" in parsed[0]:
+        by_container = parsed[0]["allocatedGPUs"]
+        parsed = list(by_container.values()) if isinstance(by_container, dict) else [by_container]
+        if not all(isinstance(ids, list) for ids in parsed):
             raise wrong
-    ids = [one for part in found for one in (part if isinstance(part, list) else [part])]
-    if not text.strip() or not all(re.fullmatch(r"\d{1,3}", str(one)) for one in ids):
+    ids = [number for part in parsed for number in (part if isinstance(part, list) else [part])]
+    if not text.strip() or not all(re.fullmatch(r"\d{1,3}", str(number)) for number in ids):
         raise wrong
     return gpu_set(map(int, ids))

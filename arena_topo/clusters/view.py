@@ -133,17 +133,17 @@ def _refuse(path: str, reason: str) -> NoReturn:
 
 def _unpacked(text: str) -> bytes:
     unpack = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    found = unpack.decompress(base64.b64decode(text, validate=True), _LARGEST_TEXT)
+    text_bytes = unpack.decompress(base64.b64decode(text, validate=True), _LARGEST_TEXT)
     if not unpack.eof:
         raise ValueError("it is cut off, or too large")
-    return found
+    return text_bytes
 
 
 def _single(cluster: Cluster) -> frozenset[str]:
     """The labels with fewer than two nodes per value on average, such as serial numbers."""
     values = Counter(key for _, key in {(v, k) for n in cluster.nodes for k, v in n.labels.items()})
     nodes = Counter(key for node in cluster.nodes for key in node.labels)
-    single = {key for key, many in values.items() if many > 1 and 2 * many > nodes[key]}
+    single = {key for key, number in values.items() if number > 1 and 2 * number > nodes[key]}
     return frozenset(single - {_HOSTNAME})
 
 

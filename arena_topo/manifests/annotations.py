@@ -58,7 +58,7 @@ _MOST = 1 << 53
 def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
     """A copy of the MPIJob with the forecast as annotations, for `recorded`."""
     usual = Forecast(state=forecast.state)
-    said = {
+    record = {
         key: getattr(forecast, name)
         for key, (name, _) in _RECORDED.items()
         if getattr(forecast, name) != getattr(usual, name)
@@ -66,7 +66,7 @@ def annotated(mpijob: Manifest, forecast: Forecast) -> Manifest:
     notes = {FORMAT: "v1", STATE: forecast.state}
     if forecast.workers:
         notes[MAP] = _map_text((node, gpus) for _, node, gpus in forecast.workers)
-    notes[FORECAST] = json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+    notes[FORECAST] = json.dumps(record, separators=(",", ":"), ensure_ascii=False)
     metadata = mpijob["metadata"]
     annotations = metadata.get("annotations", {}) | notes
     return mpijob | {"metadata": metadata | {"annotations": annotations}}
@@ -78,10 +78,10 @@ def placement_map(placement: Placement) -> str:
     The list of GPUs is empty if the kubelet picks them. ValueError if the workers of the
     placement are not 0, 1, 2, ... or the line could not be read back.
     """
-    ordered = sorted(placement.assignments, key=lambda one: one.worker)
-    if [one.worker for one in ordered] != list(range(len(ordered))):
+    ordered = sorted(placement.assignments, key=lambda assignment: assignment.worker)
+    if [assignment.worker for assignment in ordered] != list(range(len(ordered))):
         raise ValueError("the workers of a placement are numbered 0, 1, 2, ...")
-    text = _map_text((one.node, one.gpus) for one in ordered)
+    text = _map_text((assignment.node, assignment.gpus) for assignment in ordered)
     parse_map(text)
     return text
 
@@ -116,10 +116,10 @@ def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
 def json_object(text: Any) -> dict[str, Any]:
     """The JSON object in an annotation; empty for an invalid one, as anybody can edit it."""
     try:
-        said = json.loads(text or "{}")
+        value = json.loads(text or "{}")
     except (ValueError, TypeError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def recorded(mpijob: Manifest) -> Forecast | None:
@@ -138,15 +138,15 @@ def recorded(mpijob: Manifest) -> Forecast | None:
         workers = parse_map(notes.get(MAP) or "")
     except (ValueError, TypeError, AttributeError):
         workers = ()
-    said = json_object(notes.get(FORECAST))
-    whole: dict[str, Any] = {"cause": decoded(said)}
+    record = json_object(notes.get(FORECAST))
+    fields: dict[str, Any] = {"cause": decoded(record)}
     for key, (name, kind) in _RECORDED.items():
-        value: Any = said.get(key)
+        value: Any = record.get(key)
         if kind is float and type(value) in {int, float} and abs(value) < _MOST:
-            whole[name] = float(value)
+            fields[name] = float(value)
         elif kind is not float and type(value) is kind:
-            whole[name] = value
-    return Forecast(state=notes[STATE], workers=workers, **whole)
+            fields[name] = value
+    return Forecast(state=notes[STATE], workers=workers, **fields)
 
 
 _KEYS = {
@@ -169,12 +169,12 @@ _KEYS = {
 
 def requested(job: MPIJob) -> str:
     """The annotation of a job: its size, and the placement flags that are not the default."""
-    said: dict[str, Any] = {"workers": job.workers, "gpus": job.gpus}
+    request: dict[str, Any] = {"workers": job.workers, "gpus": job.gpus}
     for key, name in _KEYS.items():
         value = getattr(job, name)
         if value != MPIJob.__dataclass_fields__[name].default:
-            said[key] = value if isinstance(value, bool | int | float) else str(value)
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+            request[key] = value if isinstance(value, bool | int | float) else str(value)
+    return json.dumps(request, separators=(",", ":"), ensure_ascii=False)
 
 
 def asked(mpijob: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,23 +200,23 @@ def job_of(mpijob: Manifest) -> MPIJob:
 
 
 def _job_of(mpijob: Manifest) -> MPIJob:
-    said = asked(mpijob)
+    request = asked(mpijob)
     spec = mpijob.get("spec") or {}
     roles = spec.get("mpiReplicaSpecs") or {}
     worker = roles.get("Worker") or spec
     template, launcher = (
-        one.get("template") or {} for one in (worker, roles.get("Launcher") or worker)
+        role.get("template") or {} for role in (worker, roles.get("Launcher") or worker)
     )
     labels, pod = (template.get("metadata") or {}).get("labels") or {}, template.get("spec") or {}
     container, first = map(_container, (pod, launcher.get("spec") or {}))
     limits = (container.get("resources") or {}).get("limits") or {}
-    gpus = next((limits[one] for one in GPU_RESOURCES if one in limits), said.get("gpus", 0))
-    words = first.get("command") or first.get("args") or ()
+    gpus = next((limits[name] for name in GPU_RESOURCES if name in limits), request.get("gpus", 0))
+    command = first.get("command") or first.get("args") or ()
     fields: dict[str, Any] = {
         "name": str(mpijob["metadata"]["name"]),
-        "command": str(words[-1]) if words and str(words[-1]).strip() else "unknown",
+        "command": str(command[-1]) if command and str(command[-1]).strip() else "unknown",
         "image": str(container.get("image") or "unknown"),
-        "workers": worker.get("replicas", said.get("workers", 1)),
+        "workers": worker.get("replicas", request.get("workers", 1)),
         "gpus": int(gpus),
         "cpu": limits.get("cpu"),
         "memory": limits.get("memory"),
@@ -227,14 +227,14 @@ def _job_of(mpijob: Manifest) -> MPIJob:
         "device": {name: amount for name, amount in limits.items() if is_rdma(name)},
         "selector": pod.get("nodeSelector") or {},
         "toleration": tuple(
-            Toleration(**{key: str(one[key]) for key in _TOLERATION if one.get(key)})
-            for one in pod.get("tolerations") or ()
+            Toleration(**{key: str(toleration[key]) for key in _TOLERATION if toleration.get(key)})
+            for toleration in pod.get("tolerations") or ()
         ),
         # Without sshd workers on the network of one node do not conflict.
         "host_network": version_of(mpijob).traits.sshd and pod.get("hostNetwork") is True,
         "running_timeout": (spec.get("runPolicy") or {}).get("activeDeadlineSeconds") or 0,
     }
-    fields |= {field: said[key] for key, field in _KEYS.items() if key in said}
+    fields |= {field: request[key] for key, field in _KEYS.items() if key in request}
     return MPIJob(**fields)
 
 
@@ -242,8 +242,8 @@ _TOLERATION = ("key", "operator", "value", "effect")
 
 
 def _container(pod: Manifest) -> Manifest:
-    found: Manifest = next(iter(pod.get("containers") or ()), {})
-    return found
+    first: Manifest = next(iter(pod.get("containers") or ()), {})
+    return first
 
 
 def config_maps(mpijob: Manifest) -> tuple[str, ...]:
@@ -251,7 +251,7 @@ def config_maps(mpijob: Manifest) -> tuple[str, ...]:
     spec = mpijob.get("spec") or {}
     roles = (spec.get("mpiReplicaSpecs") or {"Worker": spec}).values()
     pods = [(role.get("template") or {}).get("spec") or {} for role in roles]
-    mounted = [one.get("configMap") or {} for pod in pods for one in pod.get("volumes") or ()]
+    mounted = [volume.get("configMap") or {} for pod in pods for volume in pod.get("volumes") or ()]
     return tuple(
-        dict.fromkeys(one["name"] for one in mounted if "name" in one and not one.get("optional"))
+        dict.fromkeys(own["name"] for own in mounted if "name" in own and not own.get("optional"))
     )

@@ -45,7 +45,7 @@ class _Case:
     job: MPIJob
     placement: Placement
     api: ApiVersion
-    found: Mechanisms
+    mechanisms: Mechanisms
     nodes: dict[NodeName, Node]
     resource: str
     injects: bool
@@ -53,12 +53,12 @@ class _Case:
     @property
     def driver(self) -> str:
         """The DRA driver that publishes the chosen GPUs, if one does."""
-        return next((one.driver for one in self.nodes.values() if one.driver), "")
+        return next((node.driver for node in self.nodes.values() if node.driver), "")
 
     @property
     def device_class(self) -> str | None:
         """The DeviceClass of the chosen GPUs; if they cannot be read, the usual name of one."""
-        classes = self.found.classes
+        classes = self.mechanisms.classes
         return self.driver if classes is None else classes.get(self.driver)
 
     @property
@@ -69,7 +69,7 @@ class _Case:
     @property
     def known(self) -> bool:
         """Whether the placement names the GPUs of each worker."""
-        return all(one.gpus for one in self.placement.assignments)
+        return all(assignment.gpus for assignment in self.placement.assignments)
 
 
 def bind(
@@ -91,21 +91,22 @@ def bind(
         job=job,
         placement=placement,
         api=api,
-        found=mechanisms or Mechanisms(),
-        nodes={one.name: one for one in _chosen(placement, cluster)},
+        mechanisms=mechanisms or Mechanisms(),
+        nodes={node.name: node for node in _chosen(placement, cluster)},
         resource=offered(job, placement, cluster, api),
         injects=not gated,
     )
     forced = job.binding is not BindingChoice.AUTO and not gated
     refusals = []
-    for way in [job.binding.value] if forced else _order(case, known=mechanisms is not None):
+    for name in [job.binding.value] if forced else _order(case, known=mechanisms is not None):
         try:
-            binding = _WAYS[way](case)
+            binding = _MECHANISMS[name](case)
         except _Refused as refused:
             refusals.append(refused)
             continue
-        gang = bool(job.gang and case.found.gang and api.traits.numbered)
-        return replace(binding, gang=gang, gang_version=case.found.gang_version if gang else "")
+        if job.gang and case.mechanisms.gang and api.traits.numbered:
+            return replace(binding, gang=True, gang_version=case.mechanisms.gang_version)
+        return binding
     # The first refusal is that of the mechanism meant for these nodes.
     first = refusals[0]
     if forced:
@@ -124,43 +125,44 @@ def _order(case: _Case, *, known: bool) -> list[str]:
     """The mechanisms to try, strongest first; `known`: the cluster's offer is known."""
     if not case.injects:
         return ["claims" if case.driver else "gates"]
-    between = [("admission", case.found.admission is not False), ("gates", case.found.patches)]
+    offer = case.mechanisms
+    between = [("admission", offer.admission is not False), ("gates", offer.patches)]
     if case.job.pod_shape is PodShape.SHARED and case.together:
         # The policy shows each worker its own GPUs; a patch can show those of its neighbours too.
         between.reverse()
     tried = [("claims", case.driver), *(between if known else ()), ("template", True)]
-    return [way for way, serves in tried if serves]
+    return [name for name, usable in tried if usable]
 
 
-# The ways
+# The mechanisms
 
 
 def _claims(case: _Case) -> Binding:
-    plugin = next((name for name, one in case.nodes.items() if not one.driver), None)
+    plugin = next((name for name, node in case.nodes.items() if not node.driver), None)
     if not case.driver or plugin is not None:
         where = plugin or next(iter(case.placement.nodes))
         raise _Refused(f"no DRA driver publishes the GPUs of node {where}, so none can be claimed")
     if not case.api.traits.claims:
         raise _Refused(
             f"workers of MPIJob {case.api} cannot claim GPUs, and these can only be claimed",
-            f"install an operator that serves MPIJob {having(lambda one: one.claims)[0]}",
+            f"install an operator that serves MPIJob {having(lambda traits: traits.claims)[0]}",
         )
     if case.device_class is None:
         raise _Refused(
             f"no DeviceClass of the cluster offers the GPUs of driver {case.driver}",
             "an administrator installs the one that comes with the driver",
         )
-    if line := missing_quota_line(case.found.quotas, case.device_class):
+    if line := missing_quota_line(case.mechanisms.quotas, case.device_class):
         raise _Refused(
             "the namespace has a quota of GPUs, and claims would bypass it",
             f"an administrator adds to spec.hard of the ResourceQuota: {line}",
         )
     try:
-        for one in case.placement.assignments:
-            uuids_of(one, case.nodes)
+        for assignment in case.placement.assignments:
+            uuids_of(assignment, case.nodes)
     except ValueError as error:
         raise _Refused(str(error)) from error
-    policies = case.found.claims, case.found.admission
+    policies = case.mechanisms.claims, case.mechanisms.admission
     if False in policies:
         raise _Refused(
             "no admission policies give each worker its node and a claim of its own",
@@ -179,19 +181,19 @@ def _claims(case: _Case) -> Binding:
 def _admission(case: _Case) -> Binding:
     if not case.api.traits.numbered:
         raise _Refused(f"workers of MPIJob {case.api} do not know their number: no policy helps")
-    if case.found.admission is False:
+    if case.mechanisms.admission is False:
         raise _Refused("no admission policy places workers in this namespace", _INSTALL)
-    return replace(_by_number(case, "admission"), confirmed=bool(case.found.admission))
+    return replace(_by_number(case, "admission"), confirmed=bool(case.mechanisms.admission))
 
 
 def _gates(case: _Case) -> Binding:
     if not case.api.traits.gates:
         raise _Refused(f"the operator of MPIJob {case.api} drops scheduling gates")
-    if case.found.patches is False:
+    if case.mechanisms.patches is False:
         raise _Refused("workers at a gate wait to be patched, and you may not patch pods", _PATCHES)
     binding = _by_number(case, "gates")
     sees = case.job.pod_shape is PodShape.SHARED and binding.inject
-    return replace(binding, separate=not sees, confirmed=bool(case.found.patches))
+    return replace(binding, separate=not sees, confirmed=bool(case.mechanisms.patches))
 
 
 def _by_number(case: _Case, name: str) -> Binding:
@@ -203,38 +205,39 @@ def _by_number(case: _Case, name: str) -> Binding:
     workers only in equal numbers.
     """
     workers, driver = case.placement.assignments, case.driver
-    per_node = Counter(one.node for one in workers)
-    alike = name == "template"
-    same = len({frozenset(one.gpus) for one in workers}) == 1 and len(per_node) == len(workers)
+    per_node = Counter(worker.node for worker in workers)
+    templated = name == "template"
+    alone = len(per_node) == len(workers)
+    same = alone and len({frozenset(worker.gpus) for worker in workers}) == 1
     # A launcher from the same template would see the GPUs as well.
-    sayable = not alike or (same and not case.api.traits.one_template)
+    sayable = not templated or (same and not case.api.traits.one_template)
     injects = case.known and case.job.gpus > 0 and case.injects and not driver and sayable
-    whole = all(_is_whole(one, case) for one in workers)
-    shown = all(_is_whole(one, case) or _is_ours(case.nodes.get(one.node)) for one in workers)
-    binding = Binding(name=name, guarantee=Guarantee.GPUS, resource=_asked(case))
-    if whole or (injects and shown):
+    shared = [worker for worker in workers if not _is_whole(worker, case)]
+    shown = all(_is_ours(case.nodes.get(worker.node)) for worker in shared)
+    binding = Binding(name=name, guarantee=Guarantee.GPUS, resource=_resource_of(case))
+    if not shared or (injects and shown):
         return replace(binding, inject=injects)
-    uneven = alike and len(set(per_node.values())) > 1
+    uneven = templated and len(set(per_node.values())) > 1
     why = next(
         why
-        for holds, why in (
+        for applies, why in (
             (uneven, _UNEVEN),
             (driver, "the workers ask for a number of GPUs, and the scheduler picks which"),
             (not case.known, _UNKNOWN.format("kubelet")),
-            (alike and not injects, _ALIKE),
+            (templated and not injects, _ALIKE),
             (
                 shown,
                 "the workers were made before their GPUs were known, so the kubelet picks them",
             ),
             (True, _OTHERS),
         )
-        if holds
+        if applies
     )
     # The kubelet does not know of injected GPUs, and may allocate them again.
-    taken = next((name for name, node in case.nodes.items() if double_booked(node)), None)
-    if taken is not None:
+    double = next((name for name, node in case.nodes.items() if double_booked(node)), None)
+    if double is not None:
         raise _Refused(
-            f"jobs on node {taken} were given GPUs that the kubelet does not know of, and it would"
+            f"jobs on node {double} were given GPUs that the kubelet does not know of, and it would"
             " give them to these workers too",
             "wait for those jobs, choose other nodes with --selector, or have arena-topo say which"
             " GPUs each worker gets: arena-topo install",
@@ -247,7 +250,7 @@ _OTHERS = "other pods may use GPUs of the same nodes, so the kubelet picks the w
 _UNEVEN = "the nodes take different numbers of workers, which one template for all cannot say"
 _UNKNOWN = "a node does not say which of its GPUs are free, so the {} picks them"
 
-_WAYS: dict[str, Callable[[_Case], Binding]] = {
+_MECHANISMS: dict[str, Callable[[_Case], Binding]] = {
     "claims": _claims,
     "admission": _admission,
     "gates": _gates,
@@ -258,11 +261,11 @@ _WAYS: dict[str, Callable[[_Case], Binding]] = {
 # Properties of nodes and bindings
 
 
-def _asked(case: _Case) -> str:
+def _resource_of(case: _Case) -> str:
     """The resource that workers without claims request for the GPUs of the chosen nodes."""
     if not case.driver:
         return case.resource
-    extended = case.found.extended.get(case.device_class or "")
+    extended = case.mechanisms.extended.get(case.device_class or "")
     if extended is None:
         raise _Refused(
             f"the GPUs of node {next(iter(case.nodes))} are published by the DRA driver"
@@ -291,15 +294,15 @@ def _is_ours(node: Node | None) -> bool:
     return node is not None and _is_dedicated(node)
 
 
-def _is_whole(one: Assignment, case: _Case) -> bool:
+def _is_whole(worker: Assignment, case: _Case) -> bool:
     """Whether a worker takes all healthy GPUs of its node."""
-    node = case.nodes.get(one.node)
-    return node is not None and bool(one.gpus) and gpu_set(one.gpus) == node.healthy
+    node = case.nodes.get(worker.node)
+    return node is not None and bool(worker.gpus) and gpu_set(worker.gpus) == node.healthy
 
 
 def _chosen(placement: Placement, cluster: Cluster | None) -> list[Node]:
     names = set(placement.nodes)
-    return [one for one in cluster.nodes if one.name in names] if cluster is not None else []
+    return [node for node in cluster.nodes if node.name in names] if cluster is not None else []
 
 
 def taint_effects(placement: Placement, cluster: Cluster | None) -> set[str]:
@@ -322,7 +325,7 @@ def offered(
     """
     names = set()
     if placement is not None:
-        names = {one.resource for one in _chosen(placement, cluster)}
+        names = {node.resource for node in _chosen(placement, cluster)}
     if len(names) > 1:
         raise ArenaError(
             "the chosen nodes offer their GPUs under different names",
@@ -333,7 +336,7 @@ def offered(
         return names.pop()
     nodes = cluster.nodes if job.gputopology and cluster is not None else ()
     gpus: Counter[str] = Counter()
-    for one in [node for node in nodes if node.dedicated] or nodes:
-        gpus[one.resource] += len(one.machine.gpus)
+    for candidate in [node for node in nodes if node.dedicated] or nodes:
+        gpus[candidate.resource] += len(candidate.machine.gpus)
     usual = PUBLISHED if job.gputopology and api.traits.arenas else ORDINARY
     return max(gpus, key=gpus.__getitem__, default=usual)

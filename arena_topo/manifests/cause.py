@@ -91,23 +91,23 @@ def in_words(text: str | None) -> Cause | None:
 
 def encoded(cause: Cause) -> dict[str, Any]:
     """The keys of the recorded forecast that carry a cause: its sentence, and its code with it."""
-    said: dict[str, Any] = {"reason": str(cause)}
+    record: dict[str, Any] = {"reason": str(cause)}
     if cause.code != CauseCode.TEXT:
-        said["cause"] = {**cause.parameters, "code": cause.code}
-    return said
+        record["cause"] = {**cause.parameters, "code": cause.code}
+    return record
 
 
-def decoded(said: Mapping[str, Any]) -> Cause | None:
+def decoded(record: Mapping[str, Any]) -> Cause | None:
     """The cause in a recorded forecast; None without one.
 
     A code of a newer version is replaced by the sentence that was recorded with it.
     """
-    text, coded = said.get("reason"), said.get("cause")
+    text, coded = record.get("reason"), record.get("cause")
     text = text if isinstance(text, str) else None
     texts = {
-        key: one
-        for key, one in (coded.items() if isinstance(coded, dict) else ())
-        if isinstance(one, str)
+        key: text
+        for key, text in (coded.items() if isinstance(coded, dict) else ())
+        if isinstance(text, str)
     }
     code = texts.pop("code", None)
     if code is not None and (code in set(CauseCode) or text is None):

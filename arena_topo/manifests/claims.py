@@ -33,9 +33,9 @@ def claims_of(
     group = _gang(mpijob, binding.gang_version) if binding.gang else ()
     if binding.name != "claims":
         return group
-    nodes = {one.name: one for one in cluster.nodes} if cluster is not None else {}
-    ordered = sorted(placement.assignments, key=lambda one: one.worker)
-    return (*group, *(_claim(mpijob, one, binding, nodes) for one in ordered))
+    nodes = {node.name: node for node in cluster.nodes} if cluster is not None else {}
+    ordered = sorted(placement.assignments, key=lambda worker: worker.worker)
+    return (*group, *(_claim(mpijob, worker, binding, nodes) for worker in ordered))
 
 
 def missing_quota_line(quotas: Iterable[Mapping[str, object]], device_class: str) -> str | None:
@@ -49,34 +49,34 @@ def missing_quota_line(quotas: Iterable[Mapping[str, object]], device_class: str
         spec = quota.get("spec")
         hard = spec.get("hard") if isinstance(spec, Mapping) else None
         limits |= hard if isinstance(hard, Mapping) else {}
-    wanted = f"{device_class}.deviceclass.resource.k8s.io/devices"
+    line = f"{device_class}.deviceclass.resource.k8s.io/devices"
     counted = {f"requests.{name}" for name in (ORDINARY, PUBLISHED)}
     metered = [key for key in limits if key in counted]
-    if not metered or wanted in limits:
+    if not metered or line in limits:
         return None
-    return f'{wanted}: "{limits[metered[0]]}"'
+    return f'{line}: "{limits[metered[0]]}"'
 
 
-def uuids_of(one: Assignment, nodes: Mapping[NodeName, Node]) -> list[str]:
+def uuids_of(worker: Assignment, nodes: Mapping[NodeName, Node]) -> list[str]:
     """The uuids of a worker's GPUs; ValueError says why no claim can name them."""
-    node = nodes.get(one.node)
+    node = nodes.get(worker.node)
     if node is None or not node.driver:
-        raise ValueError(f"no DRA driver publishes the GPUs of node {one.node}")
+        raise ValueError(f"no DRA driver publishes the GPUs of node {worker.node}")
     known = dict(enumerate(gpu.uuid or "" for gpu in node.machine.gpus))
-    for index in one.gpus:
+    for index in worker.gpus:
         if _UUID.fullmatch(known.get(index, "")) is None:
             raise ValueError(
-                f"driver {node.driver} does not say the uuid of GPU {index} of node {one.node}"
+                f"driver {node.driver} does not say the uuid of GPU {index} of node {worker.node}"
             )
-    return [known[index] for index in one.gpus]
+    return [known[index] for index in worker.gpus]
 
 
 def _claim(
-    mpijob: Manifest, one: Assignment, binding: Binding, nodes: Mapping[NodeName, Node]
+    mpijob: Manifest, worker: Assignment, binding: Binding, nodes: Mapping[NodeName, Node]
 ) -> Manifest:
-    uuids = uuids_of(one, nodes)
+    uuids = uuids_of(worker, nodes)
     quoted = ", ".join(f"'{uuid}'" for uuid in uuids)
-    expression = f"device.attributes['{nodes[one.node].driver}'].uuid in [{quoted}]"
+    expression = f"device.attributes['{nodes[worker.node].driver}'].uuid in [{quoted}]"
     # If the free GPUs of a node are not known, the scheduler picks them.
     selectors = {"selectors": [{"cel": {"expression": expression}}]} if uuids else {}
     exactly = {
@@ -88,7 +88,7 @@ def _claim(
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": _metadata(mpijob, f"{mpijob['metadata']['name']}-worker-{one.worker}"),
+        "metadata": _metadata(mpijob, f"{mpijob['metadata']['name']}-worker-{worker.worker}"),
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
     }
 
@@ -96,14 +96,15 @@ def _claim(
 def _gpus_of(mpijob: Manifest) -> int:
     """The number of GPUs of each worker, from a variable that every job of ours has."""
     env = worker_template(mpijob)["spec"]["containers"][0].get("env") or ()
-    return next((whole(one.get("value")) or 0 for one in env if one.get("name") == "gpus"), 0)
+    values = (whole(variable.get("value")) for variable in env if variable.get("name") == "gpus")
+    return next(values, None) or 0
 
 
 def _metadata(mpijob: Manifest, name: str) -> Manifest:
     ours = mpijob["metadata"]
     space = {"namespace": ours["namespace"]} if "namespace" in ours else {}
-    kept = ("app", "release", "createdBy")
-    labels = {key: value for key, value in (ours.get("labels") or {}).items() if key in kept}
+    copied = ("app", "release", "createdBy")
+    labels = {key: value for key, value in (ours.get("labels") or {}).items() if key in copied}
     return {"name": name, **space, **({"labels": labels} if labels else {})}
 
 

@@ -39,9 +39,9 @@ def spoken(gbps: float, low: float | None, high: float | None) -> str:
     return f"{amount(gbps)} GB/s" + (f" ({between})" if between else "")
 
 
-def text(found: Estimate) -> str:
+def text(estimate: Estimate) -> str:
     """An estimate: `5.66 GB/s (3.2 to 10)`."""
-    return spoken(found.point, found.low, found.high)
+    return spoken(estimate.point, estimate.low, estimate.high)
 
 
 def recorded(forecast: Forecast) -> str:
@@ -84,8 +84,8 @@ def recorded_limit(forecast: Forecast) -> str:
     """The bottleneck of a job's pods, as far as its record names it."""
     nodes = len({node for _index, node, _gpus in forecast.workers})
     if forecast.regime is not None and forecast.limited_by is not None:
-        words = limit(forecast.regime, forecast.limited_by, tier=forecast.tier, nodes=nodes)
-        return f"limited by {words}"
+        limited_by = limit(forecast.regime, forecast.limited_by, tier=forecast.tier, nodes=nodes)
+        return f"limited by {limited_by}"
     if forecast.tier is None:
         return ""
     return "inside one node" if forecast.tier == _INSIDE else _between(forecast.tier, max(2, nodes))
@@ -94,18 +94,18 @@ def recorded_limit(forecast: Forecast) -> str:
 # ---------------------------------------------------------------- JSON
 
 
-def value(found: Estimate, sizes: Iterable[tuple[int, str]] = ()) -> dict[str, Any]:
+def value(estimate: Estimate, sizes: Iterable[tuple[int, str]] = ()) -> dict[str, Any]:
     """An estimate for JSON: GB/s, and the share of the point that messages of some sizes reach.
 
     `sizes` are bytes with their names.
     """
     return {
-        **_value(found.point, found.low, found.high),
-        "assumed": bool(found.assumed),
-        "assumptions": list(found.assumed),
-        "regime": str(found.regime),
-        "limitedBy": str(found.limited_by),
-        "shares": {name: round(found.share(size), 3) for size, name in sizes},
+        **_value(estimate.point, estimate.low, estimate.high),
+        "assumed": bool(estimate.assumed),
+        "assumptions": list(estimate.assumed),
+        "regime": str(estimate.regime),
+        "limitedBy": str(estimate.limited_by),
+        "shares": {name: round(estimate.share(size), 3) for size, name in sizes},
     }
 
 

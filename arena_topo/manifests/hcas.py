@@ -37,7 +37,7 @@ class HCAs:
 
 def named_by_job(job: MPIJob) -> bool:
     """Whether a job names the NICs for NCCL itself: by --env, or by -x in its command."""
-    return HCA_VARIABLE in job.command or any(one.key == HCA_VARIABLE for one in job.env)
+    return HCA_VARIABLE in job.command or any(variable.key == HCA_VARIABLE for variable in job.env)
 
 
 def chosen_hcas(
@@ -47,9 +47,10 @@ def chosen_hcas(
     if not job.nccl_hca:
         return HCAs()
     hosts = len(placement.assignments if binding.separate else placement.nodes)
-    known = all(one.gpus for one in placement.assignments)
-    given = [one.name for one in job.device if is_rdma(one.name)] + ["rdma/hca"] * job.rdma
-    own = next((name for name in given if not name.startswith(_SHARED)), "")
+    known = all(worker.gpus for worker in placement.assignments)
+    resources = [device.name for device in job.device if is_rdma(device.name)]
+    resources += ["rdma/hca"] * job.rdma
+    own = next((name for name in resources if not name.startswith(_SHARED)), "")
     for wrong, why in (
         (named_by_job(job), "the job sets it itself"),
         (hosts == 1, "all GPUs are in one host, which needs no NIC"),
@@ -58,24 +59,24 @@ def chosen_hcas(
             f"the workers may get other GPUs than planned (guarantee {binding.guarantee})",
         ),
         (
-            not given and not job.host_network,
+            not resources and not job.host_network,
             "the pods are given no NIC: add --rdma, --device rdma/NAME=1 or --hostNetwork",
         ),
         (own, f"which of its NICs a node gives to each pod as {own} is not known before"),
     ):
         if wrong:
             return HCAs(why=why)
-    machines = {one.name: one.machine for one in cluster.nodes} if cluster is not None else {}
+    machines = {node.name: node.machine for node in cluster.nodes} if cluster is not None else {}
     try:
-        found = {_names(name, machines.get(name), placement) for name in placement.nodes}
+        names = {_names(name, machines.get(name), placement) for name in placement.nodes}
     except ValueError as error:
         return HCAs(why=str(error))
-    if len(found) > 1:
+    if len(names) > 1:
         return HCAs(
             why="the NICs nearest to the GPUs are not called the same on all nodes, and all"
             " workers share one template"
         )
-    return HCAs(names=found.pop())
+    return HCAs(names=names.pop())
 
 
 def _names(node: NodeName, machine: Machine | None, placement: Placement) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ def _names(node: NodeName, machine: Machine | None, placement: Placement) -> tup
         raise ValueError(
             f"the NICs of node {node} are only assumed: {one_line(machine.nics_assumed)}"
         )
-    gpus = [gpu for one in placement.assignments if one.node == node for gpu in one.gpus]
+    gpus = [gpu for worker in placement.assignments if worker.node == node for gpu in worker.gpus]
     near = {card for gpu in gpus for card in nearest_nics(machine, gpu)} if machine else set()
     if machine is None or not near:
         raise ValueError(f"the NICs of node {node} are not known")

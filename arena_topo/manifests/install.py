@@ -91,8 +91,8 @@ _IMAGE = re.compile(
 def check(installation: Installation) -> tuple[str, ...]:
     """Notes for a person; UsageError if the image has no name or an invalid one."""
     image, runs = installation.image, installation.controller or installation.agent
-    found = _IMAGE.fullmatch(image)
-    if found is None and (image or runs):
+    match = _IMAGE.fullmatch(image)
+    if match is None and (image or runs):
         raise UsageError(
             f"{image!r} is not the name of an image" if image else "--image is missing",
             why="the controller and the agent are containers of arena-topo",
@@ -100,7 +100,7 @@ def check(installation: Installation) -> tuple[str, ...]:
             " the Dockerfile of arena-topo builds one; without image: --without-controller"
             " --without-agent",
         )
-    if found is not None and found["digest"] is None and runs:
+    if match is not None and match["digest"] is None and runs:
         return (
             f"{image} can become another image at any time: name it by its digest, NAME@sha256:...",
         )
@@ -110,13 +110,13 @@ def check(installation: Installation) -> tuple[str, ...]:
 def text(installation: Installation) -> str:
     """Every object in the order of creation, as YAML with comments."""
     context: dict[str, Any] = {
-        **{one.name: getattr(installation, one.name) for one in fields(Installation)},
-        "image_pull_secrets": [{"name": one} for one in installation.image_pull_secrets],
+        **{option.name: getattr(installation, option.name) for option in fields(Installation)},
+        "image_pull_secrets": [{"name": secret} for secret in installation.image_pull_secrets],
         "gpu_labels": GPU_LABELS,
         "alive": ALIVE,
     }
-    parts = [one for one in _PARTS if context.get(one, True)]
-    return "---\n".join(templates.text(f"install/{one}.yaml.j2", context) for one in parts)
+    parts = [part for part in _PARTS if context.get(part, True)]
+    return "---\n".join(templates.text(f"install/{part}.yaml.j2", context) for part in parts)
 
 
 def objects(installation: Installation) -> tuple[Manifest, ...]:
@@ -147,9 +147,9 @@ def rights(role: str) -> tuple[Right, ...]:
     """The rights in a ClusterRole of `install`, one per verb."""
     return tuple(
         Right(verb=verb, group=group, resource=resource, everywhere=role == CLUSTER_READER)
-        for one in everything()
-        if one["kind"] == "ClusterRole" and one["metadata"]["name"] == role
-        for rule in one["rules"]
+        for manifest in everything()
+        if manifest["kind"] == "ClusterRole" and manifest["metadata"]["name"] == role
+        for rule in manifest["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]

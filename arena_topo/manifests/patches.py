@@ -65,7 +65,7 @@ def _created(
     mpijob: Manifest, forecast: Forecast, notes: Mapping[str, str], suspension: Mapping[str, bool]
 ) -> Manifest:
     metadata, spec = mpijob["metadata"], mpijob["spec"]
-    policy = {key: one for key, one in spec.get("runPolicy", {}).items() if key != "suspend"}
+    policy = {key: value for key, value in spec.get("runPolicy", {}).items() if key != "suspend"}
     marked = mpijob | {
         "metadata": metadata | {"annotations": {**metadata.get("annotations", {}), **notes}},
         "spec": spec | {"runPolicy": {**policy, **suspension}},
@@ -172,16 +172,16 @@ def _patch(
     The changes are the pod templates of `to`, the record of `forecast`, `notes` to write or (None)
     to remove, and `suspend`.
     """
-    seen = _annotations(stored)
+    current = _annotations(stored)
     # A missing annotation cannot be tested: the state implies whether there is a record.
     steps = [
         _test(_UID, stored["metadata"]["uid"]),
-        *(_test(_path(k), seen[k]) for k in (STATE, MAP, RECORDED) if k in seen),
+        *(_test(_path(k), current[k]) for k in (STATE, MAP, RECORDED) if k in current),
     ]
     if suspended is not None:
         steps.append(_test(SUSPEND, suspended))
     if to is not None:
-        ours, theirs = (one["spec"]["mpiReplicaSpecs"] for one in (to, stored))
+        ours, theirs = (mpijob["spec"]["mpiReplicaSpecs"] for mpijob in (to, stored))
         steps += [
             {
                 "op": "replace",
@@ -191,18 +191,18 @@ def _patch(
             for role in ("Worker", "Launcher")
             if role in ours and ours[role].get("template") != theirs[role].get("template")
         ]
-    wanted = dict(notes or {})
+    changes = dict(notes or {})
     if forecast is not None:
         empty: Manifest = {"metadata": {"annotations": {}}}
         # Parts that the new record lacks are removed.
-        gone = dict.fromkeys((MAP, RECORDED, FORECAST, PROPOSED))
-        wanted = gone | wanted | annotated(empty, forecast)["metadata"]["annotations"]
-    if not seen and any(wanted.values()):
+        removed = dict.fromkeys((MAP, RECORDED, FORECAST, PROPOSED))
+        changes = removed | changes | annotated(empty, forecast)["metadata"]["annotations"]
+    if not current and any(changes.values()):
         steps.append({"op": "add", "path": "/metadata/annotations", "value": {}})
-    for key, value in wanted.items():
+    for key, value in changes.items():
         if value is not None:
             steps.append({"op": "add", "path": _path(key), "value": value})
-        elif key in seen:
+        elif key in current:
             steps.append({"op": "remove", "path": _path(key)})
     if suspend is not None:
         steps.append({"op": "add", "path": SUSPEND, "value": suspend})
@@ -224,19 +224,19 @@ def _path(key: str) -> str:
 # Comparison of a patch with a stored object
 
 
-def took_effect(patch: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> bool:
+def took_effect(patch: Sequence[Mapping[str, Any]], stored: Mapping[str, Any]) -> bool:
     """Whether an object has the changes of a patch, and is the one that the patch was for.
 
     Additions of the server inside a value, such as defaults, are ignored.
     """
     return all(
-        _holds(step, found) for step in patch if step["op"] != "test" or step["path"] == _UID
+        _in_effect(step, stored) for step in patch if step["op"] != "test" or step["path"] == _UID
     )
 
 
-def _holds(step: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+def _in_effect(step: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
     """Whether an object has the value that a step of a patch writes or tests."""
-    at: Any = found
+    at: Any = stored
     for key in step["path"].split("/")[1:]:
         if not isinstance(at, Mapping):
             return False
@@ -244,12 +244,12 @@ def _holds(step: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     return at is None if step["op"] == "remove" else _contains(at, step["value"])
 
 
-def _contains(found: Any, wanted: Any) -> bool:
-    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
-        return all(_contains(found.get(key), value) for key, value in wanted.items())
-    if isinstance(wanted, list) and isinstance(found, list):
-        return len(wanted) == len(found) and all(map(_contains, found, wanted))
-    return bool(found == wanted)
+def _contains(stored: Any, expected: Any) -> bool:
+    if isinstance(expected, Mapping) and isinstance(stored, Mapping):
+        return all(_contains(stored.get(key), value) for key, value in expected.items())
+    if isinstance(expected, list) and isinstance(stored, list):
+        return len(expected) == len(stored) and all(map(_contains, stored, expected))
+    return bool(stored == expected)
 
 
 def tries_of(stored: Mapping[str, Any]) -> int:

@@ -98,8 +98,8 @@ def gated(mpijob: Manifest, *, effects: Iterable[str] = ()) -> Manifest:
     its containers, as a patch cannot add a variable. Workers on nodes of a DRA driver have a claim
     each, which may be created after them.
     """
-    way = "claims" if claims_gpus(mpijob) else "gates"
-    binding = Binding(name=way, guarantee=Guarantee.NODE)
+    name = "claims" if claims_gpus(mpijob) else "gates"
+    binding = Binding(name=name, guarantee=Guarantee.NODE)
     return _pinned(mpijob, binding, effects)
 
 
@@ -133,27 +133,27 @@ def _pinned(
     if placement is not None and mapped:
         notes[MAP] = text
     elif placement is not None and binding.name != "gates":
-        _send(pinned, placement)
+        _restrict(pinned, placement)
         if gpus := _shared_gpus(placement):
             notes[GPU_GROUP] = ",".join(map(str, sorted(gpus)))
             notes[GPU_VISIBLE] = ",".join(map(str, gpus))
-    _ask(template, binding)
+    _request(template, binding)
     env = container.get("env") or []
     variables = [_DEVICES] if binding.inject else []
-    if hcas and not any(one.get("name") == HCA_VARIABLE for one in env):
+    if hcas and not any(variable.get("name") == HCA_VARIABLE for variable in env):
         # "=" matches whole names: mlx5_1 is a prefix of mlx5_10 (NCCL, NCCL_IB_HCA).
         notes[HCAS] = f"={','.join(hcas)}"
         variables.append(HCA_VARIABLE)
     for name in variables:
         # Of two variables of one name the last counts (Kubernetes), so the job's own may stay.
-        at = next((at for at, one in enumerate(env) if str(one["name"]) > name), len(env))
+        at = next((at for at, variable in enumerate(env) if str(variable["name"]) > name), len(env))
         env = container["env"] = [*env[:at], _variable(name), *env[at:]]
     tolerated = [
         {"key": TAINT, "operator": "Exists", "effect": effect} for effect in sorted(set(effects))
     ]
-    for one in _pods(pinned) if tolerated else ():
+    for pod_spec in _pods(pinned) if tolerated else ():
         # The launcher too, which prefers the nodes of its workers.
-        one["tolerations"] = [*(one.get("tolerations") or ()), *tolerated]
+        pod_spec["tolerations"] = [*(pod_spec.get("tolerations") or ()), *tolerated]
     before, after = _fields(worker_template(bare)), _fields(template)
     if changed := {name: was for name, was in before.items() if was != after[name]}:
         notes[UNPINNED] = json.dumps(changed, separators=(",", ":"), ensure_ascii=False)
@@ -186,7 +186,7 @@ def unplaced(mpijob: Manifest) -> Manifest:
             holder.pop(key, None)
     _drop(template["metadata"], "labels", _LABELS.__contains__)
     _drop(template["metadata"], "annotations", _NOTES.__contains__)
-    _drop(template["spec"], "schedulingGates", lambda one: one.get("name") == GATE)
+    _drop(template["spec"], "schedulingGates", lambda gate: gate.get("name") == GATE)
     _drop(_container(template), "env", _is_variable)
     for pod in _pods(bare):
         _drop(pod, "tolerations", _is_toleration)
@@ -198,20 +198,20 @@ def avoiding_reserved(mpijob: Manifest) -> Manifest:
 
     The GPUs of these nodes are allocated by placement, which the kubelet does not know.
     """
-    kept = deepcopy(mpijob)
+    restricted = deepcopy(mpijob)
     away = {"key": published.SCHEDULE_LABEL, "operator": "NotIn", "values": ["topology"]}
-    required = _required(worker_template(kept)["spec"])
+    required = _required(worker_template(restricted)["spec"])
     required["nodeSelectorTerms"] = [
         {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), away]}
         for term in required.get("nodeSelectorTerms") or [{}]
     ]
-    return kept
+    return restricted
 
 
 def waits_at_gate(pod: Manifest) -> bool:
     """Whether a pod, or a pod template, has our gate: it has no node yet."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
-    return any(one.get("name") == GATE for one in gates)
+    return any(gate.get("name") == GATE for gate in gates)
 
 
 def worker_patch(
@@ -261,13 +261,13 @@ def visible(
     for _index, node, gpus in ordered:
         by_node[node].append(gpus)
 
-    def seen(node: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
+    def visible_to(node: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
         if not shared:
             return gpus
-        whole = all(by_node[node])
-        return tuple(dict.fromkeys(chain(gpus, *by_node[node]))) if whole else ()
+        known = all(by_node[node])
+        return tuple(dict.fromkeys(chain(gpus, *by_node[node]))) if known else ()
 
-    return tuple(seen(node, gpus) for _index, node, gpus in ordered)
+    return tuple(visible_to(node, gpus) for _index, node, gpus in ordered)
 
 
 def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
@@ -276,11 +276,11 @@ def dropped(sent: Manifest, stored: Manifest) -> tuple[str, ...]:
     CRDs prune unknown fields; that of MPIJob v1alpha1 prunes `schedulingGates`, and without a gate
     workers run wherever they fit.
     """
-    ours, kept = (worker_template(one)["spec"] for one in (sent, stored))
+    ours, theirs = (worker_template(mpijob)["spec"] for mpijob in (sent, stored))
     return tuple(
         field
         for field in ("schedulingGates", "affinity")
-        if any(one not in (kept.get(field) or ()) for one in ours.get(field) or ())
+        if any(entry not in (theirs.get(field) or ()) for entry in ours.get(field) or ())
     )
 
 
@@ -296,20 +296,20 @@ def is_mapped(binding: Binding) -> bool:
 
 def worker_template(mpijob: Manifest) -> Manifest:
     """The pod template of the workers; v1alpha1 makes the launcher from it too."""
-    found: Manifest = _workers(mpijob)["template"]
-    return found
+    template: Manifest = _workers(mpijob)["template"]
+    return template
 
 
 def _map_of(mpijob: Manifest, placement: Placement) -> str:
     """The map of a placement for the policy; ValueError if the policy would misread it."""
     text = placement_map(placement)
-    count, wanted = len(placement.assignments), _workers(mpijob).get("replicas")
-    if wanted is not None and count != wanted:
-        raise ValueError(f"it names {count} workers, and the job has {wanted}")
+    count, replicas = len(placement.assignments), _workers(mpijob).get("replicas")
+    if replicas is not None and count != replicas:
+        raise ValueError(f"it names {count} workers, and the job has {replicas}")
     return text
 
 
-def _send(mpijob: Manifest, placement: Placement) -> None:
+def _restrict(mpijob: Manifest, placement: Placement) -> None:
     """Restrict the workers to the chosen nodes, with an even spread if the numbers are equal."""
     pod = worker_template(mpijob)["spec"]
     required = _required(pod)
@@ -318,7 +318,7 @@ def _send(mpijob: Manifest, placement: Placement) -> None:
     required["nodeSelectorTerms"] = [
         _on_node(term, node) for node in placement.nodes for term in terms
     ]
-    per_node = Counter(one.node for one in placement.assignments)
+    per_node = Counter(worker.node for worker in placement.assignments)
     if len(per_node) > 1 and len(set(per_node.values())) == 1:
         # With k workers for each of n nodes, a skew of at most 1 leaves only k on each.
         labels = version_of(mpijob).traits.worker_labels
@@ -341,7 +341,7 @@ def _on_node(term: Mapping[str, Any], node: str) -> Manifest:
     return {**term, "matchFields": fields if ours in fields else [*fields, ours]}
 
 
-def _ask(template: Manifest, binding: Binding) -> None:
+def _request(template: Manifest, binding: Binding) -> None:
     """Make the workers request their GPUs by the resource of the binding, or by claim."""
     claims = binding.name == "claims"
     if not (claims or binding.resource):
@@ -349,14 +349,14 @@ def _ask(template: Manifest, binding: Binding) -> None:
     keys, container = _gpu_keys(template)[:1], _container(template)
     resources = _dict(container, "resources") if claims else container.get("resources") or {}
     for side in ("requests", "limits"):
-        asked = {
+        amounts = {
             binding.resource if name in keys else name: amount
             for name, amount in (resources.get(side) or {}).items()
             if not (claims and name in keys)
         }
         resources.pop(side, None)
-        if asked:
-            resources[side] = asked
+        if amounts:
+            resources[side] = amounts
     if claims:
         resources["claims"] = [*(resources.get("claims") or ()), {"name": CLAIM}]
 
@@ -367,9 +367,9 @@ def _shared_gpus(placement: Placement) -> tuple[int, ...]:
     Empty if they are not the same on every node, or not known.
     """
     by_node: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
-    for one in placement.assignments:
-        by_node[one.node] += one.gpus
-    known = all(one.gpus for one in placement.assignments)
+    for worker in placement.assignments:
+        by_node[worker.node] += worker.gpus
+    known = all(worker.gpus for worker in placement.assignments)
     orders = set(by_node.values())
     if not known or len(set(map(frozenset, orders))) > 1:
         return ()
@@ -394,16 +394,17 @@ def _fields(template: Manifest) -> dict[str, Any]:
 
 def _drop(holder: Manifest, key: str, is_ours: Callable[[Any], bool]) -> None:
     """Remove our entries from a list or a mapping; an empty one is removed as a whole."""
-    found = holder.get(key) or ()
-    left = [one for one in found if not is_ours(one)]
-    if found and not left:
+    entries = holder.get(key) or ()
+    others = [entry for entry in entries if not is_ours(entry)]
+    if entries and not others:
         del holder[key]
-    elif found:
-        holder[key] = {name: found[name] for name in left} if isinstance(found, dict) else left
+    elif entries:
+        is_mapping = isinstance(entries, dict)
+        holder[key] = {name: entries[name] for name in others} if is_mapping else others
 
 
-def _is_toleration(one: Mapping[str, Any]) -> bool:
-    return one.get("key") == TAINT and one.get("operator") == "Exists" and bool(one.get("effect"))
+def _is_toleration(own: Mapping[str, Any]) -> bool:
+    return own.get("key") == TAINT and own.get("operator") == "Exists" and bool(own.get("effect"))
 
 
 def _variable(name: str) -> Manifest:
@@ -412,9 +413,9 @@ def _variable(name: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": source}}
 
 
-def _is_variable(one: Mapping[str, Any]) -> bool:
+def _is_variable(entry: Mapping[str, Any]) -> bool:
     """Whether a variable is one of our pins; servers add an apiVersion to its source."""
-    source = (one.get("valueFrom") or {}).get("fieldRef") or {}
+    source = (entry.get("valueFrom") or {}).get("fieldRef") or {}
     paths = [_variable(name)["valueFrom"]["fieldRef"]["fieldPath"] for name in _VARIABLES]
     return source.get("fieldPath") in paths
 
@@ -422,22 +423,22 @@ def _is_variable(one: Mapping[str, Any]) -> bool:
 def _workers(mpijob: Manifest) -> Manifest:
     """The part of the spec for workers; v1alpha1 has one template for launcher and workers."""
     spec: Manifest = mpijob["spec"]
-    found: Manifest = spec if "template" in spec else spec["mpiReplicaSpecs"]["Worker"]
-    return found
+    workers: Manifest = spec if "template" in spec else spec["mpiReplicaSpecs"]["Worker"]
+    return workers
 
 
 def _pods(mpijob: Manifest) -> list[Manifest]:
     """The pod specs of the job, each once."""
     roles = mpijob["spec"].get("mpiReplicaSpecs") or {"Worker": mpijob["spec"]}
-    return [roles[one]["template"]["spec"] for one in ("Worker", "Launcher") if one in roles]
+    return [roles[role]["template"]["spec"] for role in ("Worker", "Launcher") if role in roles]
 
 
 def _dict(holder: Manifest, key: str) -> Manifest:
     """The mapping at a key, created if it is missing."""
     if not isinstance(holder.get(key), dict):
         holder[key] = {}
-    found: Manifest = holder[key]
-    return found
+    value: Manifest = holder[key]
+    return value
 
 
 def _required(pod: Manifest) -> Manifest:
@@ -446,15 +447,15 @@ def _required(pod: Manifest) -> Manifest:
 
 
 def _container(template: Manifest) -> Manifest:
-    found: Manifest = template["spec"]["containers"][0]
-    return found
+    container: Manifest = template["spec"]["containers"][0]
+    return container
 
 
 def _gpu_keys(template: Manifest) -> list[str]:
     """The names by which the workers request GPUs: known resources, or the name of a driver."""
-    asked = _container(template).get("resources") or {}
+    resources = _container(template).get("resources") or {}
     return [
         name
-        for name in {**(asked.get("requests") or {}), **(asked.get("limits") or {})}
+        for name in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
         if name in {ORDINARY, PUBLISHED} or ("/" not in name and not name.startswith(_BUILT_IN))
     ]

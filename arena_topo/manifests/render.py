@@ -102,7 +102,7 @@ def plan(
         effects = taint_effects(pinned, cluster)
         first = placed(first, pinned, bound, effects=effects, hcas=hcas.names)
         others += claims_of(first, pinned, bound, cluster)
-    elif kept and job.gpus and not any(one.key == SCHEDULE_LABEL for one in job.selector):
+    elif kept and job.gpus and not any(label.key == SCHEDULE_LABEL for label in job.selector):
         first = avoiding_reserved(first)
     if forecast is not None:
         first = annotated(first, forecast)
@@ -190,16 +190,16 @@ def _check_ours(job: MPIJob) -> None:
             if pair.key == ASKED_SHAPE and flag == "--annotation":
                 # For information only: a job is placed by its request.
                 continue
-            said = f"{flag}: {pair.key} is written by arena-topo alone"
+            message = f"{flag}: {pair.key} is written by arena-topo alone"
             if pair.key.startswith("arena-topo.io/") or pair.key in {GPU_GROUP, GPU_VISIBLE}:
-                raise InvalidJob(said, why="its value decides where jobs run")
+                raise InvalidJob(message, why="its value decides where jobs run")
             if pair.key in _OWNER & ours.keys() or pair.value != ours.get(pair.key, pair.value):
-                raise InvalidJob(said, why=why, hint="leave it out, or use a name of your own")
+                raise InvalidJob(message, why=why, hint="leave it out, or use a name of your own")
 
 
 def on_host_network(job: MPIJob) -> bool:
     """Whether the job uses the network of its nodes, without a network interface of its own."""
-    eni = {one.key: one.value for one in job.annotation}.get("k8s.aliyun.com/eni") == "true"
+    eni = {pair.key: pair.value for pair in job.annotation}.get("k8s.aliyun.com/eni") == "true"
     return job.host_network and not eni
 
 
@@ -257,7 +257,7 @@ def render(
     names = [f"mpijob/{api.traits.template}", "mpijob/configmaps.yaml.j2"]
     if job.tensorboard:
         names.append("mpijob/tensorboard.yaml.j2")
-    return tuple(one for name in names for one in objects(text(name, context)))
+    return tuple(manifest for name in names for manifest in objects(text(name, context)))
 
 
 def _context(
@@ -265,18 +265,19 @@ def _context(
 ) -> dict[str, Any]:
     """The context of the templates that is the same with and without a placement."""
     ours, workers = _labels(job, owner), _worker_labels(job, topology=topology)
-    labels = ours | {one.key: one.value for one in job.label if one.key not in ours | workers}
+    labels = ours | {pair.key: pair.value for pair in job.label if pair.key not in ours | workers}
     notes = _annotations(job, owner)
     synced = _environment(job)
     environment = (_SPEAKING if job.nccl_debug else {}) | synced
     shared = job.pod_shape is PodShape.SHARED
     volumes = _mounted(job, namespace)
     if shared:
-        volumes = [one for one in volumes if one.flag != "--share-memory"]
-    seen = [one for one in volumes if _STORAGE & one.source.keys() and _inside(job.logdir, one)]
+        volumes = [mount for mount in volumes if mount.flag != "--share-memory"]
+    stored = (mount for mount in volumes if _STORAGE & mount.source.keys())
+    logs = [mount for mount in stored if _inside(job.logdir, mount)]
     roles = {
         "worker": volumes,
-        "launcher": [one for one in volumes if one.launcher],
+        "launcher": [mount for mount in volumes if mount.launcher],
     }
     compute = _compute(job)
     return {
@@ -289,10 +290,10 @@ def _context(
         "names_hcas": job.nccl_hca and not named_by_job(job),
         "labels": labels,
         "worker_labels": labels | workers,
-        "annotations": {one.key: one.value for one in job.annotation} | notes,
-        "selector": {one.key: one.value for one in job.selector},
+        "annotations": {pair.key: pair.value for pair in job.annotation} | notes,
+        "selector": {pair.key: pair.value for pair in job.selector},
         "tolerations": [
-            {key: value for key, value in asdict(one).items() if value} for one in job.toleration
+            {key: value for key, value in asdict(own).items() if value} for own in job.toleration
         ],
         "host_network": on_host_network(job),
         # Init containers request no more than their pod, so that they add nothing to it.
@@ -305,12 +306,12 @@ def _context(
             "launcher": _variables(_launching(job, api) | environment),
         },
         "sync_env": _variables(synced | _sync(job)),
-        "volumes": {role: [one.volume for one in mounts] for role, mounts in roles.items()},
-        "mounts": {role: [one.mount for one in mounts] for role, mounts in roles.items()},
+        "volumes": {role: [mount.volume for mount in mounts] for role, mounts in roles.items()},
+        "mounts": {role: [mount.mount for mount in mounts] for role, mounts in roles.items()},
         "tensorboard_labels": labels | {"role": "tensorboard"},
-        "tensorboard_volumes": [one.volume for one in seen],
-        "tensorboard_mounts": [one.mount for one in seen],
-        "logs_on_node": any("hostPath" in one.source for one in seen),
+        "tensorboard_volumes": [mount.volume for mount in logs],
+        "tensorboard_mounts": [mount.mount for mount in logs],
+        "logs_on_node": any("hostPath" in mount.source for mount in logs),
         "first_worker": {
             key: value.format(job=job.name) for key, value in api.traits.first_worker.items()
         },
@@ -354,9 +355,9 @@ def _worker_labels(job: MPIJob, *, topology: bool) -> dict[str, str]:
 
 
 def _environment(job: MPIJob) -> dict[str, str]:
-    environment = {one.key: one.value for one in job.env}
-    shared = any(one.key == "aliyun.com/gpu-count" for one in job.label) or any(
-        one.name == "aliyun.com/gpu-mem" for one in job.device
+    environment = {pair.key: pair.value for pair in job.env}
+    shared = any(label.key == "aliyun.com/gpu-count" for label in job.label) or any(
+        device.name == "aliyun.com/gpu-mem" for device in job.device
     )
     if not job.gpus and not shared:
         # Images of NVIDIA request all GPUs by default.
@@ -424,15 +425,15 @@ def _compute(job: MPIJob) -> dict[str, dict[str, str]]:
     worker = {"cpu": job.cpu, "memory": job.memory}
     launcher = {"cpu": job.launcher_cpu or job.cpu, "memory": job.launcher_memory or job.memory}
     return {
-        role: {name: amount.text for name, amount in asked.items() if amount}
-        for role, asked in (("worker", worker), ("launcher", launcher))
+        role: {name: amount.text for name, amount in amounts.items() if amount}
+        for role, amounts in (("worker", worker), ("launcher", launcher))
     }
 
 
 def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
     """The same with GPUs and other devices."""
     compute = _compute(job)
-    worker = {one.name: one.quantity.text for one in job.device}
+    worker = {device.name: device.quantity.text for device in job.device}
     if job.gpus:
         worker[resource] = str(job.gpus)
     if job.rdma:
@@ -444,19 +445,19 @@ def _resources(job: MPIJob, resource: str) -> dict[str, dict[str, str]]:
 def _flags(job: MPIJob) -> dict[str, Any]:
     """The flags that differ from their defaults, as plain values by their names."""
     flags = flags_of(MPIJob)
-    given = {one.name: getattr(job, one.name) for one in fields(MPIJob)}
+    values = {own.name: getattr(job, own.name) for own in fields(MPIJob)}
     return {
-        spelling(one.name, flags[one.name]).lstrip("-") if one.name in flags else one.name: _plain(
-            given[one.name]
+        spelling(own.name, flags[own.name]).lstrip("-") if own.name in flags else own.name: _plain(
+            values[own.name]
         )
-        for one in fields(MPIJob)
-        if given[one.name] != one.default
+        for own in fields(MPIJob)
+        if values[own.name] != own.default
     }
 
 
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     is_number = isinstance(value, bool | int | float) and not isinstance(value, Duration)
     return value if is_number else str(value)
 
@@ -489,19 +490,19 @@ _STORAGE = {"hostPath", "persistentVolumeClaim"}
 def _mounted(job: MPIJob, namespace: str) -> list[_Mount]:
     """Every volume in arena's order; InvalidJob if two would be mounted at one path."""
     volumes = []
-    for folder in dict.fromkeys(_place(one)[0] for one in job.config_file):
+    for folder in dict.fromkeys(_place(file)[0] for file in job.config_file):
         source = {"configMap": {"name": f"{job.name}-{_key(folder)}"}}
         volumes.append(_Mount(_key(folder), source, folder, "--config-file", launcher=True))
     claims = [
         (claim.path, {"persistentVolumeClaim": {"claimName": claim.name}}) for claim in job.data
     ]
-    folders = [(one.container, {"hostPath": {"path": one.host}}) for one in job.data_dir]
+    folders = [(folder.container, {"hostPath": {"path": folder.host}}) for folder in job.data_dir]
     stored = [
         _Mount(f"training-{kind}-{index}", source, path, flag, job.mounts_on_launcher)
-        for kind, flag, given in (("claim", "--data", claims), ("data", "--data-dir", folders))
-        for index, (path, source) in enumerate(given)
+        for kind, flag, paths in (("claim", "--data", claims), ("data", "--data-dir", folders))
+        for index, (path, source) in enumerate(paths)
     ]
-    covered = any(_inside(job.logdir, one) for one in stored)
+    covered = any(_inside(job.logdir, mount) for mount in stored)
     if job.tensorboard and job.logdir.startswith("/") and not covered:
         number = int(digest(f"{namespace}/{job.name}"), 16) % 10**9
         host = {"hostPath": {"path": f"/arena_logs/training{number:09}"}}
@@ -512,14 +513,14 @@ def _mounted(job: MPIJob, namespace: str) -> list[_Mount]:
     memory = {"emptyDir": {"medium": "Memory", "sizeLimit": job.share_memory.text}}
     # /dev/shm is NCCL's shared memory in the container.
     volumes += [*stored, _Mount("dshm", memory, "/dev/shm", "--share-memory")]  # noqa: S108
-    taken: dict[str, str] = {}
-    for one in volumes:
-        path = one.path.rstrip("/")
-        if path in taken:
+    flags: dict[str, str] = {}
+    for mount in volumes:
+        path = mount.path.rstrip("/")
+        if path in flags:
             raise InvalidJob(
-                f"two things would be mounted at {path}", why=f"{taken[path]} and {one.flag}"
+                f"two things would be mounted at {path}", why=f"{flags[path]} and {mount.flag}"
             )
-        taken[path] = one.flag
+        flags[path] = mount.flag
     return volumes
 
 
@@ -528,11 +529,11 @@ def _inside(path: str, mount: _Mount) -> bool:
     return (path.rstrip("/") + "/").startswith(mount.path.rstrip("/") + "/")
 
 
-def _place(one: ConfigFile) -> tuple[str, str]:
+def _place(file: ConfigFile) -> tuple[str, str]:
     """The folder and name of a file in the containers; without a target, as on this host."""
     # Path would leave `..` as it is, and raise for an unknown `~user`.
-    here = os.path.abspath(os.path.expanduser(one.source))  # noqa: PTH100, PTH111 - see above
-    return posixpath.split(posixpath.normpath(one.target or here))
+    source = os.path.abspath(os.path.expanduser(file.source))  # noqa: PTH100, PTH111 - see above
+    return posixpath.split(posixpath.normpath(file.target or source))
 
 
 def _key(folder: str) -> str:
@@ -546,16 +547,16 @@ def _folders(job: MPIJob, files: Mapping[ConfigFile, str]) -> list[dict[str, Any
     InvalidJob for two files at one path, and for names that no ConfigMap can have.
     """
     grouped: dict[str, dict[str, str]] = {}
-    for one in dict.fromkeys(job.config_file):
-        folder, name = _place(one)
-        held = grouped.setdefault(folder, {})
-        if name in held:
-            raise InvalidJob(f"two files would be put at {folder}/{name}", why=f"one is {one}")
+    for file in dict.fromkeys(job.config_file):
+        folder, name = _place(file)
+        texts = grouped.setdefault(folder, {})
+        if name in texts:
+            raise InvalidJob(f"two files would be put at {folder}/{name}", why=f"one is {file}")
         if re.fullmatch(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}", name) is None:
             raise InvalidJob(
                 f"no file of --config-file can be called {name!r} in the containers",
                 why="Kubernetes allows letters, digits, '-', '_' and '.'",
-                hint=f"give it another name there: {one.source}:{folder.rstrip('/')}/NAME",
+                hint=f"give it another name there: {file.source}:{folder.rstrip('/')}/NAME",
             )
-        held[name] = files[one]
-    return [{"key": _key(folder), "files": held} for folder, held in grouped.items()]
+        texts[name] = files[file]
+    return [{"key": _key(folder), "files": texts} for folder, texts in grouped.items()]

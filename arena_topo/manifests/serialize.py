@@ -60,8 +60,8 @@ def as_json(value: object) -> str:
     some characters unescaped that YAML reads as line ends or refuses (DEL, U+0085, U+2028).
     """
 
-    def escape(found: re.Match[str]) -> str:
-        code = ord(found[0])
+    def escape(match: re.Match[str]) -> str:
+        code = ord(match[0])
         return f"\\U{code:08x}" if code > 0xFFFF else f"\\u{code:04x}"  # noqa: PLR2004
 
     return re.sub(r"[^ -~]", escape, json.dumps(value, ensure_ascii=False, allow_nan=False))

@@ -15,7 +15,7 @@ from typing import Any
 from arena_topo import layout
 from arena_topo.bandwidth import Wire, rate_is_assumed
 from arena_topo.manifests import estimates
-from arena_topo.solver import UNLIMITED, Found, GPUSets, Request, Solver, distances, sets_of
+from arena_topo.solver import UNLIMITED, Answer, GPUSets, Request, Solver, distances, sets_of
 from arena_topo.topology import Cluster, GPUSet, Node, members, natural
 from arena_topo.words import counted
 
@@ -232,7 +232,7 @@ def _gang(size: int, now: Solver, empty: Solver, wire: Wire) -> Gang:
     )
 
 
-def _whole(solver: Solver, request: Request, like: Found) -> int:
+def _whole(solver: Solver, request: Request, like: Answer) -> int:
     """The number of gangs that fit at once as fast as `like`, several workers on separate nodes."""
     if request.workers == 1:
         return sum(
@@ -242,7 +242,7 @@ def _whole(solver: Solver, request: Request, like: Found) -> int:
         )
     # No machine has room for two of these workers; gangs may be as far apart as `like`.
     depth = 0 if like.level is None else like.level + 1
-    domains = Counter(node.domains[:depth] for node in solver.able(request, like))
+    domains = Counter(node.domains[:depth] for node in solver.capable(request, like))
     return sum(many // request.workers for many in domains.values())
 
 

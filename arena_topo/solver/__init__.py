@@ -37,7 +37,7 @@ from arena_topo.solver.gpu_sets import sets_of as sets_of
 from arena_topo.topology import Cluster, NodeName
 
 if TYPE_CHECKING:
-    from arena_topo.solver.door import Found as Found
+    from arena_topo.solver.door import Answer as Answer
     from arena_topo.solver.door import Objective as Objective
     from arena_topo.solver.door import Solver as Solver
     from arena_topo.solver.door import place as place
@@ -289,6 +289,6 @@ def once_empty(today: Cluster) -> str:
 
 def __getattr__(name: str) -> Any:
     # Most users of placements need no search, and importing the search takes time.
-    if name in {"Found", "Objective", "Solver", "place", "valued"}:
+    if name in {"Answer", "Objective", "Solver", "place", "valued"}:
         return getattr(importlib.import_module("arena_topo.solver.door"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

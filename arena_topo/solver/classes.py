@@ -109,7 +109,7 @@ class NodeClass:
         cheapest = None if self.unattributed else self.cheapest(workers, floor)
         if cheapest is None:
             return self.best(workers, floor.terms)
-        value = self.loads.got(cheapest[1], self.terms(floor.terms))
+        value = self.loads.rate(cheapest[1], self.terms(floor.terms))
         return min(value, self.network_limit(floor.terms))
 
     def pods(self, workers: int, floor: Floor) -> Sequence[tuple[int, ...]]:

@@ -22,11 +22,11 @@ from arena_topo.solver import (
 from arena_topo.solver.classes import Index, refused, room
 from arena_topo.solver.explain import explain
 from arena_topo.solver.freeing import Freeing
-from arena_topo.solver.gang import Found, Objective
+from arena_topo.solver.gang import Answer, Objective
 from arena_topo.solver.valuing import placed
 from arena_topo.topology import Cluster, Node, NodeName
 
-__all__ = ["Found", "Objective", "Solver", "place", "valued"]
+__all__ = ["Answer", "Objective", "Solver", "place", "valued"]
 
 
 class Solver:
@@ -73,14 +73,14 @@ class Solver:
         answer = self.best(request)
         return None if answer is None else self.placement(request, answer)
 
-    def best(self, request: Request) -> Found | None:
+    def best(self, request: Request) -> Answer | None:
         """The objective of the best placement, and its nodes; None if there is none.
 
         Compare `worth` of two answers: the smaller is better for the solver.
         """
         return gang.best(request, self.index)
 
-    def placement(self, request: Request, answer: Found) -> Placement:
+    def placement(self, request: Request, answer: Answer) -> Placement:
         """The workers, nodes and GPUs of an answer of `best`."""
         return gang.placement(request, self.index, answer)
 
@@ -105,7 +105,7 @@ class Solver:
 
     def to_free(self, request: Request) -> str | None:
         """The smallest release for a gang, as a clause: `when 2 more GPUs of node a are free`."""
-        return Freeing(request, self.index.pool(request)).words()
+        return Freeing(request, self.index.pool(request)).clause()
 
     def hindrance(self, request: Request, node: Node, workers: int) -> Reason | None:
         """Why a node does not take so many workers now; None if it does."""
@@ -118,7 +118,7 @@ class Solver:
         """The nodes that a gang may use, once enough of their GPUs are free."""
         return [node for node in self.cluster.nodes if refused(request, node) is None]
 
-    def able(self, request: Request, answer: Found) -> Iterator[Node]:
+    def capable(self, request: Request, answer: Answer) -> Iterator[Node]:
         """The nodes that take a worker of a gang at the bandwidth of an answer of `best`."""
         candidates = self.index.candidates(replace(request, workers=1))
         terms, bandwidth = answer.floor.terms, answer.floor.bandwidth

@@ -52,7 +52,7 @@ class _Limit(NamedTuple):
     prevents nodes with room for some workers from taking all.
     """
 
-    gone: Change
+    dropped: Change
     changes: Callable[[], Sequence[Change]] | None = None
     reason: Reason | None = None
     ordered: bool = True
@@ -135,7 +135,7 @@ class _Changes:
     @cached_property
     def _scarce(self) -> Reason:
         """The limit without which nodes with room for some workers would take all."""
-        limits = [(limit.reason, limit.gone) for limit in self._limits() if limit.reason]
+        limits = [(limit.reason, limit.dropped) for limit in self._limits() if limit.reason]
         for reason, change in limits:
             if self.fits(change):
                 return reason
@@ -153,7 +153,7 @@ class _Changes:
         cluster = self.index.cluster
         parts = [f"now {', or '.join(now)}"] if now else []
         parts += [f"{', or '.join(then)} {once_empty(cluster)}"] if then else []
-        release = None if self.never else Freeing(self.request, self.now).words()
+        release = None if self.never else Freeing(self.request, self.now).clause()
         later = None if release else self._later()
         if later is not None:
             idle = all(node == node.idle() for node in cluster.nodes)
@@ -180,7 +180,7 @@ class _Changes:
     def _single(self) -> Iterator[Change]:
         """Single changes that are sufficient, the smallest first."""
         for limit in self._limits():
-            changes = limit.changes() if limit.changes else [limit.gone]
+            changes = limit.changes() if limit.changes else [limit.dropped]
             if limit.ordered:
                 change = _first(changes, self.fits)
             else:
@@ -316,7 +316,7 @@ class _Changes:
     def _together(self) -> Iterator[Change]:
         """A minimal set of changes that is sufficient together, if no single change is."""
         request = self.request
-        dropped = [limit.gone for limit in self._limits()]
+        dropped = [limit.dropped for limit in self._limits()]
         gpus = request.gpus
         if not self.fits(*dropped, ("", {"workers": 1})):
             gpus = self._most_gpus(1, *dropped)

@@ -72,7 +72,7 @@ class Freeing:
         self._certain = True
         self._fast: dict[tuple[object, ...], list[GPUSet]] = {}
 
-    def words(self) -> str | None:
+    def clause(self) -> str | None:
         """The release as it follows "fits": `when 2 more GPUs of node a are free`."""
         for costs, clause in ((self._gpus, self._released), (self._emptied, self._recovered)):
             release = self._least(costs)
@@ -180,7 +180,7 @@ class Freeing:
             else:
                 self._certain = False
             floor = self.request.min_bandwidth
-            value = node_class.loads.got
+            value = node_class.loads.rate
             self._fast[key] = [gpus for gpus in gpu_sets if value(gpus, terms) >= floor]
         return self._fast[key]
 

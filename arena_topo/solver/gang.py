@@ -65,7 +65,7 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Answer:
     """The best choice of nodes for a gang.
 
     `bandwidth` is GB/s of the pods; `bound` is an upper bound of it over all placements. `level` is
@@ -88,7 +88,7 @@ def value(request: Request, cluster: Cluster) -> Objective | None:
     return None if answer is None else answer.worth
 
 
-def best(request: Request, index: Index) -> Found | None:
+def best(request: Request, index: Index) -> Answer | None:
     """The best choice of nodes; None if there is no placement."""
     return Search(request, index.pool(request)).best()
 
@@ -163,7 +163,7 @@ class Search:
         self._nearest = min(preferred, self._farthest)
         self._single = request.workers == 1 or request.max_nodes == 1 or self._farthest == 0
 
-    def best(self) -> Found | None:
+    def best(self) -> Answer | None:
         """The best choice of nodes; None if there is no placement."""
         for limit in range(self._nearest, self._farthest + 1):
             answer = self._within(limit)
@@ -186,14 +186,14 @@ class Search:
             for workers in range(1, most + 1)
         )
 
-    def _within(self, limit: int) -> Found | None:
+    def _within(self, limit: int) -> Answer | None:
         """The best choice of nodes with at most this distance."""
         if self._single or limit == 0:
-            return self._alone
-        known = self._apart(limit, known=True)
-        if known is not None or self._alone is not None:
-            return known or self._alone
-        return self._apart(limit, known=False)
+            return self._single_node
+        known = self._several_nodes(limit, known=True)
+        if known is not None or self._single_node is not None:
+            return known or self._single_node
+        return self._several_nodes(limit, known=False)
 
     # Feasibility
 
@@ -238,7 +238,7 @@ class Search:
 
     # Several nodes
 
-    def _apart(self, limit: int, *, known: bool) -> Found | None:
+    def _several_nodes(self, limit: int, *, known: bool) -> Answer | None:
         """The best choice of several nodes if it beats every single node, else the single node.
 
         None if neither exists. With `known`, networks of assumed rate are excluded. If several
@@ -249,9 +249,11 @@ class Search:
         least = self.request.min_bandwidth
         steps = sorted({band(speed) for speed in speeds if speed and speed >= least}, reverse=True)
         for step in steps:
-            if self._alone is not None and -self._alone.worth.band >= step:
-                same_band = [speed for speed in speeds if band(speed) == -self._alone.worth.band]
-                return replace(self._alone, bound=max([self._alone.bound, *same_band]))
+            if self._single_node is not None and -self._single_node.worth.band >= step:
+                same_band = [
+                    speed for speed in speeds if band(speed) == -self._single_node.worth.band
+                ]
+                return replace(self._single_node, bound=max([self._single_node.bound, *same_band]))
             floor = max(edge(step), least)
             for level in dict.fromkeys(way.level for way in ways):
                 fast = [way for way in ways if way.level == level and way.network >= floor]
@@ -274,7 +276,7 @@ class Search:
                     if inside in joined or not _is_nvlink(self.index, level):
                         yield way._replace(kind=kind)
 
-    def _at(self, ways: Sequence[Way], floor: float, *, known: bool) -> Found | None:
+    def _at(self, ways: Sequence[Way], floor: float, *, known: bool) -> Answer | None:
         """The best choice at a level with at least `floor` GB/s for the pods."""
         most = self.request.workers
         fewest: list[tuple[Way, int]] = []
@@ -284,7 +286,9 @@ class Search:
                 most = nodes
                 fewest.append((way, nodes))
         answers = [
-            self._made(way, floor, most, known=known) for way, nodes in fewest if nodes == most
+            self._most_inside(way, floor, most, known=known)
+            for way, nodes in fewest
+            if nodes == most
         ]
         return min(answers, key=lambda answer: answer.worth, default=None)
 
@@ -303,7 +307,7 @@ class Search:
         joined = way.terms._replace(hosts=hosts, joined=True)
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
-    def _made(self, way: Way, bandwidth: float, nodes: int, *, known: bool) -> Found:
+    def _most_inside(self, way: Way, bandwidth: float, nodes: int, *, known: bool) -> Answer:
         """The choice of so many nodes with the most bandwidth for joined pods."""
         joined = self._floor(way, bandwidth, nodes).joined
         network = self.index.network(self.request, joined.hosts, way.level)
@@ -322,17 +326,17 @@ class Search:
         search = self._search(way, floor, known=known)
         choice = search.best(way.level, nodes, way.demand)
         assert choice is not None, "this floor was tried"
-        return self._found(way.level, choice, floor, way.network)
+        return self._answer(way.level, choice, floor, way.network)
 
     # A single node
 
     @cached_property
-    def _alone(self) -> Found | None:
+    def _single_node(self) -> Answer | None:
         """The best single node."""
-        answers = filter(None, map(self._alone_of, self.candidates.kinds))
+        answers = filter(None, map(self._single_node_of, self.candidates.kinds))
         return min(answers, key=lambda answer: answer.worth, default=None)
 
-    def _alone_of(self, kind: Kind) -> Found | None:
+    def _single_node_of(self, kind: Kind) -> Answer | None:
         """The best single node of a kind for the whole gang."""
         request, candidates = self.request, self.candidates
         terms = self.index.terms(request, Hosts.NODE)
@@ -362,16 +366,16 @@ class Search:
         leaf = min(seats, key=lambda leaf: (used[leaf][1], natural(seats[leaf].node.name)))
         domains, touched = used[leaf]
         choice = Choice(1, domains, least_price, touched, (seats[leaf],))
-        return replace(self._found(None, choice, floor, UNLIMITED), bound=bandwidth)
+        return replace(self._answer(None, choice, floor, UNLIMITED), bound=bandwidth)
 
-    def _found(self, level: int | None, choice: Choice, floor: Floor, network: float) -> Found:
+    def _answer(self, level: int | None, choice: Choice, floor: Floor, network: float) -> Answer:
         distance = 0 if level is None else self.index.distance(level)
         levels = distances(self.index.cluster)
         preferred = levels[self.request.preferred] if self.request.preferred else distance
         loads = dict.fromkeys((seat.of, seat.workers) for seat in choice.loads)
         classes = [(self.candidates.classes[at], workers) for at, workers in loads]
         bandwidth = min([network, *(nodes.reached(workers, floor) for nodes, workers in classes)])
-        return Found(
+        return Answer(
             worth=Objective(
                 reach=max(0, distance - preferred),
                 assumed=any(nodes.loads.assumed(floor.terms) for nodes, _ in classes),
@@ -391,7 +395,7 @@ class Search:
         )
 
 
-def placement(request: Request, index: Index, answer: Found) -> Placement:
+def placement(request: Request, index: Index, answer: Answer) -> Placement:
     """The placement of a choice: workers numbered along the network, GPUs along the rings."""
     shared: dict[tuple[int, int], Sequence[tuple[int, ...]]] = {}
     seats: list[Seat] = []

@@ -93,7 +93,7 @@ class Loads:
             return not any(nic.speed for nic in self.machine.nics)
         return not self._known
 
-    def got(self, chosen: GPUSet, terms: Terms) -> float:
+    def rate(self, chosen: GPUSet, terms: Terms) -> float:
         """GB/s that these GPUs of a node allow to a job."""
         if self.by_count(terms):
             chosen = GPUSet((1 << count(chosen)) - 1)
@@ -103,10 +103,10 @@ class Loads:
             shares = sorted(count(GPUSet(chosen & gpu_set(home))) for home in self._homes)
             pairs = zip(self._homes, reversed(shares), strict=True)
             chosen = gpu_set(gpu for home, share in pairs for gpu in home[:share])
-        return self._got(chosen, terms)
+        return self._cached_value(chosen, terms)
 
     @remembered
-    def _got(self, chosen: GPUSet, terms: Terms) -> float:
+    def _cached_value(self, chosen: GPUSet, terms: Terms) -> float:
         return self._worth(chosen, terms)[0]
 
     @remembered
@@ -120,17 +120,17 @@ class Loads:
         if count(free) < size:
             return 0.0
         if self.by_count(terms) or self.sets.size > SMALL:
-            return max(self.got(gpus, terms) for gpus in self.choices(free, size, terms))
+            return max(self.rate(gpus, terms) for gpus in self.choices(free, size, terms))
         return next(value for value, gpus in self._ranked(size, terms) if not gpus & ~free)
 
     @remembered
     def worst_set(self, free: GPUSet, size: int, terms: Terms) -> GPUSet:
         """The set of `size` of these GPUs with the minimum value."""
-        return min(self.choices(free, size, terms), key=lambda gpus: self.got(gpus, terms))
+        return min(self.choices(free, size, terms), key=lambda gpus: self.rate(gpus, terms))
 
     def worst(self, free: GPUSet, size: int, terms: Terms) -> float:
         """The minimum value of any `size` of these GPUs; 0 if there are not enough."""
-        return self.got(self.worst_set(free, size, terms), terms) if count(free) >= size else 0.0
+        return self.rate(self.worst_set(free, size, terms), terms) if count(free) >= size else 0.0
 
     def choices(self, free: GPUSet, size: int, *terms: Terms) -> Iterable[GPUSet]:
         """The sets of `size` of these GPUs by index; of sets equivalent under `terms` the first."""
@@ -144,14 +144,14 @@ class Loads:
     def values(self, size: int, terms: Terms) -> frozenset[float]:
         """The values of all sets of `size` GPUs of this machine."""
         sets = self.choices(self.sets.everything, size, terms)
-        return frozenset(self.got(gpus, terms) for gpus in sets)
+        return frozenset(self.rate(gpus, terms) for gpus in sets)
 
     @remembered
     def most_inside(self, free: GPUSet, size: int, floor: Floor) -> float:
         """The most GB/s of joined pods on these sets with a floor; 0 if no set reaches it."""
         sets = self.choices(free, size, floor.terms, floor.joined)
-        fast = (gpus for gpus in sets if self.got(gpus, floor.terms) >= floor.bandwidth)
-        return max((self.got(gpus, floor.joined) for gpus in fast), default=0.0)
+        fast = (gpus for gpus in sets if self.rate(gpus, floor.terms) >= floor.bandwidth)
+        return max((self.rate(gpus, floor.joined) for gpus in fast), default=0.0)
 
     @remembered
     def cheapest(
@@ -170,8 +170,8 @@ class Loads:
         fast = (
             (cost.cost(free, gpus), at, gpus)
             for at, gpus in enumerate(sets)
-            if self.got(gpus, floor.terms) >= floor.bandwidth
-            and (not floor.inside or self.got(gpus, floor.joined) >= floor.inside)
+            if self.rate(gpus, floor.terms) >= floor.bandwidth
+            and (not floor.inside or self.rate(gpus, floor.joined) >= floor.inside)
         )
         least = min(fast, default=None)
         return None if least is None else (least[0], least[2])
@@ -215,7 +215,7 @@ class Loads:
     def _ranked(self, size: int, terms: Terms) -> list[tuple[float, GPUSet]]:
         """All sets of a size, the best first."""
         sets = choices(self.sets.everything, size, tuple(range(self.sets.size)))
-        return sorted(((self.got(gpus, terms), gpus) for gpus in sets), key=lambda gpus: -gpus[0])
+        return sorted(((self.rate(gpus, terms), gpus) for gpus in sets), key=lambda gpus: -gpus[0])
 
 
 def _homes(machine: Machine, nics: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:

@@ -74,7 +74,7 @@ def placed(
         bandwidth=bandwidth,
         inside=bandwidth if joined else of(joined=True),
         worst=worst,
-        tier=word(cluster, shared_level(cluster, used)),
+        tier=level_name(cluster, shared_level(cluster, used)),
         proof=proof,
         gpus=gpus,
         joined=joined,
@@ -82,8 +82,8 @@ def placed(
     )
 
 
-def word(cluster: Cluster, level: int | None) -> str:
-    """The word for a level: `node` for None, the name of a tier, `beyond`."""
+def level_name(cluster: Cluster, level: int | None) -> str:
+    """The level_name for a level: `node` for None, the name of a tier, `beyond`."""
     if level is None:
         return NODE_TIER
     return BEYOND if level < 0 else cluster.tiers[level].name

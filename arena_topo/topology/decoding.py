@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sized
 from typing import NoReturn, TypeVar
 
-Wanted = TypeVar("Wanted")
+Value = TypeVar("Value")
 
 Refuse = Callable[[str, str], NoReturn]
 """A callback with the path of an invalid value and the reason; it raises."""
@@ -35,7 +35,7 @@ def misfit(error: Exception) -> tuple[str, str]:
     return place.rpartition("$")[2].rstrip("`").removeprefix("."), reason
 
 
-def tried(attempt: Callable[[], Wanted], refuse: Refuse, path: str = "") -> Wanted:
+def tried(attempt: Callable[[], Value], refuse: Refuse, path: str = "") -> Value:
     """The decoded value; an error of msgspec is raised by `refuse`, below this path."""
     try:
         return attempt()

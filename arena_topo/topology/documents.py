@@ -53,7 +53,7 @@ from arena_topo.topology.published import (
     moment,
 )
 
-Wanted = TypeVar("Wanted")
+Value = TypeVar("Value")
 
 SLOWEST, FASTEST = 0.001, 1e6
 """The range of all links and networks in GB/s; products of such rates neither underflow nor
@@ -186,7 +186,7 @@ def from_config_map(
     devices, name = source.devices(), source.node()
     size = len(devices)
 
-    def part(key: str, read: Callable[[int], Wanted], otherwise: Wanted) -> Wanted:
+    def part(key: str, read: Callable[[int], Value], otherwise: Value) -> Value:
         try:
             return read(size)
         except UnreadableTopology as error:
@@ -292,7 +292,7 @@ class _ConfigMap:
     def refuse(self, path: str, reason: str) -> NoReturn:
         raise UnreadableTopology(reason, where=f"{self.name} {path}")
 
-    def json(self, key: str, kind: type[Wanted]) -> Wanted | None:
+    def json(self, key: str, kind: type[Value]) -> Value | None:
         """The JSON under a key; None if it is missing or empty."""
         text = self.data.get(key, "").strip()
         empty = text in {"", "null", "[]", "{}"}
