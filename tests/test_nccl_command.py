@@ -529,7 +529,7 @@ def test_thousands_of_ranks_make_a_screen_and_not_megabytes(tmp_path: Path, run:
     ],
 )
 def test_rings_of_many_ranks_are_written_as_spans(ring: tuple[int | None, ...], text: str):
-    assert screens.way(ring) == text
+    assert screens.ring_text(ring) == text
 
 
 # ---------------------------------------------------------------- bandwidths

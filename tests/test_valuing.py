@@ -10,7 +10,7 @@ import pytest
 from cube_mesh import HGX, V100, cluster, node, with_nics
 
 from arena_topo.bandwidth import Estimate, Host, Limit, Regime, Wire, estimate, inside
-from arena_topo.forecast import Asked
+from arena_topo.forecast import ForecastRequest
 from arena_topo.forecast.forecasting import forecast
 from arena_topo.job import PodShape
 from arena_topo.solver import Placement, Request, Solver, Unplaceable, place, valued
@@ -167,7 +167,7 @@ def test_a_plan_and_a_forecast_agree_on_the_same_hosts(
     chosen = [one.gpus for one in planned.assignments if one.node == planned.nodes[0]]
     told = forecast(
         replace(of, name="h"),
-        Asked(
+        ForecastRequest(
             chosen=",".join(str(gpu) for some in chosen for gpu in some),
             nodes=nodes,
             pod_shape=shape,

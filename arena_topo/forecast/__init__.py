@@ -16,7 +16,7 @@ from arena_topo.job import PodShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ForecastRequest:
     """The request of a forecast on the command line: GPUs of a node, and how many equal nodes."""
 
     gpus: int | None = option(

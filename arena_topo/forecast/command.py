@@ -13,7 +13,7 @@ from arena_topo.cli.terminal import draws
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN
 from arena_topo.flag import Word
-from arena_topo.forecast import Asked
+from arena_topo.forecast import ForecastRequest
 
 if TYPE_CHECKING:
     from arena_topo.topology import Machine
@@ -27,7 +27,7 @@ def forecast(
         Word(completes="presets nodes files"),
     ],
     everywhere: Globals,
-    asked: Asked,
+    request: ForecastRequest,
     output_format: PictureOutputFlag = Output.WIDE,
 ) -> None:
     """Say what bandwidth NCCL reaches on GPUs of a machine, and between such machines.
@@ -45,16 +45,16 @@ def forecast(
     from arena_topo.forecast import forecasting  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.forecast import view as shown  # noqa: PLC0415 - not for help
 
-    found = forecasting.forecast(_machine(target, everywhere), asked)
-    beside = forecasting.against(found, asked.against) if asked.against else None
+    result = forecasting.forecast(_machine(target, everywhere), request)
+    beside = forecasting.against(result, request.against) if request.against else None
     if output_format is Output.SVG:
         from arena_topo.forecast.picture import forecast as drawn  # noqa: PLC0415 - as above
 
-        show(drawn(found, beside))
+        show(drawn(result, beside))
     elif output_format is Output.WIDE:
-        display(shown.text(found, beside, unicode=draws()))
+        display(shown.text(result, beside, unicode=draws()))
     else:
-        show(document(shown.value(found, beside), output_format))
+        show(document(shown.value(result, beside), output_format))
 
 
 def _machine(target: str, everywhere: Globals) -> Machine:
@@ -72,9 +72,9 @@ def _machine(target: str, everywhere: Globals) -> Machine:
         return known
     # Path would raise for an impossible file name.
     if target == STDIN or os.path.isfile(target):  # noqa: PTH113 - see above
-        found = machines.read(target)
-        tell(found.notes)
-        return found.machine
+        reading = machines.read(target)
+        tell(reading.notes)
+        return reading.machine
     cluster = cluster_of((), "", everywhere)
     node = node_or_preset(target, cluster)
     return node.machine if isinstance(node, Node) else node

@@ -17,7 +17,7 @@ from arena_topo.bandwidth import (
 )
 from arena_topo.errors import UsageError
 from arena_topo.files import STDIN, opened
-from arena_topo.forecast import Asked
+from arena_topo.forecast import ForecastRequest
 from arena_topo.job import PodShape
 from arena_topo.nccl import Cause
 from arena_topo.nccl.causes import Advice, advice_for, advice_on
@@ -52,7 +52,7 @@ SIZES = tuple(sorted({1 << power for power in range(20, 34)} | {25 << 20}))
 class Forecast:
     """A forecast and its GPUs; `estimate` is None for a single GPU, which has no bandwidth."""
 
-    asked: Asked
+    request: ForecastRequest
     machine: Machine
     gpus: GPUSet
     hosts: int
@@ -62,7 +62,7 @@ class Forecast:
     @property
     def ranks(self) -> int:
         """GPUs of the whole job."""
-        return self.asked.nodes * count(self.gpus)
+        return self.request.nodes * count(self.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,44 +91,45 @@ class Against:
     causes: tuple[Advice, ...]
 
 
-def forecast(machine: Machine, asked: Asked) -> Forecast:
-    """The forecast for these GPUs of `asked.nodes` such machines; UsageError if invalid."""
+def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
+    """The forecast for these GPUs of `request.nodes` such machines; UsageError if invalid."""
     size, notes = len(machine.gpus), []
-    many = size if asked.gpus is None else asked.gpus
-    if not 1 <= asked.nodes <= MOST_NODES:
-        raise UsageError(f"--nodes {asked.nodes}: a forecast is of 1 to {MOST_NODES:,} nodes")
-    if not 1 <= many <= size:
-        raise UsageError(f"--gpus {many}: {machine.name} has {size} GPUs")
-    machine = _with_nics(_with_model(machine, asked.gpu_model), asked)
-    gpus = _chosen(machine, asked.chosen) if asked.chosen else _best(machine, many)
+    number = size if request.gpus is None else request.gpus
+    if not 1 <= request.nodes <= MOST_NODES:
+        raise UsageError(f"--nodes {request.nodes}: a forecast is of 1 to {MOST_NODES:,} nodes")
+    if not 1 <= number <= size:
+        raise UsageError(f"--gpus {number}: {machine.name} has {size} GPUs")
+    machine = _with_nics(_with_model(machine, request.gpu_model), request)
+    gpus = _chosen(machine, request.chosen) if request.chosen else _best(machine, number)
     if gpus is None:
-        gpus = GPUSet((1 << many) - 1)
-        notes.append(f"the first {many} GPUs: too many sets to compare them; --set names others")
-    alike = [replace(machine, name=f"{machine.name}-{node}") for node in range(asked.nodes)]
+        gpus = GPUSet((1 << number) - 1)
+        notes.append(f"the first {number} GPUs: too many sets to compare them; --set names others")
+    machines = [replace(machine, name=f"{machine.name}-{node}") for node in range(request.nodes)]
     model = MODELS.get(machine.model or "")
-    if asked.pod_shape is PodShape.SEPARATE:
-        hosts = [Host.of(node, gpu_set([gpu])) for node in alike for gpu in members(gpus)]
-    elif model and model.domain and machine.nvswitch and asked.nodes > 1:
+    if request.pod_shape is PodShape.SEPARATE:
+        hosts = [Host.of(node, gpu_set([gpu])) for node in machines for gpu in members(gpus)]
+    elif model and model.domain and machine.nvswitch and request.nodes > 1:
         joined = max(1, model.domain // size)
         notes.append(f"NVLink joins {joined} such nodes: NCCL takes them for one host")
         hosts = [
-            Host(parts=tuple((node, gpus) for node in alike[start : start + joined]))
-            for start in range(0, len(alike), joined)
+            Host(parts=tuple((node, gpus) for node in machines[start : start + joined]))
+            for start in range(0, len(machines), joined)
         ]
     else:
-        hosts = [Host.of(node, gpus) for node in alike]
+        hosts = [Host.of(node, gpus) for node in machines]
+    wire = Wire.TCP if request.tcp else None
     try:
-        found = estimate(hosts, algorithm=asked.algorithm, wire=Wire.TCP if asked.tcp else None)
+        bandwidth = estimate(hosts, algorithm=request.algorithm, wire=wire)
     except NotModelled as error:
         raise UsageError(
             "there is no forecast for that", why=str(error), hint="leave out --algorithm"
         ) from error
     return Forecast(
-        asked=asked,
+        request=request,
         machine=machine,
         gpus=gpus,
         hosts=len(hosts),
-        estimate=found,
+        estimate=bandwidth,
         notes=tuple(notes),
     )
 
@@ -148,18 +149,18 @@ def _with_model(machine: Machine, name: str) -> Machine:
     return replace(machine, gpus=gpus, nvswitch=nvswitch)
 
 
-def _with_nics(machine: Machine, asked: Asked) -> Machine:
+def _with_nics(machine: Machine, request: ForecastRequest) -> Machine:
     """The machine with the given NICs, else its own, else those of its model."""
-    if asked.nics:
+    if request.nics:
         try:
-            return parse_nics(asked.nics).of(machine)
+            return parse_nics(request.nics).of(machine)
         except ValueError as error:
             raise UsageError(
-                f"--nics {asked.nics}: {error}",
+                f"--nics {request.nics}: {error}",
                 hint="write their number and the speed of each: 8x400G (Gb/s) or 8x50GB (GB/s)",
             ) from error
     known = MODELS.get(machine.model or "")
-    if asked.nodes == 1:
+    if request.nodes == 1:
         # It is unknown whether the pods of a single node have RDMA.
         unknown = machine.nics_assumed and not any(nic.speed for nic in machine.nics)
         return replace(machine, nics=(), nics_assumed="") if unknown else machine
@@ -170,47 +171,47 @@ def _with_nics(machine: Machine, asked: Asked) -> Machine:
 
 def _chosen(machine: Machine, text: str) -> GPUSet:
     """The GPUs of --set, without repetition."""
-    indexes = [whole(word.strip()) for word in text.split(",")]
-    found = {index for index in indexes if index is not None and index < len(machine.gpus)}
-    if len(found) < len(indexes):
+    indexes = [whole(index.strip()) for index in text.split(",")]
+    valid = {index for index in indexes if index is not None and index < len(machine.gpus)}
+    if len(valid) < len(indexes):
         last = len(machine.gpus) - 1
         raise UsageError(
             f"--set {text}: {machine.name} has no such GPUs",
             hint=f"name some of 0 to {last}, each once: 0,1,2,3",
         )
-    return gpu_set(found)
+    return gpu_set(valid)
 
 
-def _best(machine: Machine, many: int) -> GPUSet | None:
+def _best(machine: Machine, number: int) -> GPUSet | None:
     """The set of so many GPUs with the largest point, the first of equal ones; None: too many."""
     size = len(machine.gpus)
-    alike = len({link for row in machine.links for link in row if link is not None}) <= 1
-    if many in {1, size} or alike:
-        return GPUSet((1 << many) - 1)
-    if math.comb(size, many) > MOST_SETS:
+    uniform = len({link for row in machine.links for link in row if link is not None}) <= 1
+    if number in {1, size} or uniform:
+        return GPUSet((1 << number) - 1)
+    if math.comb(size, number) > MOST_SETS:
         return None
 
     def worth(gpus: GPUSet) -> float:
-        found = estimate([Host.of(machine, gpus)])
-        return found.point if found else 0.0
+        value = estimate([Host.of(machine, gpus)])
+        return value.point if value else 0.0
 
-    return max(map(gpu_set, itertools.combinations(range(size), many)), key=worth)
+    return max(map(gpu_set, itertools.combinations(range(size), number)), key=worth)
 
 
 # ---------------------------------------------------------------- beside a log
 
 
-def against(found: Forecast, source: str) -> Against:
+def against(result: Forecast, source: str) -> Against:
     """A log of nccl-tests beside a forecast; UsageError if no table fits."""
     shown = "standard input" if source == STDIN else source
-    if found.estimate is None:
+    if result.estimate is None:
         raise UsageError("--against needs two GPUs or more", why="one GPU alone has no bandwidth")
     text = _text(source, shown)
     points = tuple(
         Point(size=row.size, measured=row.rate, forecast=point, low=low, high=high)
-        for row in sorted(_table(text, found, shown).rows, key=lambda row: row.size)
+        for row in sorted(_table(text, result, shown).rows, key=lambda row: row.size)
         if row.rate and row.size >= SIZES[0]
-        for point, low, high in [found.estimate.at(row.size)]
+        for point, low, high in [result.estimate.at(row.size)]
     )
     if not points:
         raise UsageError(
@@ -218,7 +219,7 @@ def against(found: Forecast, source: str) -> Against:
             why="smaller messages measure latency and not bandwidth",
             hint=_MAKE,
         )
-    causes = _causes(text, found.estimate) if points[-1].verdict == "below" else ()
+    causes = _causes(text, result.estimate) if points[-1].verdict == "below" else ()
     return Against(points=points, causes=causes)
 
 
@@ -236,19 +237,19 @@ def _text(source: str, shown: str) -> str:
     return data.decode(errors="replace")
 
 
-def _table(text: str, found: Forecast, shown: str) -> Table:
+def _table(text: str, result: Forecast, shown: str) -> Table:
     """The last table of an all-reduce in a log; UsageError unless it has the forecast's GPUs."""
     tables = tables_in(text)
     if not tables:
         raise UsageError(f"{shown}: this is no output of nccl-tests", hint=_MAKE)
-    table = next((one for one in reversed(tables) if one.operation == "all_reduce"), tables[-1])
-    if table.other is not None:
-        raise UsageError(f"{shown}: {table.other}", hint=_MAKE)
+    table = next((test for test in reversed(tables) if test.operation == "all_reduce"), tables[-1])
+    if table.defect is not None:
+        raise UsageError(f"{shown}: {table.defect}", hint=_MAKE)
     # Builds without MPI list one device in JSON, whatever the number of devices.
-    ranks, nodes = len(table.ranks), len({one.host for one in table.ranks})
-    if ranks > 1 and ranks != found.ranks:
+    ranks, nodes = len(table.ranks), len({rank.host for rank in table.ranks})
+    if ranks > 1 and ranks != result.ranks:
         raise UsageError(
-            f"{shown}: {ranks} GPUs took part, and the forecast is of {found.ranks}",
+            f"{shown}: {ranks} GPUs took part, and the forecast is of {result.ranks}",
             hint=f"--nodes {nodes} --gpus {ranks // nodes}" if ranks % nodes == 0 else None,
         )
     return table
@@ -266,12 +267,12 @@ _USUAL = {
 """The usual causes of a job slower than forecast, by the limit of its bandwidth."""
 
 
-def _causes(text: str, found: Estimate) -> tuple[Advice, ...]:
+def _causes(text: str, estimated: Estimate) -> tuple[Advice, ...]:
     """NCCL's own complaints in the log, else the usual causes."""
     reader = Reader()
     reader.feed_all(text.splitlines())
-    advice = [advice_on(one.text) for one in reader.report().complaints]
-    if own := tuple(dict.fromkeys(one for one in advice if one is not None)):
+    advice = [advice_on(complaint.text) for complaint in reader.report().complaints]
+    if own := tuple(dict.fromkeys(entry for entry in advice if entry is not None)):
         return own
-    first = (Cause.NVLS,) if found.regime is Regime.NVLS else ()
-    return tuple(map(advice_for, (*first, *_USUAL[found.limited_by])))
+    first = (Cause.NVLS,) if estimated.regime is Regime.NVLS else ()
+    return tuple(map(advice_for, (*first, *_USUAL[estimated.limited_by])))

@@ -22,29 +22,29 @@ _ROOM = 46.0
 """Pixels for the numbers to the left of the plot."""
 
 
-def forecast(found: Forecast, beside: Against | None) -> str:
+def forecast(result: Forecast, beside: Against | None) -> str:
     """Draw a forecast as SVG; a single GPU has no curve."""
     sheet = Sheet()
-    gpus = ",".join(map(str, members(found.gpus)))
-    nodes = found.asked.nodes
+    gpus = ",".join(map(str, members(result.gpus)))
+    nodes = result.request.nodes
     where = f" of each of {nodes} nodes" if nodes > 1 else ""
-    sheet.text((0, HEAD), found.machine.name, "head", room=_ROOM + _WIDE, size=HEAD)
+    sheet.text((0, HEAD), result.machine.name, "head", room=_ROOM + _WIDE, size=HEAD)
     sheet.text((0, 40), f"GPUs {gpus}{where}", room=_ROOM + _WIDE)
-    one = found.estimate
-    if one is None:
-        said = "A single GPU has no bandwidth."
-        sheet.text((0, 62), said, "dim")
-        return sheet.finish(f"Forecast of {found.machine.name}", said)
-    said = f"{estimates.text(one)}; {one.regime}, limited by {one.limited_by}"
-    sheet.text((0, 62), said, "dim", room=_ROOM + _WIDE)
-    _plot(sheet, one, beside)
-    return sheet.finish(f"Forecast of {found.machine.name}", said)
+    estimate = result.estimate
+    if estimate is None:
+        caption = "A single GPU has no bandwidth."
+        sheet.text((0, 62), caption, "dim")
+        return sheet.finish(f"Forecast of {result.machine.name}", caption)
+    caption = f"{estimates.text(estimate)}; {estimate.regime}, limited by {estimate.limited_by}"
+    sheet.text((0, 62), caption, "dim", room=_ROOM + _WIDE)
+    _plot(sheet, estimate, beside)
+    return sheet.finish(f"Forecast of {result.machine.name}", caption)
 
 
-def _plot(sheet: Sheet, one: Estimate, beside: Against | None) -> None:
+def _plot(sheet: Sheet, estimate: Estimate, beside: Against | None) -> None:
     top = 96.0
     measured = [(point.size, point.measured) for point in beside.points] if beside else []
-    most = max([one.high, *(rate for _, rate in measured)])
+    most = max([estimate.high, *(rate for _, rate in measured)])
     first, last = SIZES[0], max([SIZES[-1], *(size for size, _ in measured)])
 
     def place(size: int, rate: float) -> tuple[float, float]:
@@ -66,7 +66,7 @@ def _plot(sheet: Sheet, one: Estimate, beside: Against | None) -> None:
         sheet.text((along, top + _HIGH + 18), size_of(size), "small dim middle", size=SMALL)
     sheet.text((_ROOM + _WIDE, top + _HIGH + 36), "bytes", "small dim end", size=SMALL)
     sheet.text((0, top - 14), "GB/s", "small dim", size=SMALL)
-    reached = [(size, one.at(size)) for size in powers]
+    reached = [(size, estimate.at(size)) for size in powers]
     curve([(size, low) for size, (_, low, _) in reached], "link dashed", 1.5)
     curve([(size, high) for size, (_, _, high) in reached], "link dashed", 1.5)
     curve([(size, point) for size, (point, _, _) in reached], "lit", 3)

@@ -16,24 +16,24 @@ _BAR = 24
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
-def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
+def value(result: Forecast, beside: Against | None) -> dict[str, Any]:
     """A forecast for JSON: GB/s, shares of the point by message size; null for a single GPU."""
-    one, asked = found.estimate, found.asked
+    estimate, request = result.estimate, result.request
     sizes = [(size, size_of(size)) for size in SIZES]
-    said: dict[str, Any] = {
+    document: dict[str, Any] = {
         "apiVersion": "arena-topo/v1",
         "kind": "Forecast",
-        "machine": found.machine.name,
-        "gpusPerNode": len(members(found.gpus)),
-        "gpus": list(members(found.gpus)),
-        "nodes": asked.nodes,
-        "hosts": found.hosts,
-        "podShape": str(asked.pod_shape),
-        "algorithm": None if asked.algorithm is None else str(asked.algorithm),
-        "bandwidth": None if one is None else estimates.value(one, sizes),
+        "machine": result.machine.name,
+        "gpusPerNode": len(members(result.gpus)),
+        "gpus": list(members(result.gpus)),
+        "nodes": request.nodes,
+        "hosts": result.hosts,
+        "podShape": str(request.pod_shape),
+        "algorithm": None if request.algorithm is None else str(request.algorithm),
+        "bandwidth": None if estimate is None else estimates.value(estimate, sizes),
     }
     if beside is not None:
-        said["against"] = {
+        document["against"] = {
             "inside": beside.points[-1].verdict == "inside",
             "rows": [
                 {
@@ -48,37 +48,38 @@ def value(found: Forecast, beside: Against | None) -> dict[str, Any]:
             ],
             "causes": [{"why": cause.why, "try": cause.hint} for cause in beside.causes],
         }
-    return said
+    return document
 
 
-def text(found: Forecast, beside: Against | None, *, unicode: bool) -> str:
+def text(result: Forecast, beside: Against | None, *, unicode: bool) -> str:
     """A forecast for people: the number, its limit, and a plot over message sizes."""
-    gpus, nodes = ",".join(map(str, members(found.gpus))), found.asked.nodes
-    where = f" of each of {nodes} nodes, {found.ranks} in all" if nodes > 1 else ""
-    lines = [f"{found.machine.name}: GPUs {gpus}{where}", ""]
-    one = found.estimate
-    if one is None:
+    gpus, nodes = ",".join(map(str, members(result.gpus))), result.request.nodes
+    where = f" of each of {nodes} nodes, {result.ranks} in all" if nodes > 1 else ""
+    lines = [f"{result.machine.name}: GPUs {gpus}{where}", ""]
+    estimate = result.estimate
+    if estimate is None:
         return "\n".join([*lines, "A single GPU has no bandwidth.", ""])
-    hosts = f", {found.hosts} hosts for NCCL" if found.hosts > 1 else ""
+    hosts = f", {result.hosts} hosts for NCCL" if result.hosts > 1 else ""
     lines += [
-        f"  Bandwidth   {estimates.text(one)}",
-        f"  Regime      {one.regime}{hosts}",
-        f"  Limited by  {one.limited_by}",
-        *(f"  Assumed     {note}" for note in one.assumed),
-        *(f"  Note        {note}" for note in found.notes),
+        f"  Bandwidth   {estimates.text(estimate)}",
+        f"  Regime      {estimate.regime}{hosts}",
+        f"  Limited by  {estimate.limited_by}",
+        *(f"  Assumed     {note}" for note in estimate.assumed),
+        *(f"  Note        {note}" for note in result.notes),
         "",
     ]
-    return "\n".join([*lines, *(_plot(one, unicode) if beside is None else _beside(beside)), ""])
+    lines += _plot(estimate, unicode) if beside is None else _beside(beside)
+    return "\n".join([*lines, ""])
 
 
-def _plot(one: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001
+def _plot(estimate: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001
     full = "\u2588" if unicode else "#"
     rows = [
         (
             size_of(size),
-            estimates.amount(one.at(size)[0]),
-            f"{100 * one.share(size):.0f}%",
-            full * round(_BAR * one.share(size)) or "-",
+            estimates.amount(estimate.at(size)[0]),
+            f"{100 * estimate.share(size):.0f}%",
+            full * round(_BAR * estimate.share(size)) or "-",
         )
         for size in SIZES
     ]

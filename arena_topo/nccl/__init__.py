@@ -112,13 +112,13 @@ class Communicator:
     @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that no line identifies."""
-        heard = {rank.rank for rank in self.ranks}
-        return tuple(rank for rank in range(self.size or 0) if rank not in heard)
+        identified = {rank.rank for rank in self.ranks}
+        return tuple(rank for rank in range(self.size or 0) if rank not in identified)
 
     @property
     def incomplete(self) -> tuple[int, ...]:
         """Ranks with a first line but without "Init COMPLETE"."""
-        return tuple(one.rank for one in self.ranks if not one.complete)
+        return tuple(rank.rank for rank in self.ranks if not rank.complete)
 
     def matrix(self) -> dict[tuple[int, int], tuple[str, ...]]:
         """The kinds of transport by (source, target), most used first; other pairs are absent.
@@ -126,11 +126,11 @@ class Communicator:
         NCCL connects only the neighbours of its rings and trees: an absent pair needed no
         connection, or its line was not read.
         """
-        channels = {(one.source, one.target, one.kind, one.channel, one.index): one
-                    for one in self.connections}  # fmt: skip
+        channels = {(link.source, link.target, link.kind, link.channel, link.index): link
+                    for link in self.connections}  # fmt: skip
         counted: dict[tuple[int, int], Counter[str]] = {}
-        for one in channels.values():
-            counted.setdefault((one.source, one.target), Counter())[one.kind] += 1
+        for link in channels.values():
+            counted.setdefault((link.source, link.target), Counter())[link.kind] += 1
         return {
             pair: tuple(sorted(kinds, key=lambda kind: (-kinds[kind], kind)))
             for pair, kinds in sorted(counted.items())
@@ -233,5 +233,5 @@ class Report:
     def largest(self) -> Communicator | None:
         """The communicator with the most ranks; None if no line names a rank."""
         return max(
-            self.communicators, key=lambda one: (one.size or 0, len(one.connections)), default=None
+            self.communicators, key=lambda own: (own.size or 0, len(own.connections)), default=None
         )

@@ -165,12 +165,12 @@ _OFF = re.compile(
 
 def advice_on(text: str) -> Advice | None:
     """The reason of a complaint, and what to try; None if unknown."""
-    return next((one for one in ADVICE if one.pattern.search(text)), None)
+    return next((advice for advice in ADVICE if advice.pattern.search(text)), None)
 
 
 def advice_for(cause: Cause) -> Advice:
     """The reason of this class of complaints, and what to try."""
-    return next(one for one in ADVICE if one.cause is cause)
+    return next(advice for advice in ADVICE if advice.cause is cause)
 
 
 def reports_trouble(text: str) -> bool:

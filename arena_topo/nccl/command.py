@@ -53,11 +53,11 @@ def of_files(names: Sequence[str], *, as_json: bool) -> None:
                 why=error.strerror,
                 hint="--from takes the path of a file, or -",
             ) from error
-    found = reader.report()
+    report = reader.report()
     first = "standard input" if names[0] == STDIN else names[0]
     hint = "run it with NCCL_DEBUG=INFO: mpirun -x NCCL_DEBUG=INFO"
-    _refuse_silence(found, first if len(names) == 1 else "these files", hint)
-    _show(compare(found, None), as_json=as_json, unplanned="files belong to no job")
+    _require_lines(report, first if len(names) == 1 else "these files", hint)
+    _show(compare(report, None), as_json=as_json, unplanned="files belong to no job")
 
 
 class Waits(Protocol):
@@ -93,10 +93,10 @@ def of_job(
     With `table` the results of nccl-tests are shown instead, at the end of the job.
     """
 
-    def seen(status: JobStatus) -> None:
+    def store(status: JobStatus) -> None:
         known[:] = [status]
 
-    def tell(note: Note) -> None:
+    def output(note: Note) -> None:
         waits.hide()
         # Only problems are shown, not the pods that come and go.
         if note.warns or note.turn is None:
@@ -104,7 +104,7 @@ def of_job(
 
     everyone = asked.instance is None and asked.only is None
     asked = replace(asked, everyone=asked.everyone or everyone, fold=False)
-    lines = follow.Shown(backend, name, namespace, asked, tell=tell, seen=seen, waits=waits.see)
+    lines = follow.Shown(backend, name, namespace, asked, tell=output, seen=store, waits=waits.see)
     reader, tests = Reader(), TableReader()
     batches: Any = iter(lines)
     progress = _Progress(reader) if asked.options.follow and not table else None
@@ -130,13 +130,13 @@ def of_job(
         wait = f"; {PROGRAM} logs -f {name} -n {namespace} --nccl waits for it"
         hint = "submit with --nccl-debug"
         living = status is not None and not status.phase.over
-        _refuse_silence(report, f"the logs of {name}", hint + (wait if living else ""))
+        _require_lines(report, f"the logs of {name}", hint + (wait if living else ""))
     planned, unplanned = _plan_of(backend, status)
-    found = compare(report, planned)
+    comparison = compare(report, planned)
     if table:
-        _show_table(tests.tables(), found, as_json=as_json)
+        _show_table(tests.tables(), comparison, as_json=as_json)
         return None
-    _show(found, as_json=as_json, unplanned=unplanned, job=name, namespace=namespace)
+    _show(comparison, as_json=as_json, unplanned=unplanned, job=name, namespace=namespace)
     return lines.status if lines.end is follow.End.JOB else None
 
 
@@ -176,48 +176,48 @@ class _Progress:
         main = report.largest
         absent = () if main is None else (*main.missing, *main.incomplete)
         self.left = f"waits: NCCL connects {named(absent) if absent else 'the ranks'}"
-        joined = report.unplaced or any(one.connections for one in report.communicators)
+        joined = report.unplaced or any(group.connections for group in report.communicators)
         # A communicator of a single rank has no connections.
         if main is None or absent or not (joined or main.size == 1):
             self._wait = float("inf")
             return False
-        begun = any(one.incomplete for one in report.communicators if one.size is not None)
+        begun = any(group.incomplete for group in report.communicators if group.size is not None)
         self._wait = _PATIENCE if begun else _SETTLED
         return now - self._changed >= self._wait
 
 
-def _refuse_silence(report: Report, where: str, hint: str) -> None:
+def _require_lines(report: Report, where: str, hint: str) -> None:
     if report.silent:
         why = "NCCL tells what it does only with NCCL_DEBUG=INFO, and only once ranks have begun"
         raise ArenaError(f"no line of NCCL in {where}", why=why, hint=hint)
 
 
-def _show_table(tests: Sequence[Table], found: Comparison, *, as_json: bool) -> None:
-    planned = found.observed.planned
+def _show_table(tests: Sequence[Table], comparison: Comparison, *, as_json: bool) -> None:
+    planned = comparison.observed.planned
     if planned is None:
         raise ArenaError(
             "it is not known which GPUs were measured",
             why="the job was not placed by topology, or is gone",
             hint="measure it in a job that is submitted with --gputopology",
         )
-    got = reached(tests, found.observed, planned)
-    rates = {",".join(map(str, gpus)): layout.number(rate) for gpus, rate in got.table.items()}
+    result = reached(tests, comparison.observed, planned)
+    rates = {",".join(map(str, gpus)): layout.number(rate) for gpus, rate in result.table.items()}
     if as_json:
-        value = {"node": got.node, "busBandwidth": rates, "bytes": got.size}
+        value = {"node": result.node, "busBandwidth": rates, "bytes": result.size}
         show(layout.to_json(value) + "\n")
     else:
         show(json.dumps(rates) + "\n")
     say(
-        f"Measured on node {got.node} with an all-reduce of {got.size:,} bytes. Publish it:"
-        f" {PROGRAM} topology publish {got.node} --bus-bandwidth FILE",
+        f"Measured on node {result.node} with an all-reduce of {result.size:,} bytes. Publish it:"
+        f" {PROGRAM} topology publish {result.node} --bus-bandwidth FILE",
         whole=True,
     )
 
 
 def _show(
-    found: Comparison, *, as_json: bool, unplanned: str, job: str = "", namespace: str = ""
+    result: Comparison, *, as_json: bool, unplanned: str, job: str = "", namespace: str = ""
 ) -> None:
     if as_json:
-        show(layout.to_json(view.value(found, job=job, namespace=namespace)) + "\n")
+        show(layout.to_json(view.value(result, job=job, namespace=namespace)) + "\n")
     else:
-        display(view.text(found, width=wrapped(sys.stdout), unicode=draws(), unplanned=unplanned))
+        display(view.text(result, width=wrapped(sys.stdout), unicode=draws(), unplanned=unplanned))

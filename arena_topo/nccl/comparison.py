@@ -86,7 +86,7 @@ def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> P
     forecast = status.forecast
     if forecast is None or forecast.state != "placed" or not forecast.workers:
         return None
-    pods = {one.worker: one.name for one in status.instances if one.worker is not None}
+    pods = {pod.worker: pod.name for pod in status.instances if pod.worker is not None}
     return Planned(
         forecast=forecast,
         workers=tuple(
@@ -99,7 +99,7 @@ def promised(status: JobStatus, slots: int, cluster: Cluster | None = None) -> P
             for index, node, gpus in forecast.workers
         ),
         slots=slots,
-        machines={str(one.name): one.machine for one in (cluster.nodes if cluster else ())},
+        machines={str(node.name): node.machine for node in (cluster.nodes if cluster else ())},
     )
 
 
@@ -114,13 +114,13 @@ class Observed:
         self.report = report
         self.planned = planned
         self.main = report.largest or Communicator(name=None, size=None, ranks=())
-        self.hosts = {one.name: one for one in report.hosts}
-        self.settings = {one.name: one for one in report.settings}
-        self.ranks = {one.rank: one for one in self.main.ranks}
+        self.hosts = {host.name: host for host in report.hosts}
+        self.settings = {setting.name: setting for setting in report.settings}
+        self.ranks = {rank.rank: rank for rank in self.main.ranks}
         self.workers, self.by_number = self._workers()
         self.ranks_of_worker: dict[int, list[int]] = {}
         """The ranks in ascending order."""
-        for rank, slot in sorted(self.workers.items(), key=lambda one: one[0]):
+        for rank, slot in sorted(self.workers.items(), key=lambda entry: entry[0]):
             self.ranks_of_worker.setdefault(slot.worker, []).append(rank)
         self.transports = self.main.matrix()
 
@@ -142,26 +142,26 @@ class Observed:
         for slot in planned.workers:
             if of_node[slot.node] == 1:
                 names.setdefault(slot.node.partition(".")[0], slot)
-        found = {
-            one.rank: names[host]
-            for one in self.main.ranks
-            for host in (one.host, one.speaker)
+        slots = {
+            rank.rank: names[host]
+            for rank in self.main.ranks
+            for host in (rank.host, rank.speaker)
             if host in names
         }
         if self.main.size != planned.ranks:
-            return found, False
+            return slots, False
         numbered = {rank: planned.workers[rank // planned.slots] for rank in range(planned.ranks)}
         # Ranks without any line are placed by number, if that agrees with all other ranks.
-        agree = all(numbered[rank] == slot for rank, slot in found.items())
-        return (numbered, not found) if agree else (found, False)
+        agree = all(numbered[rank] == slot for rank, slot in slots.items())
+        return (numbered, not slots) if agree else (slots, False)
 
     def place(self, pair: Pair) -> Place:
         """The relative place of two ranks by the plan, else by their host names."""
-        here, there = (self.workers.get(rank) for rank in pair)
-        if here is not None and there is not None:
-            if here.worker == there.worker:
+        source, target = (self.workers.get(rank) for rank in pair)
+        if source is not None and target is not None:
+            if source.worker == target.worker:
                 return Place.POD
-            return Place.NODE if here.node == there.node else Place.NODES
+            return Place.NODE if source.node == target.node else Place.NODES
         first, second = (self.ranks[rank].host if rank in self.ranks else "" for rank in pair)
         if not first or not second:
             return Place.UNKNOWN
@@ -169,19 +169,19 @@ class Observed:
 
     def pairs(self, place: Place) -> dict[str, list[Pair]]:
         """The pairs of ranks at this relative place, by each transport that connects them."""
-        found: dict[str, list[Pair]] = {}
+        by_kind: dict[str, list[Pair]] = {}
         for pair, kinds in self.transports.items():
             if self.place(pair) is place:
                 for kind in kinds:
-                    found.setdefault(kind, []).append(pair)
-        return found
+                    by_kind.setdefault(kind, []).append(pair)
+        return by_kind
 
     def nvlink(self, pair: Pair) -> bool:
         """Whether the plan puts two ranks of one node on GPUs joined by NVLink, as far as known."""
-        here, there = (self.workers.get(rank) for rank in pair)
-        if self.planned is None or here is None or there is None or here.node != there.node:
+        source, target = (self.workers.get(rank) for rank in pair)
+        if self.planned is None or source is None or target is None or source.node != target.node:
             return False
-        machine = self.planned.machines.get(here.node)
+        machine = self.planned.machines.get(source.node)
         if machine is None:
             return False
         first, second = (self._gpu(rank, self.planned) for rank in pair)
@@ -208,9 +208,9 @@ class Observed:
     def via(self, pair: Pair, kind: str) -> str:
         """A line that connects a pair of ranks by this transport."""
         return next(
-            one.line
-            for one in self.main.connections
-            if (one.source, one.target, one.kind) == (*pair, kind)
+            connection.line
+            for connection in self.main.connections
+            if (connection.source, connection.target, connection.kind) == (*pair, kind)
         )
 
     def host(self, rank: int) -> str:
@@ -235,7 +235,7 @@ class Reached:
     size: int
 
 
-def reached(tables: Iterable[Table], seen: Observed, planned: Planned) -> Reached:
+def reached(tables: Iterable[Table], observed: Observed, planned: Planned) -> Reached:
     """The bandwidths that a job's tests reached; of two tests of a set the lower value.
 
     The lines of a test name PCI addresses and CUDA's own numbers, so the plan decides which GPUs of
@@ -248,50 +248,50 @@ def reached(tables: Iterable[Table], seen: Observed, planned: Planned) -> Reache
             "there is nothing to measure: the GPUs of this job are emulated",
             hint="measure where there are GPUs",
         )
-    taken: dict[str, dict[tuple[int, ...], float]] = {}
+    by_node: dict[str, dict[tuple[int, ...], float]] = {}
     refusals: dict[str, None] = {}
     sizes: list[int] = []
-    for one in tables:
+    for test in tables:
         try:
-            rate, size = measured(one)
-            node, gpus = _place(one, seen, planned)
+            rate, size = measured(test)
+            node, gpus = _place(test, observed, planned)
         except Unfit as error:
             refusals[str(error)] = None
             continue
-        table = taken.setdefault(node, {})
+        table = by_node.setdefault(node, {})
         table[gpus] = min(rate, table.get(gpus, rate))
         sizes.append(size)
-    if not taken:
+    if not by_node:
         raise ArenaError(
             "nothing was measured that a table of bandwidths could hold",
             why="; ".join(refusals) or "there is no table of nccl-tests in these lines",
             hint="measure it in a job of its own, with --gputopology and all workers of it on one"
             f' node: "mpirun {MEASURE}"',
         )
-    if len(taken) > 1:
+    if len(by_node) > 1:
         raise ArenaError(
-            f"{len(taken)} nodes were measured: {', '.join(sorted(taken))}",
+            f"{len(by_node)} nodes were measured: {', '.join(sorted(by_node))}",
             why="a table is one of a single node",
             hint="read one of them: --only worker:N",
         )
-    ((node, table),) = taken.items()
+    ((node, table),) = by_node.items()
     return Reached(node=node, table=dict(sorted(table.items())), size=min(sizes))
 
 
-def _place(table: Table, seen: Observed, planned: Planned) -> tuple[str, tuple[int, ...]]:
+def _place(table: Table, observed: Observed, planned: Planned) -> tuple[str, tuple[int, ...]]:
     """The node and the GPUs of a test; Unfit if they are not known."""
     pods = {slot.pod: slot for slot in planned.workers}
-    slots = [pods.get(one.host) for one in table.ranks]
+    slots = [pods.get(rank.host) for rank in table.ranks]
     # If no host is a pod, the numbers of the ranks identify their workers.
-    if None in slots and sorted(one.rank for one in table.ranks) == list(range(planned.ranks)):
-        slots = [planned.workers[one.rank // planned.slots] for one in table.ranks]
+    if None in slots and sorted(rank.rank for rank in table.ranks) == list(range(planned.ranks)):
+        slots = [planned.workers[rank.rank // planned.slots] for rank in table.ranks]
     workers = {slot.worker: slot for slot in slots if slot is not None}
     if None in slots:
         raise Unfit(f"host {table.ranks[0].host} is no pod of the job")
     nodes = {slot.node for slot in workers.values()}
     if len(nodes) > 1:
         raise Unfit(f"{len(nodes)} nodes took part: a table is one of a single machine")
-    if len(workers) > 1 and not all(kind.startswith("P2P") for kind in seen.pairs(Place.NODE)):
+    if len(workers) > 1 and not all(kind.startswith("P2P") for kind in observed.pairs(Place.NODE)):
         raise Unfit(
             "the ranks are in several pods, so it is the way between pods that was measured"
         )

@@ -80,7 +80,7 @@ class Comparison:
         return (
             self.observed.planned is not None
             and bool(self.observed.transports)
-            and all(one.foretold for one in self.findings)
+            and all(finding.foretold for finding in self.findings)
         )
 
 
@@ -101,56 +101,56 @@ def compare(report: Report, planned: Planned | None) -> Comparison:
 
     No line appears in two findings.
     """
-    seen = Observed(report, planned)
-    found = [
-        *_transports(seen),
-        *_links(seen),
-        *_gpu_direct(seen),
-        *_interfaces(seen),
-        *_order(seen),
+    log = Observed(report, planned)
+    differences = [
+        *_transports(log),
+        *_links(log),
+        *_gpu_direct(log),
+        *_interfaces(log),
+        *_order(log),
     ]
-    absent = [*_ranks(seen), *_versions(report)] if report.largest else []
-    used = {line for one in (*found, *absent) for line in one.why.lines}
+    absent = [*_ranks(log), *_versions(report)] if report.largest else []
+    used = {line for finding in (*differences, *absent) for line in finding.why.lines}
     # NCCL's warnings often explain why ranks are silent or incomplete, so they come first.
-    return Comparison(observed=seen, findings=(*found, *_complaints(report, used), *absent))
+    return Comparison(observed=log, findings=(*differences, *_complaints(report, used), *absent))
 
 
 # ---------------------------------------------------------------- transports
 
 
-def _transports(seen: Observed) -> Iterator[Finding]:
+def _transports(log: Observed) -> Iterator[Finding]:
     """Transports within a pod, within a node and between nodes that are worse than planned."""
     for place, of in ((Place.POD, _in_pod), (Place.NODE, _between_pods), (Place.NODES, _nodes)):
-        for kind, pairs in seen.pairs(place).items():
-            if seen.planned is not None:
-                yield from of(seen, seen.planned, kind, pairs)
+        for kind, pairs in log.pairs(place).items():
+            if log.planned is not None:
+                yield from of(log, log.planned, kind, pairs)
 
 
-def _in_pod(seen: Observed, _plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
-    linked = [pair for pair in pairs if seen.nvlink(pair)]
+def _in_pod(log: Observed, _plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
+    linked = [pair for pair in pairs if log.nvlink(pair)]
     # Over PCIe NCCL chooses shared memory by itself for distant GPUs.
-    odd = pairs if kind.startswith("NET") else linked
-    if odd and not kind.startswith("P2P"):
+    staged = pairs if kind.startswith("NET") else linked
+    if staged and not kind.startswith("P2P"):
         planned = "NVLink" if linked else "one pod"
-        why = _why_staged(seen, kind, odd)
-        yield Finding(kind=Kind.TRANSPORT, planned=planned, got=kind, pairs=tuple(odd), why=why)
+        why = _why_staged(log, kind, staged)
+        yield Finding(kind=Kind.TRANSPORT, planned=planned, got=kind, pairs=tuple(staged), why=why)
 
 
-def _between_pods(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
+def _between_pods(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
     if kind.startswith("P2P"):
         return
-    linked = [pair for pair in pairs if seen.nvlink(pair)]
-    hosts = [seen.host(rank) for rank in pairs[0]]
-    shared = "NCCL_HOSTID" in seen.settings
-    line = seen.via(pairs[0], kind)
+    linked = [pair for pair in pairs if log.nvlink(pair)]
+    hosts = [log.host(rank) for rank in pairs[0]]
+    shared = "NCCL_HOSTID" in log.settings
+    line = log.via(pairs[0], kind)
     why = Why(None, _FUSED, (line,))
     if kind == "SHM":
-        why = _why_staged(seen, kind, pairs)
+        why = _why_staged(log, kind, pairs)
         if why.cause is None:
             why = why._replace(hint="use --pod-shape fused: GPUs of one pod see each other")
     elif shared:
         hint = "look whether the pods have the same /dev/shm, or use --pod-shape fused"
-        why = Why(None, hint, (line, *seen.set_by("NCCL_HOSTID")))
+        why = Why(None, hint, (line, *log.set_by("NCCL_HOSTID")))
     elif hosts[0] != hosts[1]:
         cause = (
             "the pods have host names of their own, and NCCL takes each name for a machine"
@@ -168,7 +168,7 @@ def _between_pods(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -
     )
 
 
-def _nodes(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
+def _nodes(log: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Iterator[Finding]:
     forecast = plan.forecast
     nvlink = forecast.tier == "nvlink"
     kind_of, got, hint = Kind.NETWORK, kind, ""
@@ -187,7 +187,7 @@ def _nodes(seen: Observed, plan: Planned, kind: str, pairs: list[Pair]) -> Itera
         got = "NET/Socket, which is TCP"
     else:
         return
-    why = Why(None, hint, (seen.via(pairs[0], kind),)) if hint else _why_socket(seen, pairs)
+    why = Why(None, hint, (log.via(pairs[0], kind),)) if hint else _why_socket(log, pairs)
     yield Finding(kind=kind_of, planned=planned, got=got, pairs=tuple(pairs), why=why)
 
 
@@ -198,47 +198,47 @@ def _counts_on_more(plan: Planned) -> bool:
     return (plan.forecast.bus_bandwidth or 0.0) > UNKNOWN_NETWORK
 
 
-def _why_staged(seen: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
+def _why_staged(log: Observed, kind: str, pairs: Sequence[Pair]) -> Why:
     """Why GPUs of one pod are not connected directly."""
     off = ["NCCL_P2P_DISABLE"] if kind == "SHM" else ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"]
-    asked = _on(seen, *off)
-    asked += ["NCCL_P2P_LEVEL"] if seen.value("NCCL_P2P_LEVEL") in {"LOC", "0"} else []
-    if asked:
-        return _asked_for(seen, asked)
-    for one in seen.report.complaints:
-        if one.cause is Cause.NVLINK_OFF:
-            advice = causes.advice_for(one.cause)
-            return Why(advice.why, advice.hint, (one.text,))
-        if one.cause in {Cause.P2P_OFF, Cause.P2P_BROKEN}:
+    variables = _enabled(log, *off)
+    variables += ["NCCL_P2P_LEVEL"] if log.value("NCCL_P2P_LEVEL") in {"LOC", "0"} else []
+    if variables:
+        return _set_by_environment(log, variables)
+    for complaint in log.report.complaints:
+        if complaint.cause is Cause.NVLINK_OFF:
+            advice = causes.advice_for(complaint.cause)
+            return Why(advice.why, advice.hint, (complaint.text,))
+        if complaint.cause in {Cause.P2P_OFF, Cause.P2P_BROKEN}:
             return Why(
                 "the driver or NCCL found that these GPUs cannot reach each other directly",
                 "look for ACS and IOMMU on the node; nvidia-smi topo -p2p r names such pairs",
-                (one.text,),
+                (complaint.text,),
             )
     hint = "nvidia-smi topo -p2p r in the pod shows which GPUs can reach each other"
-    return Why(None, hint, (seen.via(pairs[0], kind),))
+    return Why(None, hint, (log.via(pairs[0], kind),))
 
 
-def _on(seen: Observed, *names: str) -> list[str]:
+def _enabled(log: Observed, *names: str) -> list[str]:
     """The variables that the environment sets to something other than 0."""
-    return [name for name in names if seen.value(name) not in {"", "0"}]
+    return [name for name in names if log.value(name) not in {"", "0"}]
 
 
-def _asked_for(seen: Observed, names: Sequence[str]) -> Why:
+def _set_by_environment(log: Observed, names: Sequence[str]) -> Why:
     listed = " and ".join(names)
     cause = f"the environment asks for it: {listed}"
-    return Why(cause, f"leave out {listed}", seen.set_by(*names))
+    return Why(cause, f"leave out {listed}", log.set_by(*names))
 
 
-def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> Why:
+def _why_socket(log: Observed, pairs: Sequence[Pair]) -> Why:
     """Why nodes are connected by TCP."""
-    asked = _on(seen, "NCCL_IB_DISABLE")
-    asked += ["NCCL_NET"] if seen.value("NCCL_NET") == "Socket" else []
-    if asked:
-        return _asked_for(seen, asked)
-    hosts = [seen.hosts[name] for name in seen.hosts_of(pairs) if name in seen.hosts]
-    if without := [one for one in hosts if one.no_ib]:
-        names = shortened([one.name for one in without], 1)
+    variables = _enabled(log, "NCCL_IB_DISABLE")
+    variables += ["NCCL_NET"] if log.value("NCCL_NET") == "Socket" else []
+    if variables:
+        return _set_by_environment(log, variables)
+    hosts = [log.hosts[name] for name in log.hosts_of(pairs) if name in log.hosts]
+    if without := [host for host in hosts if host.no_ib]:
+        names = shortened([host.name for host in without], 1)
         hint = (
             "ask for one: --rdma, or --device NAME=COUNT with the resource that the nodes offer"
             " (kubectl describe node NODE)"
@@ -246,18 +246,18 @@ def _why_socket(seen: Observed, pairs: Sequence[Pair]) -> Why:
         cause = f"NCCL finds no InfiniBand or RoCE device in {names}"
         return Why(cause, hint, (*without[0].no_ib.values(),))
     hint = "do the pods have an RDMA device (--rdma, --device), the image a network plugin?"
-    return Why(None, hint, (seen.via(pairs[0], "NET/Socket"),))
+    return Why(None, hint, (log.via(pairs[0], "NET/Socket"),))
 
 
-def _links(seen: Observed) -> Iterator[Finding]:
+def _links(log: Observed) -> Iterator[Finding]:
     """A bad path in NCCL's own search, although all neighbours in pods should have NVLink."""
     rings = [
-        seen.nvlink(pair)
-        for ranks in seen.ranks_of_worker.values()
+        log.nvlink(pair)
+        for ranks in log.ranks_of_worker.values()
         if len(ranks) > 1
         for pair in pairwise((*ranks, ranks[0]))
     ]
-    worse = [one for one in seen.main.searches if one.inside not in _NVLINKS]
+    worse = [search for search in log.main.searches if search.inside not in _NVLINKS]
     if rings and all(rings) and worse:
         yield Finding(
             kind=Kind.TRANSPORT,
@@ -274,18 +274,18 @@ def _links(seen: Observed) -> Iterator[Finding]:
 # ---------------------------------------------------------------- networks
 
 
-def _gpu_direct(seen: Observed) -> Iterator[Finding]:
+def _gpu_direct(log: Observed) -> Iterator[Finding]:
     """RDMA connections without GPU Direct at either end.
 
     NCCL decides for each end: it stages in host memory by itself if a GPU before Ampere has no
     NVLink (src/graph/paths.cc, ncclTopoCheckGdr).
     """
-    network = [one for one in seen.main.connections if one.gdr is not None]
-    direct = {(one.source, one.target) for one in network if one.gdr}
+    network = [end for end in log.main.connections if end.gdr is not None]
+    direct = {(end.source, end.target) for end in network if end.gdr}
     staged: dict[str, dict[Pair, str]] = {}
-    for one in network:
-        if (one.source, one.target) not in direct and one.kind != "NET/Socket":
-            staged.setdefault(one.kind, {}).setdefault((one.source, one.target), one.line)
+    for end in network:
+        if (end.source, end.target) not in direct and end.kind != "NET/Socket":
+            staged.setdefault(end.kind, {}).setdefault((end.source, end.target), end.line)
     for kind, pairs in staged.items():
         rdma = kind.startswith("NET/IB")
         got = "RDMA through the host's memory (no GDRDMA in the lines)"
@@ -293,35 +293,35 @@ def _gpu_direct(seen: Observed) -> Iterator[Finding]:
         if rdma:
             hint = "is nvidia-peermem loaded on the nodes, or DMA-BUF (Linux 5.12, open driver)?"
         why = Why(None, hint, (next(iter(pairs.values())),))
-        said = [one.text for one in seen.report.complaints if one.cause is Cause.GDR_OFF]
-        off = ["NCCL_NET_GDR_LEVEL"] if "NCCL_NET_GDR_LEVEL" in seen.settings else []
-        off += _on(seen, "NCCL_NET_GDR_DISABLE")
+        quoted = [line.text for line in log.report.complaints if line.cause is Cause.GDR_OFF]
+        off = ["NCCL_NET_GDR_LEVEL"] if "NCCL_NET_GDR_LEVEL" in log.settings else []
+        off += _enabled(log, "NCCL_NET_GDR_DISABLE")
         if off:
-            why = _asked_for(seen, off)
-        elif said:
-            why = Why(f"NCCL says: {said[0]}", hint, (said[0],))
+            why = _set_by_environment(log, off)
+        elif quoted:
+            why = Why(f"NCCL says: {quoted[0]}", hint, (quoted[0],))
         got = got if rdma else f"{kind}, no GDRDMA in the lines"
         yield Finding(kind=Kind.NETWORK, got=got, pairs=tuple(pairs), why=why)
 
 
-def _interfaces(seen: Observed) -> Iterator[Finding]:
+def _interfaces(log: Observed) -> Iterator[Finding]:
     """Interfaces of TCP and of the rendezvous that reach no other machine."""
-    odd: dict[str, list[str]] = {}
+    local: dict[str, list[str]] = {}
     lines: dict[str, str] = {}
-    for host in seen.hosts.values() if len(seen.hosts) > 1 else ():
+    for host in log.hosts.values() if len(log.hosts) > 1 else ():
         used = {**(host.sockets if "Socket" in host.networks else {}), **host.bootstrap}
         for name, line in used.items():
             if name.startswith(_LOCAL_INTERFACES):
-                odd.setdefault(name, []).append(host.name)
+                local.setdefault(name, []).append(host.name)
                 lines.setdefault(name, line)
-    wish = seen.value("NCCL_SOCKET_IFNAME")
-    for name, hosts in odd.items():
-        asked = any(name.startswith(one.lstrip("=")) for one in wish.split(",") if one)
+    wish = log.value("NCCL_SOCKET_IFNAME")
+    for name, hosts in local.items():
+        chosen = any(name.startswith(prefix.lstrip("=")) for prefix in wish.split(",") if prefix)
         why = Why(
-            f"the environment asks for it: NCCL_SOCKET_IFNAME={wish}" if asked else None,
+            f"the environment asks for it: NCCL_SOCKET_IFNAME={wish}" if chosen else None,
             "name the interface that joins the pods: --env NCCL_SOCKET_IFNAME=eth0, and"
             " pass it on to the ranks (mpirun -x NCCL_SOCKET_IFNAME)",
-            seen.set_by("NCCL_SOCKET_IFNAME") if asked else (lines[name],),
+            log.set_by("NCCL_SOCKET_IFNAME") if chosen else (lines[name],),
         )
         yield Finding(kind=Kind.SETTINGS, got=f"interface {name} on {shortened(hosts, 1)}", why=why)
 
@@ -329,34 +329,35 @@ def _interfaces(seen: Observed) -> Iterator[Finding]:
 # ---------------------------------------------------------------- ranks
 
 
-def _order(seen: Observed) -> Iterator[Finding]:
+def _order(log: Observed) -> Iterator[Finding]:
     """Rings that cross between nodes more often than once for each node."""
-    plan = seen.planned
+    plan = log.planned
     if plan is None or plan.nodes == 1:
         return
     crossings: dict[int, int] = {}
-    for channel, ring in seen.main.rings.items():
-        nodes = [seen.workers[one].node for one in ring if one is not None and one in seen.workers]
+    for channel, ring in log.main.rings.items():
+        slots = (log.workers.get(rank) for rank in ring if rank is not None)
+        nodes = [slot.node for slot in slots if slot is not None]
         if len(nodes) == len(ring):
             ends = pairwise((*nodes, nodes[0]))
-            crossings[channel] = sum(here != there for here, there in ends)
-    channel = max(crossings, key=lambda one: crossings[one], default=-1)
+            crossings[channel] = sum(source != target for source, target in ends)
+    channel = max(crossings, key=lambda number: crossings[number], default=-1)
     if crossings.get(channel, 0) > plan.nodes:
         yield Finding(
             kind=Kind.ORDER,
             planned=f"{plan.nodes} hops between nodes",
             got=f"{crossings[channel]} in the ring of channel {channel}",
-            ranks=tuple(rank for rank in seen.main.rings[channel] if rank is not None),
+            ranks=tuple(rank for rank in log.main.rings[channel] if rank is not None),
             why=Why(
                 hint="number the ranks node by node: leave out --map-by node and rank files of"
                 " your own; where pods share no host id, --pod-shape fused",
-                lines=(seen.main.ring_lines[channel],),
+                lines=(log.main.ring_lines[channel],),
             ),
         )
 
 
-def _ranks(seen: Observed) -> Iterator[Finding]:
-    plan, main = seen.planned, seen.main
+def _ranks(log: Observed) -> Iterator[Finding]:
+    plan, main = log.planned, log.main
     if plan is not None and main.size not in {None, plan.ranks}:
         hint = "mpirun -np, or the hostfile, says how many start; one for each GPU"
         yield Finding(
@@ -370,28 +371,28 @@ def _ranks(seen: Observed) -> Iterator[Finding]:
         hint += " NCCL_DEBUG=INFO"
         got, why = f"no lines of {named(main.missing)}", Why(None, hint, _first_line(main))
         yield Finding(kind=Kind.RANKS, got=got, ranks=main.missing, why=why)
-    for one in seen.report.communicators:
-        if one.incomplete and (one is main or one.size):
-            name = f"communicator {one.name}" if one.name else "another communicator"
-            where = "" if one is main else f" in {name} (of {one.size})"
+    for group in log.report.communicators:
+        if group.incomplete and (group is main or group.size):
+            name = f"communicator {group.name}" if group.name else "another communicator"
+            where = "" if group is main else f" in {name} (of {group.size})"
             hint = "NCCL is still connecting, has failed, or the log ends here"
             yield Finding(
                 kind=Kind.RANKS,
-                got=f'no "Init COMPLETE" of {named(one.incomplete)}{where}',
-                ranks=one.incomplete if one is main else (),
-                why=Why(None, hint, _first_line(one, one.incomplete)),
+                got=f'no "Init COMPLETE" of {named(group.incomplete)}{where}',
+                ranks=group.incomplete if group is main else (),
+                why=Why(None, hint, _first_line(group, group.incomplete)),
             )
 
 
 def _first_line(main: Communicator, ranks: Collection[int] | None = None) -> tuple[str, ...]:
     """The line that identifies the first of some ranks, of all by default; empty without one."""
-    lines = (one.line for one in main.ranks if ranks is None or one.rank in ranks)
+    lines = (rank.line for rank in main.ranks if ranks is None or rank.rank in ranks)
     return tuple(line for line in lines if line)[:1]
 
 
 def _versions(report: Report) -> Iterator[Finding]:
     if len(report.versions) > 1:
-        lines = tuple(f"NCCL version {one}" for one in report.versions)
+        lines = tuple(f"NCCL version {version}" for version in report.versions)
         cause = "the ranks load different libraries of NCCL"
         why = Why(cause, "look at LD_LIBRARY_PATH and the images", lines)
         yield Finding(kind=Kind.SETTINGS, got=", ".join(report.versions), why=why)
@@ -402,17 +403,17 @@ def _complaints(report: Report, used: Collection[str]) -> Iterator[Finding]:
 
     A card without GPU Direct RDMA is left out: NCCL also complains about cards that no rank uses.
     """
-    for one in sorted(report.complaints, key=lambda one: not one.warning):
-        known = one.warning or one.cause is not None
-        if known and one.cause is not Cause.GDR_OFF and one.text not in used:
-            advice = causes.advice_on(one.text)
+    for complaint in sorted(report.complaints, key=lambda complaint: not complaint.warning):
+        known = complaint.warning or complaint.cause is not None
+        if known and complaint.cause is not Cause.GDR_OFF and complaint.text not in used:
+            advice = causes.advice_on(complaint.text)
             why = Why(advice.why, advice.hint) if advice else Why()
             yield Finding(
                 kind=Kind.WARNING,
-                got=one.text + (f" (x{one.count})" if one.count > 1 else ""),
-                hosts=tuple(name for name in one.hosts if name),
-                ranks=one.ranks,
-                why=why._replace(lines=(one.text,)),
+                got=complaint.text + (f" (x{complaint.count})" if complaint.count > 1 else ""),
+                hosts=tuple(name for name in complaint.hosts if name),
+                ranks=complaint.ranks,
+                why=why._replace(lines=(complaint.text,)),
             )
 
 

@@ -84,7 +84,7 @@ class Table:
     mixed: bool = False
 
     @property
-    def other(self) -> str | None:
+    def defect(self) -> str | None:
         """Why this is no table of an all-reduce; None if it is one."""
         if self.mixed:
             return "several tests wrote at once, so their rows cannot be told apart"
@@ -108,9 +108,9 @@ class _Open:
     def table(self) -> Table:
         return Table(
             operation=next(iter(self.operations)) if len(self.operations) == 1 else None,
-            ranks=tuple(sorted(self.ranks, key=lambda one: (one.rank, one.host))),
+            ranks=tuple(sorted(self.ranks, key=lambda rank: (rank.rank, rank.host))),
             rows=tuple(self.rows),
-            mixed=self.headers > 1 or len({one.rank for one in self.ranks}) != len(self.ranks),
+            mixed=self.headers > 1 or len({rank.rank for rank in self.ranks}) != len(self.ranks),
         )
 
 
@@ -123,27 +123,27 @@ class TableReader:
 
     def feed(self, line: str, speaker: str = "") -> None:
         """Read a line, with or without its tags."""
-        if (now := self._open.get(speaker)) is None:
-            now = self._open[speaker] = _Open()
-        if "_perf" in line and "concluded" not in line and (found := _OPERATION.search(line)):
+        if (table := self._open.get(speaker)) is None:
+            table = self._open[speaker] = _Open()
+        if "_perf" in line and "concluded" not in line and (match := _OPERATION.search(line)):
             if "Collective test starting" in line:
-                now.operations.clear()
-            now.operations.add(found[1])
+                table.operations.clear()
+            table.operations.add(match[1])
         if "#" not in line:
-            if now.columns and (found := _ROW.search(line)):
-                self._row(found, line[found.start() :].split(), now)
-        elif found := _RANK.search(line):
-            rank, host, pci = found.groups()
-            if now.rows and not any(one.rank == int(rank) for one in now.ranks):
+            if table.columns and (match := _ROW.search(line)):
+                self._row(match, line[match.start() :].split(), table)
+        elif match := _RANK.search(line):
+            rank, host, pci = match.groups()
+            if table.rows and not any(known.rank == int(rank) for known in table.ranks):
                 # The table before has no last line; its command may be this one's too.
-                now = self._close(speaker, _Open(operations=now.operations))
-            if len(now.ranks) < MOST_ROWS:
-                now.ranks.append(TestedRank(rank=int(rank), host=host, pci=pci.lower()))
-        elif found := _HEADER.search(line):
-            now.headers += 1
-            columns = found[1].split()
+                table = self._close(speaker, _Open(operations=table.operations))
+            if len(table.ranks) < MOST_ROWS:
+                table.ranks.append(TestedRank(rank=int(rank), host=host, pci=pci.lower()))
+        elif match := _HEADER.search(line):
+            table.headers += 1
+            columns = match[1].split()
             # In a line that is mixed up with another the word may be truncated.
-            now.columns = columns if "busbw" in columns else []
+            table.columns = columns if "busbw" in columns else []
         elif "# Avg bus bandwidth" in line:
             self._close(speaker, _Open())
 
@@ -154,7 +154,7 @@ class TableReader:
 
     def tables(self) -> tuple[Table, ...]:
         """The tables that were read, including unfinished ones."""
-        return (*self._done, *(one.table() for one in self._open.values() if one.rows))
+        return (*self._done, *(table.table() for table in self._open.values() if table.rows))
 
     def _close(self, speaker: str, after: _Open) -> _Open:
         old = self._open[speaker]
@@ -164,17 +164,17 @@ class TableReader:
         return after
 
     @staticmethod
-    def _row(found: re.Match[str], words: list[str], now: _Open) -> None:
+    def _row(match: re.Match[str], cells: list[str], table: _Open) -> None:
         """Add a row with as many words as the header has columns; others are torn."""
-        size, unit = int(found[1]), int(found[2]) * _WIDTHS.get(found[3], 1)
+        size, unit = int(match[1]), int(match[2]) * _WIDTHS.get(match[3], 1)
         # A size that lost its first digits is no multiple of the width of an element.
-        torn = not unit or size < unit or size % unit or len(words) != len(now.columns)
-        if torn or len(now.rows) >= MOST_ROWS:
+        torn = not unit or size < unit or size % unit or len(cells) != len(table.columns)
+        if torn or len(table.rows) >= MOST_ROWS:
             return
-        rate = words[now.columns.index("busbw")]
-        wrong = [whole(words[at]) for at, name in enumerate(now.columns) if name == "#wrong"]
+        rate = cells[table.columns.index("busbw")]
+        wrong = [whole(cells[at]) for at, name in enumerate(table.columns) if name == "#wrong"]
         counts = [count for count in wrong if count is not None]
-        now.rows.append(
+        table.rows.append(
             Row(
                 size=size,
                 rate=float(rate) if _RATE.fullmatch(rate) else None,
@@ -231,15 +231,15 @@ def tables_in(text: str) -> list[Table]:
         value = msgspec.json.decode(text, type=_Output)
     except (msgspec.MsgspecError, RecursionError):
         return []
-    found = _OPERATION.search(value.args[0])
+    operation = _OPERATION.search(value.args[0])
     return [
         Table(
-            operation=found[1] if found else None,
+            operation=operation[1] if operation else None,
             ranks=tuple(
-                TestedRank(rank=one.rank, host=one.hostname, pci=one.device_hex.lower())
-                for one in value.config.devices or value.devices
+                TestedRank(rank=device.rank, host=device.hostname, pci=device.device_hex.lower())
+                for device in value.config.devices or value.devices
             ),
-            rows=tuple(one.row for one in value.results),
+            rows=tuple(result.row for result in value.results),
         )
     ]
 
@@ -259,15 +259,15 @@ def measured(table: Table) -> tuple[float, int]:
     """
     rates = [(row.size, row.rate) for row in table.rows if row.rate is not None]
     largest = max((size for size, _ in rates), default=0)
-    hosts = len({one.host for one in table.ranks})
+    hosts = len({rank.host for rank in table.ranks})
     wrong = sum(row.wrong or 0 for row in table.rows)
     reasons = (
-        (table.other is not None, table.other),
+        (table.defect is not None, table.defect),
         (not table.ranks, "no line tells which GPUs took part"),
         (hosts > 1, f"{hosts} hosts took part: a table is one of a single machine"),
         (len(table.ranks) == 1, "one GPU alone has no bus bandwidth"),
         (
-            len({one.pci for one in table.ranks}) < len(table.ranks),
+            len({rank.pci for rank in table.ranks}) < len(table.ranks),
             "two ranks measured on one GPU",
         ),
         (not largest, "the table has no whole row"),
@@ -277,8 +277,8 @@ def measured(table: Table) -> tuple[float, int]:
         ),
         (wrong > 0, f"{wrong} of the results were wrong"),
     )
-    for holds, why in reasons:
-        if holds:
+    for applies, why in reasons:
+        if applies:
             raise Unfit(why)
     same = sorted(rate for size, rate in rates if size == largest)
     return same[(len(same) - 1) // 2], largest

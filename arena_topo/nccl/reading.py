@@ -165,51 +165,51 @@ class _Message(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A rank of a communicator while its lines are read; `said` are their facts, by name."""
+    """A rank of a communicator while its lines are read; `facts` are by name."""
 
     process: _Process
     device: int
     order: int
     line: str = ""
-    said: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
     rings: dict[int, tuple[tuple[int | None, ...], str]] = field(default_factory=dict)
     searches: dict[Search, None] = field(default_factory=dict)
     connections: dict[Connection, None] = field(default_factory=dict)
 
     def number(self, name: str) -> int | None:
-        return int(self.said[name]) if name in self.said else None
+        return int(self.facts[name]) if name in self.facts else None
 
     @property
     def devices(self) -> tuple[int | None, ...]:
         """The numbers in brackets that may begin its lines."""
         return self.device, self.number("cuda")
 
-    def may_be(self, said: dict[str, str]) -> bool:
+    def may_be(self, facts: dict[str, str]) -> bool:
         """Whether a line that names a rank, and maybe its communicator, can be about this one."""
-        known = [self.said.get(name, said[name]) for name in said if name in _IDENTITY]
-        return known == [said[name] for name in said if name in _IDENTITY]
+        known = [self.facts.get(name, facts[name]) for name in facts if name in _IDENTITY]
+        return known == [facts[name] for name in facts if name in _IDENTITY]
 
-    def may_say(self, via: Connection) -> bool:
+    def may_own(self, via: Connection) -> bool:
         """Whether a connection can be one of this rank's."""
-        highest = int(self.said.get("size", HIGHEST_RANK + 1)) - 1
+        highest = int(self.facts.get("size", HIGHEST_RANK + 1)) - 1
         return self.number("rank") in {None, via.writer} and max(via.writer, via.other) <= highest
 
     def may_be_called(self, label: str | None) -> bool:
         """Whether another rank's line may call this rank's GPU so: by bus id or index."""
-        names = {self.said[name] for name in ("bus", "nvml", "cuda") if name in self.said}
+        names = {self.facts[name] for name in ("bus", "nvml", "cuda") if name in self.facts}
         return label is None or not names or label in names
 
-    def seen(self) -> Rank:
+    def as_rank(self) -> Rank:
         cuda = self.number("cuda")
         return Rank(
-            rank=int(self.said["rank"]),
+            rank=int(self.facts["rank"]),
             host=self.process.host,
             pid=self.process.pid,
             speaker=self.process.speaker,
             device=self.device if cuda is None else cuda,
             nvml=self.number("nvml"),
-            bus_id=self.said.get("bus"),
-            complete="complete" in self.said,
+            bus_id=self.facts.get("bus"),
+            complete="complete" in self.facts,
             line=self.line,
         )
 
@@ -219,7 +219,7 @@ _IDENTITY = {"rank", "size", "name"}
 
 
 @dataclass(slots=True)
-class _Told:
+class _Tally:
     """A setting or a complaint while lines are read: its first line, and its writers' hosts."""
 
     first: _Message
@@ -243,8 +243,8 @@ class Reader:
         self._late: dict[tuple[_Process, int, Connection, str | None], None] = {}
         self._hosts: dict[tuple[str, str, str], str] = {}
         """The first line of each name, by host and fact."""
-        self._settings: dict[tuple[str, str], _Told] = {}
-        self._complaints: dict[tuple[bool, str], _Told] = {}
+        self._settings: dict[tuple[str, str], _Tally] = {}
+        self._complaints: dict[tuple[bool, str], _Tally] = {}
         self._versions: dict[str, None] = {}
         self._facts = 0
         self._ranks = 0
@@ -260,8 +260,8 @@ class Reader:
         """
         if "NCCL" not in line:
             return
-        if found := _VERSION.search(line):
-            self._add(self._versions, found[1], None)
+        if match := _VERSION.search(line):
+            self._add(self._versions, match[1], None)
         try:
             if (message := _message(line, speaker, ends=ends)) is None:
                 return
@@ -312,36 +312,37 @@ class Reader:
         """Read a line about anything but connections of ranks."""
         text = message.text
         for fact, form, each in _OF_HOSTS:
-            if found := form.fullmatch(text):
-                for name in each.findall(found[1]):
+            if match := form.fullmatch(text):
+                for name in each.findall(match[1]):
                     self._add(self._hosts, (message.host, fact, name), message.line)
-        if found := _CHANNELS.match(text):
+        if match := _CHANNELS.match(text):
             if member := self._open.get(message.thread):
-                member.said.setdefault("channels", found[1])
-        elif found := _SETTING.fullmatch(text):
-            self._tell(self._settings, (found[1], found[2].removesuffix(".").strip()), message)
+                member.facts.setdefault("channels", match[1])
+        elif match := _SETTING.fullmatch(text):
+            self._count(self._settings, (match[1], match[2].removesuffix(".").strip()), message)
         if reports_trouble(text):
             self._complain(message)
 
     def _start(self, message: _Message) -> None:
         """Read a line that identifies the rank of this thread, from here on or up to here."""
         thread = message.thread
-        said = {
+        facts = {
             name: value
-            for name, value in _whole(_START, message).groupdict().items()
+            for name, value in _matched(_START, message).groupdict().items()
             if value is not None
         }
-        if not int(said["rank"]) < int(said["size"]) <= HIGHEST_RANK:
+        if not int(facts["rank"]) < int(facts["size"]) <= HIGHEST_RANK:
             raise _Torn
         opened = self._open.pop(thread, None)
-        others = (one for one in self._members.get(thread.process, ()) if "size" in one.said)
+        of_process = self._members.get(thread.process, ())
+        identified = (member for member in of_process if "size" in member.facts)
         # Earlier lines of the thread may belong to a rank that no line has identified yet.
-        known = (one for one in (opened, *others) if one is not None and one.may_be(said))
+        known = (own for own in (opened, *identified) if own is not None and own.may_be(facts))
         if (member := next(known, None) or self._member(thread)) is None:
             return
-        member.said = said | member.said
+        member.facts = facts | member.facts
         member.line = member.line or message.line
-        if "complete" not in member.said:
+        if "complete" not in member.facts:
             self._open[thread] = member
 
     def _member(self, thread: _Thread) -> _Member | None:
@@ -368,31 +369,31 @@ class Reader:
         via, label = _via(message)
         process, _tid, device = thread = message.thread
         known = self._members.get(process, ())
-        if thread not in self._open and any(device in one.devices for one in known):
+        if thread not in self._open and any(device in rank.devices for rank in known):
             # The rank is complete, so this connection belongs to one of its communicators.
             self._add(self._late, (process, device, via, label), None)
         elif member := self._opened(thread):
-            if not member.may_say(via):
+            if not member.may_own(via):
                 raise _Torn
-            member.said.setdefault("rank", str(via.writer))
+            member.facts.setdefault("rank", str(via.writer))
             self._add(member.connections, via, None)
 
     def _list_ring(self, message: _Message) -> None:
         """Read a ring; only rank 0 lists them."""
-        found = _whole(_RING, message)
-        ranks: tuple[int | None, ...] = tuple(map(int, found[3].split()))
+        match = _matched(_RING, message)
+        ranks: tuple[int | None, ...] = tuple(map(int, match[3].split()))
         if message.text.endswith(".") or len(ranks) == OLD_LONGEST_RING:
             # The rest is truncated, maybe in the middle of the last number.
             ranks = (*ranks[:-1], None)
         if member := self._opened(message.thread):
-            member.said = {"rank": "0", "channels": str(int(found[2])), **member.said}
-            channel = int(found[1])
+            member.facts = {"rank": "0", "channels": str(int(match[2])), **member.facts}
+            channel = int(match[1])
             if channel not in member.rings and self._room(len(ranks)):
                 member.rings[channel] = ranks, message.line
 
     def _list_search(self, message: _Message) -> None:
         """Read the rings of the graph search."""
-        pattern, channels, inside, between = _whole(_SEARCH, message).groups()
+        pattern, channels, inside, between = _matched(_SEARCH, message).groups()
         search = Search(channels=int(channels), inside=inside, between=between, line=message.line)
         if (member := self._opened(message.thread)) and pattern == _RING_PATTERN:
             self._add(member.searches, search, None)
@@ -400,23 +401,23 @@ class Reader:
     def _complain(self, message: _Message) -> None:
         key = message.warning, _NUMBERS.sub("#", message.line)
         if key in self._complaints or len(self._complaints) < MOST_COMPLAINTS:
-            self._tell(self._complaints, key, message)
+            self._count(self._complaints, key, message)
         else:
             self._dropped += 1
 
-    def _tell(self, known: dict[K, _Told], key: K, message: _Message) -> None:
+    def _count(self, known: dict[K, _Tally], key: K, message: _Message) -> None:
         """Count a setting or a complaint, as far as there is room."""
-        if (told := self._add(known, key, _Told(message))) is not None:
-            self._add(told.writers, (message.thread.process, message.thread.device), message.host)
-            told.count += 1
+        if (tally := self._add(known, key, _Tally(message))) is not None:
+            self._add(tally.writers, (message.thread.process, message.thread.device), message.host)
+            tally.count += 1
 
     # ------------------------------------------------------------ what they say together
 
     def report(self) -> Report:
         """The facts that were read so far; more lines may follow."""
-        groups = _grouped(one for them in self._members.values() for one in them)
+        groups = _grouped(member for members in self._members.values() for member in members)
         late, unplaced = self._place_late(groups)
-        ranks = {one.process.host for group in groups for one in group.ranks.values()} - {""}
+        ranks = {rank.process.host for group in groups for rank in group.ranks.values()} - {""}
         hosts: dict[str, dict[str, dict[str, str]]] = {name: {} for name in ranks}
         for (host, fact, name), line in self._hosts.items():
             hosts.setdefault(host, {}).setdefault(fact, {})[name] = line
@@ -427,20 +428,21 @@ class Reader:
             ),
             hosts=tuple(Host(name=name, **hosts[name]) for name in sorted(hosts)),
             settings=tuple(
-                Setting(name=name, value=value, hosts=told.hosts, line=told.first.line)
-                for (name, value), told in sorted(self._settings.items(), key=lambda one: one[0])
+                Setting(name=name, value=value, hosts=tally.hosts, line=tally.first.line)
+                for name, value in sorted(self._settings)
+                for tally in [self._settings[name, value]]
             ),
             complaints=tuple(
                 Complaint(
-                    text=told.first.line,
-                    cause=advice.cause if (advice := advice_on(told.first.line)) else None,
-                    where=told.first.where,
-                    hosts=told.hosts,
-                    ranks=self._ranks_of(told.writers),
-                    count=told.count,
-                    warning=told.first.warning,
+                    text=tally.first.line,
+                    cause=advice.cause if (advice := advice_on(tally.first.line)) else None,
+                    where=tally.first.where,
+                    hosts=tally.hosts,
+                    ranks=self._ranks_of(tally.writers),
+                    count=tally.count,
+                    warning=tally.first.warning,
                 )
-                for told in self._complaints.values()
+                for tally in self._complaints.values()
             ),
             unplaced=unplaced,
             lines=self.lines,
@@ -454,17 +456,18 @@ class Reader:
         If a line fits several communicators with the same processes at both of its ends, the
         largest is chosen. Connections without a choice are counted.
         """
-        place = {id(one): at for at, group in enumerate(groups) for one in group.ranks.values()}
+        place = {id(rank): at for at, group in enumerate(groups) for rank in group.ranks.values()}
         late: dict[int, list[Connection]] = {}
         unplaced = 0
         for process, device, via, label in self._late:
             fitting: dict[int, tuple[_Process, int | None] | None] = {}
-            for one in self._members.get(process, ()):
-                if one.number("rank") == via.writer and device in one.devices and one.may_say(via):
-                    other = groups[place[id(one)]].ranks.get(via.other)
-                    if other is None or other.may_be_called(label):
-                        end = (other.process, other.number("cuda")) if other else None
-                        fitting[place[id(one)]] = end
+            for rank in self._members.get(process, ()):
+                is_writer = rank.number("rank") == via.writer and device in rank.devices
+                if is_writer and rank.may_own(via):
+                    peer = groups[place[id(rank)]].ranks.get(via.other)
+                    if peer is None or peer.may_be_called(label):
+                        end = (peer.process, peer.number("cuda")) if peer else None
+                        fitting[place[id(rank)]] = end
             ends = set(fitting.values())
             if len(fitting) == 1 or (len(ends) == 1 and None not in ends):
                 largest = max(fitting, key=lambda at: (groups[at].size or 0, -at))
@@ -475,17 +478,17 @@ class Reader:
 
     def _ranks_of(self, writers: Iterable[tuple[_Process, int]]) -> tuple[int, ...]:
         """The ranks of some writers, as far as their processes and devices identify them."""
-        found: set[int] = set()
+        certain: set[int] = set()
         for process, device in writers:
             known = [
-                (one.number("size") or 0, rank)
-                for one in self._members.get(process, ())
-                if (rank := one.number("rank")) is not None and device in one.devices
+                (member.number("size") or 0, rank)
+                for member in self._members.get(process, ())
+                if (rank := member.number("rank")) is not None and device in member.devices
             ]
             most = max((size for size, _ in known), default=0)
             ranks = {rank for size, rank in known if size == most}
-            found |= ranks if len(ranks) == 1 else set()
-        return tuple(sorted(found))
+            certain |= ranks if len(ranks) == 1 else set()
+        return tuple(sorted(certain))
 
 
 @dataclass(slots=True)
@@ -497,9 +500,9 @@ class _Group:
     ranks: dict[int, _Member] = field(default_factory=dict)
     certain: bool = True
 
-    def take(self, strays: _Group) -> None:
+    def absorb(self, strays: _Group) -> None:
         """Move ranks that this communicator lacks from another group."""
-        for rank in [one for one in strays.ranks if one < (self.size or 0)]:
+        for rank in [rank for rank in strays.ranks if rank < (self.size or 0)]:
             if rank not in self.ranks:
                 self.ranks[rank] = strays.ranks.pop(rank)
                 self.certain = False
@@ -510,20 +513,20 @@ class _Group:
         # Only rank 0 lists rings.
         listed = sorted(self.ranks[0].rings.items()) if 0 in self.ranks else ()
         rings = {
-            channel: (whole, line)
+            channel: (complete, line)
             for channel, (ranks, line) in listed
-            if (whole := _ring(ranks, self.size)) is not None
+            if (complete := _ring(ranks, self.size)) is not None
         }
-        connections = {*late, *(one for member in members for one in member.connections)}
+        connections = set(late).union(*(member.connections for member in members))
         return Communicator(
             name=self.name,
             size=self.size,
-            ranks=tuple(one.seen() for one in members),
+            ranks=tuple(member.as_rank() for member in members),
             certain=self.certain,
-            channels=next((many for one in members if (many := one.number("channels"))), None),
+            channels=next(filter(None, (member.number("channels") for member in members)), None),
             rings={channel: ring for channel, (ring, _) in rings.items()},
             ring_lines={channel: line for channel, (_, line) in rings.items()},
-            searches=tuple(dict.fromkeys(one for each in members for one in each.searches)),
+            searches=tuple({search: None for member in members for search in member.searches}),
             connections=tuple(sorted(connections, key=_order)),
         )
 
@@ -536,17 +539,17 @@ def _grouped(members: Iterable[_Member]) -> list[_Group]:
     belongs to the only communicator that has one, if that lacks this rank.
     """
     groups: dict[tuple[str | None, int | None, int], _Group] = {}
-    seen: Counter[tuple[str | None, int | None, int]] = Counter()
-    told = [
-        (one.said.get("name"), one.number("size"), one.order, rank, one)
-        for one in members
-        if (rank := one.number("rank")) is not None
+    turns: Counter[tuple[str | None, int | None, int]] = Counter()
+    rows = [
+        (member.facts.get("name"), member.number("size"), member.order, rank, member)
+        for member in members
+        if (rank := member.number("rank")) is not None
     ]
-    told.sort(key=lambda row: (row[0] is None, row[1] is None, row[2]))
-    for name, size, _order, rank, one in told:
-        turn = seen[name, size, rank]
-        seen[name, size, rank] += 1
-        groups.setdefault((name, size, turn), _Group(name, size)).ranks[rank] = one
+    rows.sort(key=lambda row: (row[0] is None, row[1] is None, row[2]))
+    for name, size, _order, rank, member in rows:
+        turn = turns[name, size, rank]
+        turns[name, size, rank] += 1
+        groups.setdefault((name, size, turn), _Group(name, size)).ranks[rank] = member
     for (name, size, _turn), group in groups.items():
         group.certain = name is not None or (name, size, 1) not in groups
     known = [group for group in groups.values() if group.name is not None]
@@ -554,22 +557,22 @@ def _grouped(members: Iterable[_Member]) -> list[_Group]:
     if len(known) == 1:
         for group in groups.values():
             if group is not known[0] and group.size in {None, known[0].size}:
-                known[0].take(group)
+                known[0].absorb(group)
     return [group for group in groups.values() if group.ranks]
 
 
 def _ring(ranks: tuple[int | None, ...], size: int | None) -> tuple[int | None, ...] | None:
     """A ring as far as it is known; None for an impossible one."""
-    known = [one for one in ranks if one is not None]
+    known = [rank for rank in ranks if rank is not None]
     strange = len(set(known)) < len(known) or (size is not None and max(known, default=0) >= size)
     if strange or known[:1] != [0]:
         return None
     return tuple(known) if len(known) == size else (*known, None)
 
 
-def _order(one: Connection) -> tuple[int, int, int, int, str, str]:
-    index = -1 if one.index is None else one.index
-    return one.source, one.target, one.channel, index, one.side or "", one.kind
+def _order(link: Connection) -> tuple[int, int, int, int, str, str]:
+    index = -1 if link.index is None else link.index
+    return link.source, link.target, link.channel, index, link.side or "", link.kind
 
 
 # ---------------------------------------------------------------- one line
@@ -583,13 +586,13 @@ def _message(line: str, speaker: str, *, ends: bool) -> _Message | None:
     """
     if "\x1b" in line:
         line = _ESCAPES.sub("", line)
-    words = list(_WORD.finditer(line))
-    if not words:
+    starts = list(_WORD.finditer(line))
+    if not starts:
         return None
-    word = words[0]
-    warning = word[1] == "WARN"
-    writer, where = _written(line[max(0, word.start() - LONGEST_PREFIX) : word.start()])
-    if len(words) > 1 or not ends:
+    start = starts[0]
+    warning = start[1] == "WARN"
+    writer, where = _written(line[max(0, start.start() - LONGEST_PREFIX) : start.start()])
+    if len(starts) > 1 or not ends:
         raise _Torn
     if writer is None and not warning:
         return None
@@ -598,7 +601,7 @@ def _message(line: str, speaker: str, *, ends: bool) -> _Message | None:
     process = _Process(host, int(known["pid"]) if host else None, "" if host else speaker)
     return _Message(
         thread=_Thread(process, int(known["tid"]) if host else None, int(known.get("device", -1))),
-        text=line[word.end() :].strip(),
+        text=line[start.end() :].strip(),
         warning=warning,
         where=where,
     )
@@ -607,28 +610,28 @@ def _message(line: str, speaker: str, *, ends: bool) -> _Message | None:
 def _written(before: str) -> tuple[re.Match[str] | None, str | None]:
     """The writer in the text before a message, and the source line named there."""
     writers = list(_WRITER.finditer(before))
-    for writer in reversed([one for one in writers if one["host"]] or writers):
+    for writer in reversed([writer for writer in writers if writer["host"]] or writers):
         where = before[writer.end() :]
         if not where:
             return writer, None
-        if found := _WHERE.fullmatch(where):
-            return writer, found[1]
+        if match := _WHERE.fullmatch(where):
+            return writer, match[1]
     return None, None
 
 
-def _whole(pattern: re.Pattern[str], message: _Message) -> re.Match[str]:
-    if (found := pattern.fullmatch(message.text)) is None:
+def _matched(pattern: re.Pattern[str], message: _Message) -> re.Match[str]:
+    if (match := pattern.fullmatch(message.text)) is None:
         raise _Torn
-    return found
+    return match
 
 
 def _via(message: _Message) -> tuple[Connection, str | None]:
     """A connection, and the line's name for the GPU of the other rank."""
-    found = _whole(_VIA, message)
-    channel, index, source, source_label, target, target_label, side = found.groups()[:7]
-    net = found["net"]
+    match = _matched(_VIA, message)
+    channel, index, source, source_label, target, target_label, side = match.groups()[:7]
+    net = match["net"]
     kind = (
-        f"NET/{net}" if net else f"P2P/{found['way'] or found['relay']}" if found["p2p"] else "SHM"
+        f"NET/{net}" if net else f"P2P/{match['way'] or match['relay']}" if match["p2p"] else "SHM"
     )
     if (net is None) != (side is None) or max(int(source), int(target)) > HIGHEST_RANK:
         raise _Torn
@@ -641,7 +644,7 @@ def _via(message: _Message) -> tuple[Connection, str | None]:
         target=int(target),
         kind=sys.intern(kind),
         side=side,
-        gdr=None if net is None else found["gdr"] is not None,
+        gdr=None if net is None else match["gdr"] is not None,
         line=message.line,
     )
     return via, source_label if side == "receive" else target_label

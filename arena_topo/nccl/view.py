@@ -35,47 +35,47 @@ _SHORT = {"P2P/direct pointer": "PTR", "NET/Socket": "TCP"}
 
 
 def text(
-    found: Comparison, *, width: int | None = None, unicode: bool = True, unplanned: str = ""
+    comparison: Comparison, *, width: int | None = None, unicode: bool = True, unplanned: str = ""
 ) -> str:
     """The versions, hosts, rings and transports, and the differences from the plan.
 
     Sentences are wrapped at `width` columns. `unplanned` says why there is no plan to compare with.
     """
-    seen = found.observed
+    log = comparison.observed
     blocks = [
-        [fold(_headline(seen), width, indent="  ")],
-        _hosts(seen),
-        [fold(line, width, indent="  ") for line in _settings(seen)],
-        list(_rings(seen.main)),
-        list(_transports(seen, unicode=unicode)),
-        [fold(line, width, indent="        ") for line in _verdict(found, unplanned)],
-        [fold(noted(line), width, indent="  ") for line in _notes(seen)],
-        [emulated()] if seen.planned is not None and seen.planned.forecast.emulated else [],
+        [fold(_headline(log), width, indent="  ")],
+        _hosts(log),
+        [fold(line, width, indent="  ") for line in _settings(log)],
+        list(_rings(log.main)),
+        list(_transports(log, unicode=unicode)),
+        [fold(line, width, indent="        ") for line in _verdict(comparison, unplanned)],
+        [fold(noted(line), width, indent="  ") for line in _notes(log)],
+        [emulated()] if log.planned is not None and log.planned.forecast.emulated else [],
     ]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in blocks if lines)
 
 
-def _headline(seen: Observed) -> str:
-    report, main = seen.report, seen.main
-    words = [f"NCCL {' and '.join(map(one_line, report.versions)) or 'of unknown version'}"]
+def _headline(log: Observed) -> str:
+    report, main = log.report, log.main
+    clauses = [f"NCCL {' and '.join(map(one_line, report.versions)) or 'of unknown version'}"]
     if main.size is not None:
-        words.append(f"lines of {len(main.ranks)} of {counted(main.size, 'rank')}")
+        clauses.append(f"lines of {len(main.ranks)} of {counted(main.size, 'rank')}")
     if report.hosts:
-        words.append(counted(len(report.hosts), "host"))
+        clauses.append(counted(len(report.hosts), "host"))
     if len(report.communicators) > 1:
-        words.append(f"{len(report.communicators)} communicators, this is the largest")
-    return ", ".join(words)
+        clauses.append(f"{len(report.communicators)} communicators, this is the largest")
+    return ", ".join(clauses)
 
 
-def _hosts(seen: Observed) -> list[str]:
-    if not seen.report.hosts:
+def _hosts(log: Observed) -> list[str]:
+    if not log.report.hosts:
         return []
     ranks: dict[str, list[int]] = {}
     nodes: dict[str, set[str]] = {}
-    for one in seen.main.ranks:
-        ranks.setdefault(one.host, []).append(one.rank)
-        if one.rank in seen.workers:
-            nodes.setdefault(one.host, set()).add(seen.workers[one.rank].node)
+    for rank in log.main.ranks:
+        ranks.setdefault(rank.host, []).append(rank.rank)
+        if rank.rank in log.workers:
+            nodes.setdefault(rank.host, set()).add(log.workers[rank.rank].node)
     header = ("HOST", "RANKS", *(("NODE",) if nodes else ()), "NETWORK", "BOOTSTRAP", "DEVICES")
     rows = [
         (
@@ -86,10 +86,10 @@ def _hosts(seen: Observed) -> list[str]:
             ",".join(host.bootstrap) or "-",
             _devices(host),
         )
-        for host in seen.report.hosts[:MOST_ROWS]
+        for host in log.report.hosts[:MOST_ROWS]
     ]
     lines = [line.rstrip() for line in align(table(header, rows)).splitlines()]
-    more = len(seen.report.hosts) - MOST_ROWS
+    more = len(log.report.hosts) - MOST_ROWS
     return [*lines, *([f"and {counted(more, 'more host')}"] if more > 0 else [])]
 
 
@@ -102,44 +102,44 @@ def _devices(host: Host) -> str:
     return ",".join(names) or ("no IB device" if host.no_ib else "-")
 
 
-def _settings(seen: Observed) -> Iterator[str]:
-    told = [f"{one.name}={brief(one.value, 60)}" for one in seen.report.settings]
-    if told:
-        yield f"Set by the environment: {shortened(told, MOST_ROWS)}"
+def _settings(log: Observed) -> Iterator[str]:
+    settings = [f"{setting.name}={brief(setting.value, 60)}" for setting in log.report.settings]
+    if settings:
+        yield f"Set by the environment: {shortened(settings, MOST_ROWS)}"
 
 
 # ---------------------------------------------------------------- rings
 
 
 def _rings(main: Communicator) -> Iterator[str]:
-    alike: dict[tuple[int | None, ...], list[int]] = {}
+    by_ring: dict[tuple[int | None, ...], list[int]] = {}
     for channel, ring in main.rings.items():
-        alike.setdefault(_from_least(ring), []).append(channel)
-    if alike:
+        by_ring.setdefault(_from_least(ring), []).append(channel)
+    if by_ring:
         yield f"Rings of {counted(main.channels or len(main.rings), 'channel')}:"
     elif main.channels:
         yield f"Channels: {main.channels}"
-    rows = list(alike.items())
+    rows = list(by_ring.items())
     for ring, channels in rows[:MOST_ROWS]:
-        yield f"  {spans(channels, MOST)}: {way(ring)}"
+        yield f"  {spans(channels, MOST)}: {ring_text(ring)}"
     if len(rows) > MOST_ROWS:
         yield f"  and {counted(len(rows) - MOST_ROWS, 'more ring')}"
-    for one in main.searches[:1]:
-        yield f"  NCCL's search counted on {one.inside} inside, {one.between} between machines"
+    for rings in main.searches[:1]:
+        yield f"  NCCL's search counted on {rings.inside} inside, {rings.between} between machines"
 
 
-def way(ring: Sequence[int | None]) -> str:
+def ring_text(ring: Sequence[int | None]) -> str:
     """The ranks of a ring in its order; in long rings neighbours become a span: `0-7 15-8`."""
     runs: list[list[int]] = []
-    ranks = [one for one in ring if one is not None]
-    for one in ranks:
-        step = one - runs[-1][-1] if runs else 0
+    ranks = [rank for rank in ring if rank is not None]
+    for rank in ranks:
+        step = rank - runs[-1][-1] if runs else 0
         if len(ranks) > MOST_COLUMNS and abs(step) == 1 and step * _direction(runs[-1]) >= 0:
-            runs[-1][1:] = [one]
+            runs[-1][1:] = [rank]
         else:
-            runs.append([one])
-    words = ["-".join(map(str, run)) for run in runs]
-    return " ".join([*words, *(["..."] if None in ring else [])])
+            runs.append([rank])
+    spelled = ["-".join(map(str, run)) for run in runs]
+    return " ".join([*spelled, *(["..."] if None in ring else [])])
 
 
 def _direction(run: Sequence[int]) -> int:
@@ -150,44 +150,44 @@ def _from_least(ring: tuple[int | None, ...]) -> tuple[int | None, ...]:
     """The same ring from its lowest rank on, so that equal rings look the same."""
     if None in ring:
         return ring
-    at = ring.index(min(one for one in ring if one is not None))
+    at = ring.index(min(rank for rank in ring if rank is not None))
     return ring[at:] + ring[:at]
 
 
 # ---------------------------------------------------------------- transports
 
 
-def _transports(seen: Observed, *, unicode: bool) -> Iterator[str]:
-    unplaced = seen.report.unplaced
-    if not seen.transports:
+def _transports(log: Observed, *, unicode: bool) -> Iterator[str]:
+    unplaced = log.report.unplaced
+    if not log.transports:
         if unplaced:
             yield f"No line says of which communicator: {counted(unplaced, 'connection')}."
-        elif seen.main.ranks:
+        elif log.main.ranks:
             yield "No line says how ranks are joined (via ...)."
         return
-    ranks = sorted({rank for pair in seen.transports for rank in pair} | set(seen.ranks))
+    ranks = sorted({rank for pair in log.transports for rank in pair} | set(log.ranks))
     names = {rank: str(rank) for rank in ranks}
     heading = "Transports, from rank (row) to rank (column):"
     if len(ranks) > MOST_COLUMNS:
-        names = {rank: seen.host(rank) or "?" for rank in ranks}
+        names = {rank: log.host(rank) or "?" for rank in ranks}
         heading = "Transports, from pod or host (row) to the same (column):"
     cells: dict[tuple[str, str], Counter[str]] = {}
-    for (source, target), kinds in seen.transports.items():
+    for (source, target), kinds in log.transports.items():
         cells.setdefault((names[source], names[target]), Counter())[kinds[0]] += 1
     rows = list(dict.fromkeys(names.values()))
-    short = _letters(kinds[0] for kinds in seen.transports.values())
+    short = _letters(kinds[0] for kinds in log.transports.values())
     drawn = len(rows) <= MOST_COLUMNS
     if drawn:
         yield heading
         yield from _grid(rows, cells, short, "\N{MIDDLE DOT}" if unicode else ".")
     places = list(Place)
     for (place, kind), joined in sorted(
-        seen.joined.items(), key=lambda one: (places.index(one[0][0]), -one[1])
+        log.joined.items(), key=lambda entry: (places.index(entry[0][0]), -entry[1])
     ):
         yield f"  {kind}: {counted(joined, 'pair')} {place}".rstrip()
     if drawn:
         yield f"  {', '.join(f'{letters} {kind}' for kind, letters in short.items())}"
-    if mixed := [pair for pair, kinds in seen.transports.items() if len(kinds) > 1]:
+    if mixed := [pair for pair, kinds in log.transports.items() if len(kinds) > 1]:
         yield f"  several transports, most used shown: {pairs_named(mixed)}"
 
 
@@ -222,70 +222,70 @@ def _grid(
 # ---------------------------------------------------------------- what differs
 
 
-def _verdict(found: Comparison, unplanned: str) -> Iterator[str]:
-    seen = found.observed
-    plan = seen.planned
+def _verdict(comparison: Comparison, unplanned: str) -> Iterator[str]:
+    log = comparison.observed
+    plan = log.planned
     if plan is None:
         yield f"Not compared with a plan: {unplanned or 'none is known'}"
-    elif found.agrees:
-        said = counted(len(plan.workers), "worker")
+    elif comparison.agrees:
+        summary = counted(len(plan.workers), "worker")
         rate = plan.forecast
         if rate.usable is not None:
-            said += f", {estimates.spoken(rate.usable, rate.low, rate.high)} forecast"
-        yield f"As planned: {said}"
-    elif not seen.transports:
-        unplaced = seen.report.unplaced
+            summary += f", {estimates.spoken(rate.usable, rate.low, rate.high)} forecast"
+        yield f"As planned: {summary}"
+    elif not log.transports:
+        unplaced = log.report.unplaced
         why = "tells whose connections these are" if unplaced else "says how ranks are joined"
         yield f"Nothing to compare with the plan: no line {why}"
-    if seen.by_number and seen.transports:
+    if log.by_number and log.transports:
         yield "Ranks were told apart by their numbers: hosts have no pods' names"
-    if found.findings:
+    if comparison.findings:
         yield "Findings:"
-    for index, one in enumerate(found.findings[:MOST_FINDINGS], 1):
-        yield from _finding(index, one)
-    if len(found.findings) > MOST_FINDINGS:
-        yield f"  and {len(found.findings) - MOST_FINDINGS} more: -o json has all"
+    for index, finding in enumerate(comparison.findings[:MOST_FINDINGS], 1):
+        yield from _finding(index, finding)
+    if len(comparison.findings) > MOST_FINDINGS:
+        yield f"  and {len(comparison.findings) - MOST_FINDINGS} more: -o json has all"
 
 
-def _finding(index: int, one: Finding) -> Iterator[str]:
-    before = f"planned {one.planned}, got " if one.planned is not None else ""
-    who = f" ({pairs_named(one.pairs)})" if one.pairs else ""
-    if one.kind is Kind.WARNING:
-        who = _written_by(one)
-    elif one.foretold:
+def _finding(index: int, finding: Finding) -> Iterator[str]:
+    before = f"planned {finding.planned}, got " if finding.planned is not None else ""
+    writers = f" ({pairs_named(finding.pairs)})" if finding.pairs else ""
+    if finding.kind is Kind.WARNING:
+        writers = _written_by(finding)
+    elif finding.foretold:
         before = "as the plan says for separate pods: "
-        who = f", not NVLink{who}" if one.planned == "NVLink" else who
-    yield f"{index:>3}. {before}{brief(one.got)}{who}"
-    cause, hint, lines = one.why
-    if one.kind is not Kind.RANKS:
+        writers = f", not NVLink{writers}" if finding.planned == "NVLink" else writers
+    yield f"{index:>3}. {before}{brief(finding.got)}{writers}"
+    cause, hint, lines = finding.why
+    if finding.kind is not Kind.RANKS:
         yield f"     why: {one_line(cause or 'cause not visible in these lines')}"
     if hint is not None:
         yield f"     try: {one_line(hint)}"
-    if lines and one.kind is not Kind.WARNING:
+    if lines and finding.kind is not Kind.WARNING:
         yield f"     line: {brief(lines[0], 200)}"
 
 
-def _written_by(one: Finding) -> str:
+def _written_by(finding: Finding) -> str:
     """The hosts and ranks that complain, where known: ` (node-1, rank 3)`."""
-    said = list(map(one_line, one.hosts[:MOST_PAIRS]))
-    more = len(one.hosts) - MOST_PAIRS
-    said += [counted(more, "more host")] if more > 0 else []
-    said += [named(one.ranks)] if one.ranks else []
-    return f" ({', '.join(said)})" if said else ""
+    writers = list(map(one_line, finding.hosts[:MOST_PAIRS]))
+    more = len(finding.hosts) - MOST_PAIRS
+    writers += [counted(more, "more host")] if more > 0 else []
+    writers += [named(finding.ranks)] if finding.ranks else []
+    return f" ({', '.join(writers)})" if writers else ""
 
 
 def pairs_named(pairs: Sequence[Pair]) -> str:
     """Pairs in words, each once whatever its direction: `pairs 0<->31, 7<->8 and 4 more`."""
     both = sorted({(min(pair), max(pair)) for pair in pairs})
-    listed = shortened([f"{one}<->{other}" for one, other in both], MOST_PAIRS)
+    listed = shortened([f"{first}<->{second}" for first, second in both], MOST_PAIRS)
     return f"{'pair' if len(both) == 1 else 'pairs'} {listed}"
 
 
-def _notes(seen: Observed) -> Iterator[str]:
-    report, main = seen.report, seen.main
+def _notes(log: Observed) -> Iterator[str]:
+    report, main = log.report, log.main
     if not main.certain:
         yield "which ranks belong together is not certain: not all lines name their communicator"
-    if report.unplaced and seen.transports:
+    if report.unplaced and log.transports:
         yield f"{counted(report.unplaced, 'more connection')} of no communicator for certain"
     if report.torn:
         yield f"{counted(report.torn, 'line')} cut or mixed up with others, and not used"
@@ -296,10 +296,10 @@ def _notes(seen: Observed) -> Iterator[str]:
 # ---------------------------------------------------------------- values
 
 
-def value(found: Comparison, *, job: str = "", namespace: str = "") -> dict[str, Any]:
+def value(comparison: Comparison, *, job: str = "", namespace: str = "") -> dict[str, Any]:
     """The comparison for JSON and YAML; null for unknown values. Bandwidths are GB/s."""
-    seen = found.observed
-    report, plan = seen.report, seen.planned
+    log = comparison.observed
+    report, plan = log.report, log.planned
     return {
         "job": job or None,
         "namespace": namespace or None,
@@ -311,45 +311,45 @@ def value(found: Comparison, *, job: str = "", namespace: str = "") -> dict[str,
             "busBandwidthGBps": number(plan.forecast.bus_bandwidth),
             "usableGBps": number(plan.forecast.usable),
             "tier": plan.forecast.tier,
-            "workers": [asdict(one) for one in plan.workers],
+            "workers": [asdict(worker) for worker in plan.workers],
         },
-        "asPlanned": None if plan is None or not seen.transports else found.agrees,
+        "asPlanned": None if plan is None or not log.transports else comparison.agrees,
         "findings": [
-            {name: value for name, value in asdict(one).items() if name != "why"}
-            | one.why._asdict()
-            for one in found.findings
+            {name: value for name, value in asdict(finding).items() if name != "why"}
+            | finding.why._asdict()
+            for finding in comparison.findings
         ],
         "hosts": [
             {
-                "name": one.name,
-                "bootstrap": list(one.bootstrap),
-                "networks": list(one.networks),
-                "devices": [*one.cards, *one.sockets],
-                "noInfiniBand": bool(one.no_ib),
+                "name": host.name,
+                "bootstrap": list(host.bootstrap),
+                "networks": list(host.networks),
+                "devices": [*host.cards, *host.sockets],
+                "noInfiniBand": bool(host.no_ib),
             }
-            for one in report.hosts
+            for host in report.hosts
         ],
         "communicators": [
-            _communicator_value(one, seen.workers if one is seen.main else {})
-            for one in report.communicators
+            _communicator_value(group, log.workers if group is log.main else {})
+            for group in report.communicators
         ],
         "connectionsOfSeveral": report.unplaced,
-        "settings": [asdict(one) for one in report.settings],
-        "complaints": [asdict(one) for one in report.complaints],
+        "settings": [asdict(setting) for setting in report.settings],
+        "complaints": [asdict(complaint) for complaint in report.complaints],
         "lines": report.lines,
         "tornLines": report.torn,
         "droppedLines": report.dropped,
     }
 
 
-def _communicator_value(one: Communicator, workers: Mapping[int, WorkerSlot]) -> dict[str, Any]:
+def _communicator_value(group: Communicator, workers: Mapping[int, WorkerSlot]) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "size": one.size,
-        "certain": one.certain,
-        "channels": one.channels,
-        "missing": one.missing,
-        "incomplete": one.incomplete,
+        "name": group.name,
+        "size": group.size,
+        "certain": group.certain,
+        "channels": group.channels,
+        "missing": group.missing,
+        "incomplete": group.incomplete,
         "ranks": [
             {
                 "rank": rank.rank,
@@ -361,12 +361,12 @@ def _communicator_value(one: Communicator, workers: Mapping[int, WorkerSlot]) ->
                 "pci": rank.pci,
                 "complete": rank.complete,
             }
-            for rank in one.ranks
+            for rank in group.ranks
         ],
-        "rings": [{"channel": channel, "ranks": ring} for channel, ring in one.rings.items()],
+        "rings": [{"channel": channel, "ranks": ring} for channel, ring in group.rings.items()],
         "transports": [
             {"from": source, "to": target, "kinds": kinds}
-            for (source, target), kinds in one.matrix().items()
+            for (source, target), kinds in group.matrix().items()
         ],
-        "searches": [asdict(search) for search in one.searches],
+        "searches": [asdict(search) for search in group.searches],
     }
