@@ -18,7 +18,7 @@ from arena_topo.bandwidth import Wire
 from arena_topo.layout import folded
 from arena_topo.nodes import fragmentation
 from arena_topo.nodes import fragmentation as screen
-from arena_topo.nodes.fragmentation import Alike, Gang, Kind, look
+from arena_topo.nodes.fragmentation import Gang, Kind, NodeGroup, look
 from arena_topo.solver import Request, Solver
 from arena_topo.solver.classes import Index
 from arena_topo.solver.gang import best
@@ -199,7 +199,7 @@ def test_every_node_is_told_of_once_and_as_it_is(world: Cluster):
     by_name = {one.name: one for one in world.nodes}
     told = []
     for kind in look(world).kinds:
-        for alike in kind.alike:
+        for alike in kind.groups:
             for name in alike.names:
                 told.append(name)
                 one = by_name[name]
@@ -219,7 +219,7 @@ def test_numbers_of_gpus_add_up(world: Cluster):
     assert sum(one.free for one in kinds) == free
     assert sum(one.away for one in kinds) == idle
     for kind in kinds:
-        working = [one for one in kind.alike if one.unavailable is None]
+        working = [one for one in kind.groups if one.unavailable is None]
         assert kind.stranded == sum(one.stranded * len(one.names) for one in working)
         for sets in kind.sets:
             mine = [(some, len(one.names)) for one in working for some in one.sets]
@@ -286,8 +286,8 @@ def gang(kind: Kind, size: int) -> Gang:
     return next(one for one in kind.gangs if one.size == size)
 
 
-def alike(kind: Kind, name: str) -> Alike:
-    return next(one for one in kind.alike if name in one.names)
+def alike(kind: Kind, name: str) -> NodeGroup:
+    return next(one for one in kind.groups if name in one.names)
 
 
 def test_twenty_free_gpus_without_a_gang_of_eight_name_the_nodes_that_come_nearest():

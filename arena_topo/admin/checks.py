@@ -78,7 +78,7 @@ class Report:
     @property
     def passed(self) -> bool:
         """Whether no check fails; an unknown result is no failure."""
-        return all(one.outcome is not Outcome.FAIL for one in self.findings)
+        return all(finding.outcome is not Outcome.FAIL for finding in self.findings)
 
 
 _Judged = tuple[Outcome, str, str | None]
@@ -121,7 +121,7 @@ class _Check:
     @property
     def unsuspended(self) -> bool:
         """Whether no served version of MPIJob can be suspended."""
-        return bool(self.served) and not {*self.served} & {*having(lambda one: one.suspends)}
+        return bool(self.served) and not {*self.served} & {*having(lambda traits: traits.suspends)}
 
     def mpijobs(self) -> Iterator[_Judged]:
         self.served = self.admin.served()
@@ -146,17 +146,17 @@ class _Check:
                 "no Deployment runs an image called mpi-operator or training-operator",
                 "ignore this if jobs get their pods: the operator may have another name",
             )
-        for one in operators:
-            metadata = one["metadata"]
+        for operator in operators:
+            metadata = operator["metadata"]
             name, space = metadata["name"], metadata.get("namespace", "")
             version = (metadata.get("labels") or {}).get("app.kubernetes.io/version")
-            what = f"{space}/{name}: {_image(one['image'])}"
-            what += f" ({version})" if version else ""
-            if (one.get("status") or {}).get("availableReplicas"):
-                yield _ok(what)
+            name_and_image = f"{space}/{name}: {_image(operator['image'])}"
+            name_and_image += f" ({version})" if version else ""
+            if (operator.get("status") or {}).get("availableReplicas"):
+                yield _ok(name_and_image)
             else:
                 yield _fail(
-                    f"{what} has no pod that is available: jobs get no pods",
+                    f"{name_and_image} has no pod that is available: jobs get no pods",
                     f"kubectl describe deployment {name} -n {space}",
                 )
 
@@ -170,7 +170,7 @@ class _Check:
     # What places workers
 
     def placement(self) -> Iterator[_Judged]:
-        found = self.mechanisms
+        mechanisms = self.mechanisms
         stored = _format(self.admin, PLACEMENT_POLICY)
         if stored is not None and stored != MAP_FORMAT:
             yield _warn(
@@ -178,16 +178,16 @@ class _Check:
                 f" {MAP_FORMAT}, so that workers wait at their gates",
                 _INSTALL,
             )
-        elif found.admission:
+        elif mechanisms.admission:
             known = f" (map format {stored})" if stored else ""
             yield _ok(f"gives workers their nodes in namespace {self.namespace}{known}")
-        elif found.admission is None:
-            doubt = "; ".join(found.notes) or "it could not be asked"
+        elif mechanisms.admission is None:
+            doubt = "; ".join(mechanisms.notes) or "it could not be asked"
             yield Outcome.UNKNOWN, doubt, f"an administrator can tell: {_DIFF}"
         else:
             without = (
                 "the submitter, or the controller, lifts the gate of each worker"
-                if found.patches or self.controlled
+                if mechanisms.patches or self.controlled
                 else "workers are pinned by their template alone: exact with one worker per node"
             )
             if stored:
@@ -196,14 +196,14 @@ class _Check:
                 yield _warn(f"not installed: {without}", _INSTALL)
 
     def claims(self) -> Iterator[_Judged]:
-        found = self.mechanisms
-        if not found.classes:
+        mechanisms = self.mechanisms
+        if not mechanisms.classes:
             return
-        drivers = ", ".join(sorted(found.classes))
-        if found.claims:
+        drivers = ", ".join(sorted(mechanisms.classes))
+        if mechanisms.claims:
             yield _ok(f"gives each worker its own GPUs of {drivers}")
-        elif found.claims is None:
-            doubt = "; ".join(found.notes) or "it could not be asked"
+        elif mechanisms.claims is None:
+            doubt = "; ".join(mechanisms.notes) or "it could not be asked"
             yield Outcome.UNKNOWN, doubt, f"kubectl get mutatingadmissionpolicy {CLAIMS_POLICY}"
         else:
             yield _warn(
@@ -221,56 +221,58 @@ class _Check:
             yield _fail("no node has GPUs", "kubectl describe nodes | grep gpu")
             return
         doubts = {
-            knowledge: [str(one.name) for one in nodes if one.machine.knowledge is knowledge]
+            knowledge: [str(node.name) for node in nodes if node.machine.knowledge is knowledge]
             for knowledge in Knowledge
         }
         fix = f"arena-topo topology publish NODE, or an agent on each node: {_INSTALL}"
         if unknown := doubts[Knowledge.UNKNOWN]:
-            every = "not known, and every path counts as the slowest"
-            yield _warn(f"the links of {_some(unknown, 'node')} are {every}", fix)
+            consequence = "not known, and every path counts as the slowest"
+            yield _warn(f"the links of {_named(unknown, 'node')} are {consequence}", fix)
         if assumed := doubts[Knowledge.ASSUMED]:
             product = "assumed from the GPU product and count"
-            yield _warn(f"the links of {_some(assumed, 'node')} are {product}", fix)
+            yield _warn(f"the links of {_named(assumed, 'node')} are {product}", fix)
         if not nodes:
             have = "has" if len(machines) == 1 else "have"
             yield _warn(
-                f"only {_some([str(one.name) for one in machines], 'node')} {have} GPUs, and they"
-                " are shared or cut up: no job is placed by topology",
+                f"only {_named([str(node.name) for node in machines], 'node')} {have} GPUs, and"
+                " they are shared or cut up: no job is placed by topology",
                 "arena-topo top node shows how each node is set up",
             )
         elif not unknown and not assumed:
-            names = [str(one.name) for one in nodes]
-            yield _ok(f"the links of {_some(names, 'node')} are published")
+            names = [str(node.name) for node in nodes]
+            yield _ok(f"the links of {_named(names, 'node')} are published")
         old = []
-        for one in self.admin.topologies(SYSTEM):
-            data = one.get("data") or {}
+        for config_map in self.admin.topologies(SYSTEM):
+            data = config_map.get("data") or {}
             at = seconds(data.get("observedAt"))
             if at is not None and self.admin.now() - at > published.STALE:
-                old.append(str(data.get("nodeName") or one["metadata"]["name"]))
+                old.append(str(data.get("nodeName") or config_map["metadata"]["name"]))
         if old:
             yield _warn(
-                f"no agent has looked at {_some(old, 'node')} for {_span(published.STALE)} or more",
+                f"no agent has looked at {_named(old, 'node')} for {_span(published.STALE)} or"
+                " more",
                 f"kubectl get pods -n {SYSTEM} -o wide",
             )
 
     def nodes(self) -> Iterator[_Judged]:
-        found = standings(self.admin.nodes())
-        odd = [one for one in found if one.odd]
-        for one in odd[:_SHOWN]:
-            fix = f"arena-topo nodes topology {one.node}, or nodes default {one.node}"
-            yield _warn(f"{one.node} is {one.odd}", fix)
-        if rest := [one.node for one in odd[_SHOWN:]]:
-            yield _warn(f"the same of {_some(rest, 'node')}", "arena-topo nodes list")
-        mixed = [str(one.name) for one in self.cluster.nodes if one.dedicated and one.foreign]
+        states = standings(self.admin.nodes())
+        contradictory = [node for node in states if node.remark]
+        for node in contradictory[:_SHOWN]:
+            fix = f"arena-topo nodes topology {node.node}, or nodes default {node.node}"
+            yield _warn(f"{node.node} is {node.remark}", fix)
+        if more := [node.node for node in contradictory[_SHOWN:]]:
+            yield _warn(f"the same of {_named(more, 'node')}", "arena-topo nodes list")
+        mixed = [str(node.name) for node in self.cluster.nodes if node.dedicated and node.foreign]
         if mixed:
             yield _warn(
-                f"pods that arena-topo did not place use GPUs of {_some(mixed, 'node')}: the"
+                f"pods that arena-topo did not place use GPUs of {_named(mixed, 'node')}: the"
                 " kubelet picks the GPUs of workers there (guarantee node)",
                 f"kubectl get pods -A -o wide --field-selector spec.nodeName={mixed[0]}",
             )
-        if not odd and not mixed:
-            ours = [one.node for one in found if one.use == Use.TOPOLOGY]
-            yield _ok(f"{_some(ours, 'node')} for topology jobs alone" if ours else "none reserved")
+        if not contradictory and not mixed:
+            ours = [node.node for node in states if node.use == Use.TOPOLOGY]
+            reserved = f"{_named(ours, 'node')} for topology jobs alone"
+            yield _ok(reserved if ours else "none reserved")
 
     # The caller
 
@@ -297,19 +299,19 @@ class _Check:
 
     def submitting(self) -> Iterator[_Judged]:
         missing = self._missing(SUBMITTER)
-        needed = [one for one in missing if one.resource == "mpijobs"]
-        rest = [one for one in missing if one not in needed]
+        needed = [right for right in missing if right.resource == "mpijobs"]
+        optional = [right for right in missing if right not in needed]
         if needed:
-            yield _fail(f"not allowed to {_said(needed)}", self._grant(SUBMITTER))
-        if rest:
-            yield _warn(f"not allowed to {_said(rest)}", self._grant(SUBMITTER))
+            yield _fail(f"not allowed to {_listed(needed)}", self._grant(SUBMITTER))
+        if optional:
+            yield _warn(f"not allowed to {_listed(optional)}", self._grant(SUBMITTER))
         if not missing:
             yield _ok(f"all that submit, get, logs, delete and data list need in {self.namespace}")
 
     def attaching(self) -> Iterator[_Judged]:
         if missing := self._missing(ATTACH):
-            found = f"not allowed to {_said(missing)}: neither attach nor check JOB"
-            yield _warn(found, self._grant(ATTACH))
+            denied = f"not allowed to {_listed(missing)}: neither attach nor check JOB"
+            yield _warn(denied, self._grant(ATTACH))
         else:
             yield _ok(f"attach and check JOB run commands in the pods of {self.namespace}")
 
@@ -317,16 +319,16 @@ class _Check:
         everywhere = self._missing(CLUSTER_READER)
         # The submitter patches gates only if no policy lifts them.
         missing = everywhere or self._missing(SELF_PLACER)
-        found = f"not allowed to {_said(missing)}, and no controller places jobs"
+        denied = f"not allowed to {_listed(missing)}, and no controller places jobs"
         if not missing:
             yield _ok("all that placing jobs oneself needs")
         elif self.controlled:
             yield _ok("the controller places your jobs")
         elif everywhere:
             role = f"{CLUSTER_READER} --clusterrole={CLUSTER_READER}"
-            yield _fail(found, f"kubectl create clusterrolebinding {role} --user=YOU")
+            yield _fail(denied, f"kubectl create clusterrolebinding {role} --user=YOU")
         else:
-            yield _warn(found, self._grant(SELF_PLACER))
+            yield _warn(denied, self._grant(SELF_PLACER))
 
     def _grant(self, role: str) -> str:
         return (
@@ -335,9 +337,9 @@ class _Check:
 
     def _missing(self, role: str) -> list[Right]:
         return [
-            one
-            for one in install.rights(role)
-            if one.group in _PRESENT and not self.admin.allowed(one, self.namespace)
+            right
+            for right in install.rights(role)
+            if right.group in _PRESENT and not self.admin.allowed(right, self.namespace)
         ]
 
     # Who starts what waits
@@ -359,10 +361,10 @@ class _Check:
             return
         self.controlled = True
         yield _ok(f"{holder} is at work")
-        seen = seconds(((self.admin.view() or {}).get("data") or {}).get("observedAt"))
-        if seen is not None and self.admin.now() - seen > published.STALE:
+        observed = seconds(((self.admin.view() or {}).get("data") or {}).get("observedAt"))
+        if observed is not None and self.admin.now() - observed > published.STALE:
             yield _warn(
-                f"cluster-view is {_span(self.admin.now() - seen)} old",
+                f"cluster-view is {_span(self.admin.now() - observed)} old",
                 f"kubectl logs -n {SYSTEM} deployment/{install.CONTROLLER}",
             )
 
@@ -427,14 +429,14 @@ def _format(admin: Administration, policy: str) -> str | None:
     return str((stored["metadata"].get("labels") or {}).get(FORMAT_LABEL, ""))
 
 
-def _some(names: Sequence[str], noun: str) -> str:
+def _named(names: Sequence[str], noun: str) -> str:
     """Some things by number and name: `3 nodes (a, b, c)`, or a single one by its name."""
     if len(names) == 1:
         return f"{noun} {names[0]}"
     return f"{counted(len(names), noun)} ({shortened(names, _SHOWN)})"
 
 
-def _said(rights: Sequence[Right]) -> str:
+def _listed(rights: Sequence[Right]) -> str:
     """Rights in a sentence: `create mpijobs.kubeflow.org, list pods and 3 more`."""
     return shortened([*map(str, rights)], _SHOWN)
 

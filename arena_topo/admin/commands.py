@@ -48,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class InstallOptions:
     """The installed parts of arena-topo, and their settings."""
 
     image: str = option(
@@ -97,7 +97,7 @@ class Wanted:
 @spread
 def install(
     everywhere: Globals,
-    asked: Wanted,
+    request: InstallOptions,
     *,
     output_format: Annotated[Output, output(*DOCUMENTS, help="How to print it.")] = Output.YAML,
 ) -> None:
@@ -107,36 +107,36 @@ def install(
       # Policies and roles alone
       install --without-controller --without-agent
     """
-    if asked.remove:
+    if request.remove:
         _remove(everywhere, output_format)
         return
     from arena_topo.manifests import install as installing  # noqa: PLC0415 - loads Jinja
 
-    for one in asked.agent_selector:
-        if not is_label_value(one.value):
+    for label in request.agent_selector:
+        if not is_label_value(label.value):
             raise UsageError(
-                f"--agent-selector {one} is invalid",
-                why=f"{one.value!r} is not the value of a label",
+                f"--agent-selector {label} is invalid",
+                why=f"{label.value!r} is not the value of a label",
                 hint="repeat --agent-selector for more labels",
             )
-    wanted = installing.Installation(
-        image=asked.image,
-        controller=not asked.without_controller,
-        agent=not asked.without_agent,
-        gang=asked.gang_scheduling,
-        ack=asked.ack,
-        runtime_class=asked.runtime_class,
-        node_selector={one.key: one.value for one in asked.agent_selector},
-        image_pull_secrets=asked.image_pull_secret,
+    installation = installing.Installation(
+        image=request.image,
+        controller=not request.without_controller,
+        agent=not request.without_agent,
+        gang=request.gang_scheduling,
+        ack=request.ack,
+        runtime_class=request.runtime_class,
+        node_selector={label.key: label.value for label in request.agent_selector},
+        image_pull_secrets=request.image_pull_secret,
     )
-    tell(installing.check(wanted))
+    tell(installing.check(installation))
     if output_format is Output.YAML:
         # The reason of each right is a comment, which a parsed object would lose.
-        show(installing.text(wanted))
+        show(installing.text(installation))
     else:
-        objects = installing.objects(wanted)
+        objects = installing.objects(installation)
         if output_format is Output.NAME:
-            show("".join(f"{object_name(one)}\n" for one in objects))
+            show("".join(f"{object_name(manifest)}\n" for manifest in objects))
         else:
             show(to_json(objects))
 
@@ -144,19 +144,19 @@ def install(
 def _remove(everywhere: Globals, output_format: Output) -> None:
     from arena_topo.admin import install as removing  # noqa: PLC0415 - the verbs load late
 
-    found = removing.removal(opening.administration(engine(everywhere)))
-    if found.marked:
-        many = len(found.marked)
-        keep = "1 node keeps its" if many == 1 else f"{many} nodes keep their"
-        back = f"{PROGRAM} nodes default {' '.join(found.marked)}"
-        say(noted(f"{keep} label and taint for topology jobs: {back}"), whole=True)
-    if not found.objects:
+    removal = removing.removal(opening.administration(engine(everywhere)))
+    if removal.marked:
+        number = len(removal.marked)
+        subject = "1 node keeps its" if number == 1 else f"{number} nodes keep their"
+        back = f"{PROGRAM} nodes default {' '.join(removal.marked)}"
+        say(noted(f"{subject} label and taint for topology jobs: {back}"), whole=True)
+    if not removal.objects:
         say("Nothing of arena-topo is installed.")
     elif output_format is Output.NAME:
-        show("".join(f"{object_name(one)}\n" for one in found.objects))
+        show("".join(f"{object_name(manifest)}\n" for manifest in removal.objects))
     else:
         write = to_json if output_format is Output.JSON else to_yaml
-        show(write(found.objects))
+        show(write(removal.objects))
 
 
 @spread
@@ -183,14 +183,14 @@ def check(
     from arena_topo.admin import checks  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
-    found = checks.check(admin, namespace)
+    report = checks.check(admin, namespace)
     if output_format is Output.WIDE:
         wide = wrapped(sys.stdout) and columns()
         # Its commands are copied, so lines are not wrapped.
-        display(shown.report(found, width=wide), whole=True)
+        display(shown.report(report, width=wide), whole=True)
     else:
-        show(document(shown.report_value(found), output_format))
-    if not found.passed:
+        show(document(shown.report_value(report), output_format))
+    if not report.passed:
         raise typer.Exit(1)
 
 
@@ -198,12 +198,12 @@ def _inspect(job: str, namespace: str, backend: Backend, output_format: Output) 
     from arena_topo.admin import inspection  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
-    found = inspection.inspect(backend, job, namespace)
+    result = inspection.inspect(backend, job, namespace)
     if output_format is Output.WIDE:
-        display(shown.inspection(found))
+        display(shown.inspection(result))
     else:
-        show(document(shown.inspection_value(found), output_format))
-    if not found.passed:
+        show(document(shown.inspection_value(result), output_format))
+    if not result.passed:
         raise typer.Exit(1)
 
 
@@ -237,7 +237,7 @@ def _dedicate(names: list[str], use: str, everywhere: Globals, how: Change) -> N
         names, nodes.Use(use), admin, ack=how.ack, force=how.force, dry_run=how.dry_run
     )
     dry = " (dry run)" if how.dry_run else ""
-    show("".join(f"node/{one.node} {one.outcome}{dry}\n" for one in done))
+    show("".join(f"node/{change.node} {change.outcome}{dry}\n" for change in done))
 
 
 @spread
@@ -251,11 +251,11 @@ def nodes_list(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) 
     from arena_topo.admin import nodes  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.admin import view as shown  # noqa: PLC0415 - only here
 
-    found = nodes.standings(opening.administration(engine(everywhere)).nodes())
+    states = nodes.standings(opening.administration(engine(everywhere)).nodes())
     if output_format is Output.WIDE:
-        display(shown.standings(found))
+        display(shown.standings(states))
     else:
-        show(document(shown.standings_value(found), output_format))
+        show(document(shown.standings_value(states), output_format))
 
 
 @spread

@@ -46,7 +46,7 @@ class Inspection:
     def passed(self) -> bool:
         """Whether everything agrees with the guarantee, as far as it could be inspected."""
         return not self.differences and all(
-            self.outcome(one) is not Outcome.DIFFERS for one in self.sights
+            self.outcome(sight) is not Outcome.DIFFERS for sight in self.sights
         )
 
 

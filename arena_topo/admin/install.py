@@ -40,13 +40,10 @@ def removal(admin: Administration) -> Removal:
         )
     marked: list[str] = []
     with contextlib.suppress(AccessDenied):
-        marked = [one["metadata"]["name"] for one in admin.nodes() if _marked(one)]
-    return Removal(
-        objects=tuple(
-            _reference(one) for one in reversed(install.everything()) if _installed(one, admin)
-        ),
-        marked=tuple(marked),
-    )
+        marked = [node["metadata"]["name"] for node in admin.nodes() if _marked(node)]
+    newest_first = reversed(install.everything())
+    installed = (manifest for manifest in newest_first if _installed(manifest, admin))
+    return Removal(objects=tuple(map(_reference, installed)), marked=tuple(marked))
 
 
 def _installed(manifest: Manifest, admin: Administration) -> bool:
@@ -84,4 +81,4 @@ def dependents(jobs: Iterable[Manifest]) -> Iterator[tuple[str, str]]:
 def _marked(node: Mapping[str, Any]) -> bool:
     labels = node["metadata"].get("labels") or {}
     taints = (node.get("spec") or {}).get("taints") or ()
-    return TAINT in labels or any(one.get("key") == TAINT for one in taints)
+    return TAINT in labels or any(taint.get("key") == TAINT for taint in taints)

@@ -51,13 +51,13 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class NodeState:
     """The state of a node: its GPUs, its use, and what contradicts that."""
 
     node: str
     gpus: int
     use: Use
-    odd: str | None = None
+    remark: str | None = None
 
 
 def dedicate(
@@ -76,16 +76,16 @@ def dedicate(
     stored.
     """
     nodes = list(dict.fromkeys(names))
-    found = {name: admin.node(name) for name in nodes}
-    against = [] if force else [one for name in nodes for one in _against(name, use, admin)]
-    if against:
+    stored = {name: admin.node(name) for name in nodes}
+    preventing = [] if force else [pod for name in nodes for pod in _against(name, use, admin)]
+    if preventing:
         raise ArenaError(
             _REFUSALS[use],
-            why=shortened(against, _SHOWN),
+            why=shortened(preventing, _SHOWN),
             hint="wait until they have ended, delete them, or add --force; nothing was changed",
         )
     return tuple(
-        _changed(name, found[name], use, admin, ack=ack, dry_run=dry_run) for name in nodes
+        _changed(name, stored[name], use, admin, ack=ack, dry_run=dry_run) for name in nodes
     )
 
 
@@ -125,8 +125,8 @@ def _changed(
     dry_run: bool,
 ) -> Change:
     for attempt in range(_ATTEMPTS):
-        seen = admin.node(name) if attempt else node
-        steps = patch(seen, use, ack=ack)
+        current = admin.node(name) if attempt else node
+        steps = patch(current, use, ack=ack)
         if not steps:
             return Change(node=name, outcome="unchanged")
         try:
@@ -154,37 +154,37 @@ def patch(node: Mapping[str, Any], use: Use, *, ack: bool = False) -> list[dict[
     metadata = node["metadata"]
     labels = dict(metadata.get("labels") or {})
     taints = list((node.get("spec") or {}).get("taints") or ())
-    wanted_labels, wanted_taints = dict(labels), list(taints)
-    bears = {"key": TAINT, "value": VALUE, "effect": EFFECT}
-    others = [one for one in taints if one.get("key") != TAINT]
+    new_labels, new_taints = dict(labels), list(taints)
+    ours = {"key": TAINT, "value": VALUE, "effect": EFFECT}
+    foreign = [taint for taint in taints if taint.get("key") != TAINT]
     if use is Use.TOPOLOGY:
-        wanted_labels[TAINT] = VALUE
-        if not any(bears.items() <= one.items() for one in taints):
-            wanted_taints = [*others, bears]
+        new_labels[TAINT] = VALUE
+        if not any(ours.items() <= taint.items() for taint in taints):
+            new_taints = [*foreign, ours]
     else:
-        wanted_labels.pop(TAINT, None)
-        wanted_taints = others
+        new_labels.pop(TAINT, None)
+        new_taints = foreign
     if ack:
-        wanted_labels[published.SCHEDULE_LABEL] = use.value
+        new_labels[published.SCHEDULE_LABEL] = use.value
     steps: list[dict[str, Any]] = []
-    if wanted_labels != labels:
-        steps.append({"op": "add", "path": "/metadata/labels", "value": wanted_labels})
-    if wanted_taints != taints:
-        steps.append({"op": "add", "path": "/spec/taints", "value": wanted_taints})
+    if new_labels != labels:
+        steps.append({"op": "add", "path": "/metadata/labels", "value": new_labels})
+    if new_taints != taints:
+        steps.append({"op": "add", "path": "/spec/taints", "value": new_taints})
     if not steps:
         return []
     revision = metadata["resourceVersion"]
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": revision}, *steps]
 
 
-def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
+def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[NodeState, ...]:
     """The state of the nodes with GPUs, and of marked nodes without GPUs."""
-    found = []
-    for one in nodes:
-        metadata = one["metadata"]
+    states = []
+    for node in nodes:
+        metadata = node["metadata"]
         labels = metadata.get("labels") or {}
-        taints = (one.get("spec") or {}).get("taints") or ()
-        capacity = (one.get("status") or {}).get("capacity") or {}
+        taints = (node.get("spec") or {}).get("taints") or ()
+        capacity = (node.get("status") or {}).get("capacity") or {}
         gpus = max((whole(capacity.get(name)) or 0 for name in GPU_RESOURCES), default=0)
         labelled = TAINT in labels
         tainted = any(
@@ -193,12 +193,12 @@ def standings(nodes: Iterable[Mapping[str, Any]]) -> tuple[Standing, ...]:
         acks = labels.get(published.SCHEDULE_LABEL) == Use.TOPOLOGY
         if not (gpus or labelled or tainted or acks):
             continue
-        odd = None
+        remark = None
         if labelled and not tainted:
-            odd = "labelled but not tainted: other pods may come"
+            remark = "labelled but not tainted: other pods may come"
         elif tainted and not labelled:
-            odd = "tainted but not labelled: not taken for a topology node"
+            remark = "tainted but not labelled: not taken for a topology node"
         both = acks or (labelled and tainted)
         use = Use.TOPOLOGY if both else Use.DEFAULT
-        found.append(Standing(node=metadata["name"], gpus=gpus, use=use, odd=odd))
-    return tuple(found)
+        states.append(NodeState(node=metadata["name"], gpus=gpus, use=use, remark=remark))
+    return tuple(states)

@@ -11,45 +11,46 @@ from arena_topo.layout import NOTHING, align, fold, state, table
 if TYPE_CHECKING:
     from arena_topo.admin.checks import Report
     from arena_topo.admin.inspection import Inspection
-    from arena_topo.admin.nodes import Standing
+    from arena_topo.admin.nodes import NodeState
     from arena_topo.reasons.drift import Sight
 
 
-def report(found: Report, *, width: int | None = None) -> str:
+def report(result: Report, *, width: int | None = None) -> str:
     """A row for each prerequisite, and below it the advice if it is not met.
 
     Sentences are wrapped at `width` columns in place.
     """
-    rows = [(one.name, state(one.outcome.value), one_line(one.found)) for one in found.findings]
+    findings = result.findings
+    rows = [(item.name, state(item.outcome.value), one_line(item.found)) for item in findings]
     heads = align(["CHECK\tRESULT\tFOUND", *(f"{name}\t{outcome}\t" for name, outcome, _ in rows)])
-    first, *others = heads.splitlines()
+    first, *starts = heads.splitlines()
     start = first.index("FOUND")
     lines = [first]
-    for head, one, (_name, _outcome, said) in zip(others, found.findings, rows, strict=True):
-        lines.append(fold(head.ljust(start) + said, width, indent=" " * start))
-        if one.fix:
-            fix = f"{' ' * start}fix: {one_line(one.fix)}"
+    for head, finding, (_name, _outcome, text) in zip(starts, findings, rows, strict=True):
+        lines.append(fold(head.ljust(start) + text, width, indent=" " * start))
+        if finding.fix:
+            fix = f"{' ' * start}fix: {one_line(finding.fix)}"
             lines.append(fold(fix, width, indent=" " * (start + 5)))
     return "\n".join(lines) + "\n"
 
 
-def report_value(found: Report) -> dict[str, Any]:
+def report_value(result: Report) -> dict[str, Any]:
     """The report as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "CheckReport",
-        "namespace": found.namespace,
-        "passed": found.passed,
+        "namespace": result.namespace,
+        "passed": result.passed,
         "checks": [
-            {"name": one.name, "result": one.outcome.value, "found": one.found, "fix": one.fix}
-            for one in found.findings
+            {"name": item.name, "result": item.outcome.value, "found": item.found, "fix": item.fix}
+            for item in result.findings
         ],
     }
 
 
-def standings(found: Iterable[Standing]) -> str:
+def standings(states: Iterable[NodeState]) -> str:
     """Nodes with GPUs, their use, and what contradicts that."""
-    rows = [(one.node, str(one.gpus), one.use.value, one.odd or "") for one in found]
+    rows = [(own.node, str(own.gpus), own.use.value, own.remark or "") for own in states]
     return _lines(align(table(("NODE", "GPUS", "USE", "REMARK"), rows)))
 
 
@@ -58,64 +59,65 @@ def _lines(text: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-def standings_value(found: Iterable[Standing]) -> dict[str, Any]:
+def standings_value(states: Iterable[NodeState]) -> dict[str, Any]:
     """The states of nodes as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "NodeList",
         "items": [
-            {"name": one.node, "gpus": one.gpus, "use": one.use.value, "remark": one.odd}
-            for one in found
+            {"name": own.node, "gpus": own.gpus, "use": own.use.value, "remark": own.remark}
+            for own in states
         ],
     }
 
 
-def inspection(found: Inspection) -> str:
+def inspection(result: Inspection) -> str:
     """The GPUs that each worker of a job sees beside the plan, and all other differences."""
     rows = [
         (
-            one.pod,
-            one.node,
-            ",".join(map(str, one.planned)) or NOTHING,
-            state(found.outcome(one).value),
-            one.trouble or _seen(one),
+            sight.pod,
+            sight.node,
+            ",".join(map(str, sight.planned)) or NOTHING,
+            state(result.outcome(sight).value),
+            sight.trouble or _seen(sight),
         )
-        for one in found.sights
+        for sight in result.sights
     ]
     workers = align(table(("WORKER", "NODE", "PLANNED", "RESULT", "SEES"), rows))
-    return _lines(workers) + "".join(f"Drift: {one_line(str(one))}\n" for one in found.differences)
+    drift = (f"Drift: {one_line(str(difference))}\n" for difference in result.differences)
+    return _lines(workers) + "".join(drift)
 
 
 def _seen(sight: Sight) -> str:
     """The GPUs that a worker sees, each by a prefix of its UUID that is unique there."""
-    return ", ".join(one.uuid[:_UUID] for one in sight.seen) or "no GPUs"
+    return ", ".join(gpu.uuid[:_UUID] for gpu in sight.seen) or "no GPUs"
 
 
 _UUID = len("GPU-01234567")
 
 
-def inspection_value(found: Inspection) -> dict[str, Any]:
+def inspection_value(result: Inspection) -> dict[str, Any]:
     """The inspection as JSON."""
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "JobInspection",
-        "name": found.status.name,
-        "namespace": found.status.namespace,
-        "passed": found.passed,
-        "drift": [str(one) for one in found.differences],
+        "name": result.status.name,
+        "namespace": result.status.namespace,
+        "passed": result.passed,
+        "drift": [str(difference) for difference in result.differences],
         "workers": [
             {
-                "worker": one.worker,
-                "pod": one.pod,
-                "node": one.node,
-                "planned": list(one.planned),
-                "plannedUUIDs": list(one.uuids),
-                "result": found.outcome(one).value,
+                "worker": sight.worker,
+                "pod": sight.pod,
+                "node": sight.node,
+                "planned": list(sight.planned),
+                "plannedUUIDs": list(sight.uuids),
+                "result": result.outcome(sight).value,
                 "seen": [
-                    {"index": each.index, "name": each.name, "uuid": each.uuid} for each in one.seen
+                    {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid} for gpu in sight.seen
                 ],
-                "trouble": one.trouble,
+                "trouble": sight.trouble,
             }
-            for one in found.sights
+            for sight in result.sights
         ],
     }

@@ -78,7 +78,7 @@ class Agent:
         self._blind = 0
         self._skew = 0.0
         self._troubles: dict[str, str] = {}
-        self._told: tuple[Machine, Mapping[int, str]] | None = None
+        self._reported: tuple[Machine, Mapping[int, str]] | None = None
         self._written: tuple[Report, float] | None = None
 
     def once(self) -> None:
@@ -90,16 +90,16 @@ class Agent:
             self._set_clock()
         at = time.time() + self._skew
         sight = self._sight()
-        machine = self._known(sight)
-        offered, holders = self._asked()
-        there = {_of_plugin(one, machine, sight) for one in offered} - {None}
-        why = {gpu.index: ill for gpu in machine.gpus if (ill := _ill(gpu, sight, there))}
+        machine = self._machine_of(sight)
+        offered, holders = self._devices_in_use()
+        offered_gpus = {_of_plugin(device, machine, sight) for device in offered} - {None}
+        why = {gpu.index: ill for gpu in machine.gpus if (ill := _ill(gpu, sight, offered_gpus))}
         report = Report(
             machine=machine,
             healthy=GPUSet(machine.everything & ~gpu_set(why)),
             allocations=None if holders is None else self._allocations(holders, machine, sight),
         )
-        self._tell(machine, why)
+        self._report_changes(machine, why)
         self._write(report, at)
 
     def run(self, stop: threading.Event, *, interval: float = INTERVAL) -> None:
@@ -127,8 +127,8 @@ class Agent:
             self._watch.close()
 
     def _set_clock(self) -> None:
-        if (told := self._reports.server_time) is not None:
-            self._skew = told - time.time()
+        if (server_time := self._reports.server_time) is not None:
+            self._skew = server_time - time.time()
 
     # ------------------------------------------------------------ the machine
 
@@ -144,19 +144,19 @@ class Agent:
         self._blind = 0
         return sight
 
-    def _known(self, sight: Sight) -> Machine:
+    def _machine_of(self, sight: Sight) -> Machine:
         """The machine of these GPUs."""
-        known = self._machine
-        complete = known is not None and len(sight.uuids) == len(known.gpus)
-        if known is None or not _fits(known, sight) or (self._remembered and complete):
+        machine = self._machine
+        complete = machine is not None and len(sight.uuids) == len(machine.gpus)
+        if machine is None or not _fits(machine, sight) or (self._remembered and complete):
             # The machine of the last report lacks the facts that only NVML knows.
-            known = self._machine = machines.publishing(self._node).machine
+            machine = self._machine = machines.publishing(self._node).machine
             self._remembered = False
-        return known
+        return machine
 
     # ------------------------------------------------------------ what the kubelet says
 
-    def _asked(self) -> tuple[tuple[Device, ...], tuple[Holder, ...] | None]:
+    def _devices_in_use(self) -> tuple[tuple[Device, ...], tuple[Holder, ...] | None]:
         """The devices that plugins offer, and the pods that use devices (None: not known)."""
         try:
             answers = self._kubelet.allocatable(), self._kubelet.holders()
@@ -170,19 +170,19 @@ class Agent:
         self, holders: Iterable[Holder], machine: Machine, sight: Sight
     ) -> dict[str, GPUSet]:
         """The GPUs that each pod has from a device plugin."""
-        found: dict[str, set[int]] = defaultdict(set)
+        gpus: dict[str, set[int]] = defaultdict(set)
         strange = []
         for pod in holders:
             name = f"{pod.namespace}/{pod.name}"
             for device in pod.devices:
                 at = _of_plugin(device, machine, sight)
                 if at is not None:
-                    found[name].add(at)
+                    gpus[name].add(at)
                 elif device.resource in GPU_RESOURCES:
                     strange.append(f"{device.name} of {name}")
         unknown = f"no GPU of this machine is {', '.join(strange)}" if strange else None
         self._note("devices", unknown)
-        return {name: gpu_set(found[name]) for name in sorted(found)}
+        return {name: gpu_set(gpus[name]) for name in sorted(gpus)}
 
     # ------------------------------------------------------------ what is said and written
 
@@ -194,9 +194,9 @@ class Agent:
         if trouble != before:
             self._say(f"{source}: {trouble or 'recovered'}")
 
-    def _tell(self, machine: Machine, why: Mapping[int, str]) -> None:
+    def _report_changes(self, machine: Machine, why: Mapping[int, str]) -> None:
         """One line for each change; `why` is the problem of each unhealthy GPU."""
-        before, known = self._told or (None, {})
+        before, known = self._reported or (None, {})
         if before != machine:
             known = {}
             gpus = f"{len(machine.gpus)} x {machine.model or 'GPU'}"
@@ -206,7 +206,7 @@ class Agent:
                 name = f"GPU {gpu.index}" + (f" ({gpu.uuid})" if gpu.uuid else "")
                 now = f"unhealthy: {why[gpu.index]}" if gpu.index in why else "healthy again"
                 self._say(f"{name} is {now}")
-        self._told = machine, why
+        self._reported = machine, why
 
     def _write(self, report: Report, at: float) -> None:
         now = time.monotonic()
@@ -227,8 +227,8 @@ def _ill(gpu: GPU, sight: Sight, offered: Collection[int | None]) -> str | None:
     if gpu.uuid not in sight.uuids.values() if gpu.uuid else gpu.index not in sight.uuids:
         return "it does not answer"
     # If the plugin offers no GPU at all, it is missing or is starting.
-    gone = offered and gpu.index not in offered
-    return "its device plugin does not offer it" if gone else None
+    missing = offered and gpu.index not in offered
+    return "its device plugin does not offer it" if missing else None
 
 
 def _fits(machine: Machine, sight: Sight) -> bool:

@@ -43,7 +43,7 @@ def value(cluster: Cluster) -> dict[str, Any]:
                 "unavailable": node.unavailable or node.shared,
                 "networkGBps": number(node.network) if math.isfinite(node.network) else None,
             }
-            for node in sorted(cluster.nodes, key=lambda one: natural(one.name))
+            for node in sorted(cluster.nodes, key=lambda node: natural(node.name))
         ],
         "notes": list(cluster.notes),
         "emulated": cluster.emulated,
@@ -97,5 +97,5 @@ MOST_MEASURED = 16
 def _measured(machine: Machine) -> dict[str, int | float | None]:
     return {
         ",".join(map(str, members(gpus))): number(rate)
-        for gpus, rate in sorted(machine.measured, key=lambda one: members(one[0]))
+        for gpus, rate in sorted(machine.measured, key=lambda entry: members(entry[0]))
     }

@@ -82,7 +82,7 @@ class Sets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
+class NodeGroup:
     """Nodes in the same state: `free` of `gpus` GPUs each, the same sets, and their names.
 
     `stranded` of these GPUs are free, but no other free GPU has a link to them as fast as their
@@ -115,35 +115,35 @@ class Kind:
     free: int
     away: int
     gangs: tuple[Gang, ...]
-    alike: tuple[Alike, ...]
+    groups: tuple[NodeGroup, ...]
     missing: Gang | None = None
     release: str | None = None
     assumed: bool = False
 
     @property
-    def working(self) -> tuple[Alike, ...]:
+    def working(self) -> tuple[NodeGroup, ...]:
         """The nodes on which jobs can start."""
-        return tuple(one for one in self.alike if one.unavailable is None)
+        return tuple(group for group in self.groups if group.unavailable is None)
 
     @property
     def sets(self) -> tuple[Sets, ...]:
         """The sets of all working nodes together, by size."""
-        found: dict[int, Counter[str]] = defaultdict(Counter)
-        for one in self.working:
-            for some in one.sets:
+        totals: dict[int, Counter[str]] = defaultdict(Counter)
+        for group in self.working:
+            for sets in group.sets:
                 for field in ("whole", "broken", "most"):
-                    found[some.size][field] += getattr(some, field) * len(one.names)
-        return tuple(Sets(size=size, **sums) for size, sums in sorted(found.items()))
+                    totals[sets.size][field] += getattr(sets, field) * len(group.names)
+        return tuple(Sets(size=size, **sums) for size, sums in sorted(totals.items()))
 
     @property
     def stranded(self) -> int:
         """The stranded GPUs of all working nodes together."""
-        return sum(one.stranded * len(one.names) for one in self.working)
+        return sum(group.stranded * len(group.names) for group in self.working)
 
     @property
     def largest(self) -> int:
         """The GPUs of the largest gang that fits at full speed; 0 if no gang does."""
-        return max((one.size for one in self.gangs if one.whole), default=0)
+        return max((gang.size for gang in self.gangs if gang.whole), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +165,9 @@ def look(cluster: Cluster) -> Fragmentation:
     for node in cluster.nodes:
         if node.shared is None and node.machine.gpus:
             kinds[node.machine.model, node.resource].append(node)
-    found = [_kind(replace(cluster, nodes=tuple(nodes))) for nodes in kinds.values()]
+    rows = [_kind(replace(cluster, nodes=tuple(nodes))) for nodes in kinds.values()]
     return Fragmentation(
-        kinds=tuple(sorted(found, key=lambda one: (-one.total, one.model or "", one.resource))),
+        kinds=tuple(sorted(rows, key=lambda kind: (-kind.total, kind.model or "", kind.resource))),
         shared=sum(len(node.machine.gpus) for node in shared),
         shared_nodes=len(shared),
     )
@@ -184,15 +184,15 @@ def _kind(cluster: Cluster) -> Kind:
     free = sum(node.free_count for node in nodes if node.unavailable is None)
     gangs = tuple(_gang(1 << power, now, empty, wire) for power in range(total.bit_length()))
     missing, release = None, None
-    for one in gangs:
-        if one.size > free or not one.whole_empty or one.whole:
+    for gang in gangs:
+        if gang.size > free or not gang.whole_empty or gang.whole:
             continue
-        asked = Request(
-            workers=one.workers, gpus=one.gpus, wire=wire, min_bandwidth=one.full or 0.0
+        request = Request(
+            workers=gang.workers, gpus=gang.gpus, wire=wire, min_bandwidth=gang.full or 0.0
         )
         # If GPUs are only counted, fewer gangs are certain than a single placement would suggest.
-        if now.best(asked) is None:
-            missing, release = one, now.to_free(asked)
+        if now.best(request) is None:
+            missing, release = gang, now.to_free(request)
             break
     return Kind(
         model=nodes[0].machine.model,
@@ -201,7 +201,7 @@ def _kind(cluster: Cluster) -> Kind:
         free=free,
         away=sum(node.free_count for node in nodes) - free,
         gangs=gangs,
-        alike=tuple(_alike(nodes)),
+        groups=tuple(_grouped(nodes)),
         missing=missing,
         release=release,
         assumed=any(rate_is_assumed(node.machine) for node in nodes),
@@ -243,38 +243,38 @@ def _whole(solver: Solver, request: Request, like: Answer) -> int:
     # No machine has room for two of these workers; gangs may be as far apart as `like`.
     depth = 0 if like.level is None else like.level + 1
     domains = Counter(node.domains[:depth] for node in solver.capable(request, like))
-    return sum(many // request.workers for many in domains.values())
+    return sum(nodes // request.workers for nodes in domains.values())
 
 
-def _alike(nodes: Sequence[Node]) -> Iterator[Alike]:
+def _grouped(nodes: Sequence[Node]) -> Iterator[NodeGroup]:
     """The nodes, grouped by state."""
-    found: dict[Alike, list[str]] = defaultdict(list)
-    known: dict[tuple[object, ...], Alike] = {}
+    members_of: dict[NodeGroup, list[str]] = defaultdict(list)
+    groups: dict[tuple[object, ...], NodeGroup] = {}
     for node in nodes:
         sets = sets_of(node.machine)
         key = (sets, node.free, node.unattributed, node.unavailable)
-        if key not in known:
-            known[key] = _described(sets, node)
-        found[known[key]].append(node.name)
-    for one, names in found.items():
-        yield replace(one, names=tuple(sorted(names, key=natural)))
+        if key not in groups:
+            groups[key] = _described(sets, node)
+        members_of[groups[key]].append(node.name)
+    for group, names in members_of.items():
+        yield replace(group, names=tuple(sorted(names, key=natural)))
 
 
-def _described(sets: GPUSets, node: Node) -> Alike:
+def _described(sets: GPUSets, node: Node) -> NodeGroup:
     """The state of a node, without its name."""
-    every, found = sets.everything, []
+    everything, counts = sets.everything, []
     for size in SIZES:
         if size > sets.size:
             break
-        full = sets.best(every, size)
-        most, whole = sets.disjoint(every, size, full), _disjoint(node, size, full)
-        used = sets.disjoint(GPUSet(every & ~_free(sets, node)), size, full)
-        found.append(Sets(size=size, whole=whole, broken=max(0, most - whole - used), most=most))
-    return Alike(
+        full = sets.best(everything, size)
+        most, whole = sets.disjoint(everything, size, full), _disjoint(node, size, full)
+        used = sets.disjoint(GPUSet(everything & ~_free(sets, node)), size, full)
+        counts.append(Sets(size=size, whole=whole, broken=max(0, most - whole - used), most=most))
+    return NodeGroup(
         names=(),
         gpus=sets.size,
         free=node.free_count,
-        sets=tuple(found),
+        sets=tuple(counts),
         stranded=_stranded(sets, node),
         opaque=node.unattributed > 0,
         unavailable=node.unavailable,
@@ -303,8 +303,8 @@ def _stranded(sets: GPUSets, node: Node) -> int:
         return 0
     inside, everything = members(_free(sets, node)), members(sets.everything)
 
-    def fastest(gpu: int, others: Sequence[int]) -> float:
-        speeds = (sets.value(GPUSet(1 << gpu | 1 << one)) for one in others if one != gpu)
+    def fastest(gpu: int, peers: Sequence[int]) -> float:
+        speeds = (sets.value(GPUSet(1 << gpu | 1 << peer)) for peer in peers if peer != gpu)
         return max(speeds, default=0.0)
 
     return sum(fastest(gpu, inside) < fastest(gpu, everything) for gpu in inside)
@@ -313,14 +313,14 @@ def _stranded(sets: GPUSets, node: Node) -> int:
 # ---------------------------------------------------------------- on a screen
 
 
-def screen(found: Fragmentation) -> str:
+def screen(result: Fragmentation) -> str:
     """The screen of a cluster, kind by kind."""
-    blocks = [_block(one, alone=len(found.kinds) == 1) for one in found.kinds]
+    blocks = [_block(kind, alone=len(result.kinds) == 1) for kind in result.kinds]
     blocks.append(_LEGEND if blocks else "No node has GPUs that a gang could get.\n")
-    if found.shared_nodes:
-        share, cut = ("shares", "cuts") if found.shared_nodes == 1 else ("share", "cut")
+    if result.shared_nodes:
+        share, cut = ("shares", "cuts") if result.shared_nodes == 1 else ("share", "cut")
         blocks.append(
-            f"{counted(found.shared_nodes, 'more node')} {share} GPUs or {cut} them up: no gang"
+            f"{counted(result.shared_nodes, 'more node')} {share} GPUs or {cut} them up: no gang"
             " gets those.\n"
         )
     return "\n".join(blocks)
@@ -337,8 +337,8 @@ def verdict(kind: Kind) -> str:
             return free
         return f"{free}, and gangs of up to {kind.largest} get full speed"
     speed = "" if missing.full is None else f" ({estimates.amount(missing.full)} GB/s)"
-    said = f"{free}, but no gang of {missing.size} gets full speed{speed}"
-    return f"{said}; one fits {kind.release}" if kind.release else said
+    sentence = f"{free}, but no gang of {missing.size} gets full speed{speed}"
+    return f"{sentence}; one fits {kind.release}" if kind.release else sentence
 
 
 def _block(kind: Kind, *, alone: bool) -> str:
@@ -363,74 +363,74 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _best(one: Gang) -> str:
-    if one.nodes is None:
+def _best(gang: Gang) -> str:
+    if gang.nodes is None:
         return "-"
-    where = counted(one.nodes, "node")
-    return where if one.best is None else f"{estimates.amount(one.best)} GB/s on {where}"
+    where = counted(gang.nodes, "node")
+    return where if gang.best is None else f"{estimates.amount(gang.best)} GB/s on {where}"
 
 
 _GANG: tuple[layout.Column[Gang], ...] = (
-    ("GANG", lambda one: str(one.size)),
-    ("SHAPE", lambda one: f"{one.workers} x {one.gpus}"),
-    ("GB/s", lambda one: "-" if one.full is None else estimates.amount(one.full)),
-    ("WHOLE", lambda one: str(one.whole)),
-    ("EMPTY", lambda one: str(one.whole_empty)),
-    ("COUNTED", lambda one: str(one.counted)),
+    ("GANG", lambda gang: str(gang.size)),
+    ("SHAPE", lambda gang: f"{gang.workers} x {gang.gpus}"),
+    ("GB/s", lambda gang: "-" if gang.full is None else estimates.amount(gang.full)),
+    ("WHOLE", lambda gang: str(gang.whole)),
+    ("EMPTY", lambda gang: str(gang.whole_empty)),
+    ("COUNTED", lambda gang: str(gang.counted)),
     ("BEST NOW", _best),
 )
 
 
 def _nodes(kind: Kind) -> str:
-    sizes = sorted({some.size for one in kind.alike for some in one.sets})
+    sizes = sorted({entry.size for group in kind.groups for entry in group.sets})
 
-    def row(nodes: int, free: str, sets: Iterable[Sets], *rest: str) -> list[str]:
-        said = {some.size: f"{some.whole}/{some.broken}" for some in sets}
-        return [str(nodes), free, *(said.get(size, "-") for size in sizes), *rest]
+    def row(nodes: int, free: str, sets: Iterable[Sets], *more: str) -> list[str]:
+        cells = {entry.size: f"{entry.whole}/{entry.broken}" for entry in sets}
+        return [str(nodes), free, *(cells.get(size, "-") for size in sizes), *more]
 
     header = ["NODES", "FREE", *(_SET_NAMES[size] for size in sizes), "STRANDED", "WHICH"]
-    ordered = sorted(kind.alike, key=_fault)
+    ordered = sorted(kind.groups, key=_fault)
     rows = [
         row(
-            len(one.names),
-            f"{one.free}/{one.gpus}{'?' if one.opaque else ''}",
-            one.sets,
-            str(one.stranded),
-            _which(one),
+            len(group.names),
+            f"{group.free}/{group.gpus}{'?' if group.opaque else ''}",
+            group.sets,
+            str(group.stranded),
+            _which(group),
         )
-        for one in ordered[:LINES]
+        for group in ordered[:LINES]
     ]
     nodes, total = 0, 0
-    for one in kind.working:
-        nodes, total = nodes + len(one.names), total + one.gpus * len(one.names)
-    which = "all" if kind.working == kind.alike else "all that take jobs"
+    for group in kind.working:
+        nodes, total = nodes + len(group.names), total + group.gpus * len(group.names)
+    which = "all" if kind.working == kind.groups else "all that take jobs"
     rows.append(row(nodes, f"{kind.free}/{total}", kind.sets, str(kind.stranded), which))
     lines = layout.table(header, rows)
-    left = ordered[LINES:]
-    if left:
-        nodes = sum(len(one.names) for one in left)
-        lines.insert(-1, f"... {counted(nodes, 'more node')} of {counted(len(left), 'sort')}")
-    if any(one.opaque for one in ordered):
+    hidden = ordered[LINES:]
+    if hidden:
+        nodes = sum(len(group.names) for group in hidden)
+        lines.insert(-1, f"... {counted(nodes, 'more node')} of {counted(len(hidden), 'sort')}")
+    if any(group.opaque for group in ordered):
         lines.append("? which GPUs are free there is not reported; only what is certain counts")
     return layout.align(lines)
 
 
-def _fault(one: Alike) -> tuple[object, ...]:
+def _fault(group: NodeGroup) -> tuple[object, ...]:
     """The sort key: partly free nodes first, of these the ones with most broken sets."""
-    partly = 0 < one.free < one.gpus
-    broken = sum(some.broken * some.size for some in one.sets) + one.stranded
-    return (not partly, -broken * len(one.names), -one.free, natural(one.names[0]))
+    partly = 0 < group.free < group.gpus
+    broken = sum(entry.broken * entry.size for entry in group.sets) + group.stranded
+    return (not partly, -broken * len(group.names), -group.free, natural(group.names[0]))
 
 
-def _which(one: Alike) -> str:
-    names = ", ".join(one.names[:_NAMES]) + (", ..." if len(one.names) > _NAMES else "")
-    return f"{names} ({one.unavailable})" if one.unavailable else names
+def _which(group: NodeGroup) -> str:
+    names = ", ".join(group.names[:_NAMES]) + (", ..." if len(group.names) > _NAMES else "")
+    return f"{names} ({group.unavailable})" if group.unavailable else names
 
 
 # ---------------------------------------------------------------- for programs
 
 
-def value(found: Fragmentation, *, emulated: bool = False) -> dict[str, Any]:
+def value(result: Fragmentation, *, emulated: bool = False) -> dict[str, Any]:
     """The value for JSON, kind `FragmentationReport` of our API.
 
     `kinds` are the nodes that one gang may combine, by `model` and `resource`, with the numbers of
@@ -448,9 +448,9 @@ def value(found: Fragmentation, *, emulated: bool = False) -> dict[str, Any]:
     return {
         "apiVersion": "arena-topo/v1",
         "kind": "FragmentationReport",
-        "kinds": [_kind_value(one) for one in found.kinds],
-        "sharedGPUs": found.shared,
-        "sharedNodes": found.shared_nodes,
+        "kinds": [_kind_value(kind) for kind in result.kinds],
+        "sharedGPUs": result.shared,
+        "sharedNodes": result.shared_nodes,
         "emulated": emulated,
     }
 
@@ -467,7 +467,7 @@ _KEYS = {
 
 def _gang_value(gang: Gang) -> dict[str, Any]:
     speeds = {"full": layout.number(gang.full), "best": layout.number(gang.best)}
-    return {_KEYS.get(name, name): one for name, one in (asdict(gang) | speeds).items()}
+    return {_KEYS.get(name, name): value for name, value in (asdict(gang) | speeds).items()}
 
 
 def _kind_value(kind: Kind) -> dict[str, Any]:
@@ -481,7 +481,7 @@ def _kind_value(kind: Kind) -> dict[str, Any]:
         "largestWholeGang": kind.largest,
         "verdict": verdict(kind),
         "assumedSpeed": kind.assumed,
-        "gangs": [_gang_value(one) for one in kind.gangs],
-        "sets": [asdict(one) for one in kind.sets],
-        "nodes": [asdict(one) for one in sorted(kind.alike, key=_fault)],
+        "gangs": [_gang_value(gang) for gang in kind.gangs],
+        "sets": [asdict(entry) for entry in kind.sets],
+        "nodes": [asdict(group) for group in sorted(kind.groups, key=_fault)],
     }

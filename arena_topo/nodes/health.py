@@ -136,13 +136,13 @@ class Watch:
 
     def _migs(self, handle: Any) -> list[str]:
         nvml = self._nvml
-        found = []
+        uuids = []
         with contextlib.suppress(nvml.NVMLError, AttributeError):
             for at in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
                 with contextlib.suppress(nvml.NVMLError):
                     part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, at)
-                    found.append(str(nvml.nvmlDeviceGetUUID(part)))
-        return found
+                    uuids.append(str(nvml.nvmlDeviceGetUUID(part)))
+        return uuids
 
 
 def _pynvml() -> Any:

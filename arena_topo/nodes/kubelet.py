@@ -67,21 +67,21 @@ class PodResources:
 
     def holders(self) -> tuple[Holder, ...]:
         """The pods of the node that have devices of any kind, in the kubelet's order."""
-        found = self._ask("List", _holder)
-        return tuple(one for one in found if one.devices)
+        holders = self._request("List", _holder)
+        return tuple(holder for holder in holders if holder.devices)
 
     def allocatable(self) -> tuple[Device, ...]:
         """The healthy devices of device plugins."""
-        found = self._ask("GetAllocatableResources", _plugin_devices)
-        return tuple(device for devices in found for device in devices)
+        plugins = self._request("GetAllocatableResources", _plugin_devices)
+        return tuple(device for devices in plugins for device in devices)
 
-    def _ask(self, method: str, read: Callable[[bytes], T]) -> list[T]:
+    def _request(self, method: str, read: Callable[[bytes], T]) -> list[T]:
         answer = self._answer(method)
         try:
-            return [read(one) for one in _fields(answer)[1]]
+            return [read(message) for message in _fields(answer)[1]]
         except ValueError as error:
-            what = f"the kubelet's answer on {self.socket} makes no sense"
-            raise ArenaError(what, why=str(error)) from error
+            problem = f"the kubelet's answer on {self.socket} makes no sense"
+            raise ArenaError(problem, why=str(error)) from error
 
     def _answer(self, method: str) -> bytes:
         # gRPC's fork handlers write errors to stderr when nvidia-smi is run.
@@ -106,27 +106,27 @@ class PodResources:
             try:
                 return bytes(call(b"", timeout=_TIMEOUT))
             except grpc.RpcError as error:
-                code, said = error.code(), str(error.details() or "")
+                code, details = error.code(), str(error.details() or "")
                 late = code is grpc.StatusCode.DEADLINE_EXCEEDED
                 silent = "did not answer in time" if late else "does not answer"
-                what = f"the kubelet behind {self.socket} {silent}"
+                problem = f"the kubelet behind {self.socket} {silent}"
                 failure = TimedOut if late else ArenaError
-                raise failure(what, why=said or code.name, hint=_HINT) from error
+                raise failure(problem, why=details or code.name, hint=_HINT) from error
 
 
 # ---------------------------------------------------------------- the messages
 
 
 def _holder(data: bytes) -> Holder:
-    said = _fields(data)
-    given = (devices for container in said[3] for devices in _fields(container)[2])
-    devices = tuple(device for one in given for device in _plugin_devices(one))
-    return Holder(name=_text(said[1]), namespace=_text(said[2]), devices=devices)
+    fields = _fields(data)
+    messages = (devices for container in fields[3] for devices in _fields(container)[2])
+    devices = tuple(device for message in messages for device in _plugin_devices(message))
+    return Holder(name=_text(fields[1]), namespace=_text(fields[2]), devices=devices)
 
 
 def _plugin_devices(data: bytes) -> list[Device]:
-    said = _fields(data)
-    return [Device(resource=_text(said[1]), name=name.decode()) for name in said[2]]
+    fields = _fields(data)
+    return [Device(resource=_text(fields[1]), name=name.decode()) for name in fields[2]]
 
 
 def _text(values: list[bytes]) -> str:
@@ -147,7 +147,7 @@ def _fields(data: bytes) -> defaultdict[int, list[bytes]]:
 
     ValueError for an invalid message.
     """
-    found: defaultdict[int, list[bytes]] = defaultdict(list)
+    fields: defaultdict[int, list[bytes]] = defaultdict(list)
     at = 0
     while at < len(data):
         key, at = _number(data, at)
@@ -164,9 +164,9 @@ def _fields(data: bytes) -> defaultdict[int, list[bytes]]:
         if at + size > len(data):
             raise ValueError(f"field {number} is cut off")
         if kind == _LENGTH:
-            found[number].append(data[at : at + size])
+            fields[number].append(data[at : at + size])
         at += size
-    return found
+    return fields
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

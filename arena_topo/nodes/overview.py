@@ -25,7 +25,7 @@ NOT_FOUND = "failed to display nodes's informations: not found nodes"
 class Overview:
     """Nodes at one look, and the measurements of their GPUs."""
 
-    found: Occupancy
+    occupancy: Occupancy
     samples: tuple[GpuSample, ...] = ()
 
 
@@ -45,12 +45,12 @@ def look(
     network between the nodes of dumps. `metrics` asks an engine for the load of the GPUs; `tell`
     gets the reason if it is unknown. NotFound as in `chosen`.
     """
-    found = read(source, fabric) if isinstance(source, Sequence) else source.nodes()
-    found = only(found, names) if alone else replace(found, nodes=chosen(found, names, mode))
+    state = read(source, fabric) if isinstance(source, Sequence) else source.nodes()
+    state = only(state, names) if alone else replace(state, nodes=chosen(state, names, mode))
     samples: tuple[GpuSample, ...] = ()
     if metrics and not isinstance(source, Sequence):
         samples = source.metrics(tell=tell)
-    return Overview(found=found, samples=samples)
+    return Overview(occupancy=state, samples=samples)
 
 
 def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
@@ -59,41 +59,41 @@ def read(paths: Sequence[str], fabric: FabricFile | None = None) -> Occupancy:
     `fabric` is the network between them; it overrides their labels. UsageError without nodes.
     """
     source = ", ".join(paths)
-    found = occupancy.read_occupancy(
+    state = occupancy.read_occupancy(
         dump.read(paths, status_of=pod_status), source=source, file=fabric
     )
-    if not found.nodes:
+    if not state.nodes:
         raise UsageError(
             f"{source}: the dump holds no nodes",
-            why="; ".join(found.cluster.notes[:3]) or None,
+            why="; ".join(state.cluster.notes[:3]) or None,
             hint="make one with: kubectl get nodes,pods,mpijobs -A -o json > state.json",
         )
-    return found
+    return state
 
 
 def chosen(
-    found: Occupancy, names: Collection[str] = (), mode: Mode | None = None
+    state: Occupancy, names: Collection[str] = (), mode: Mode | None = None
 ) -> tuple[NodeStatus, ...]:
     """The nodes with these names, or all, of one mode if it is given.
 
     NotFound, with arena's text, if a name is unknown or no node is left.
     """
-    known = {one.name for one in found.nodes}
+    known = {node.name for node in state.nodes}
     unknown = [name for name in dict.fromkeys(names) if name not in known]
     if unknown:
         hint = near(unknown[0], sorted(known)) or "arena-topo top node shows them all"
         raise NotFound(NOT_FOUND, why=f"there is no node {', '.join(unknown)}", hint=hint)
-    asked = [one for one in found.nodes if not names or one.name in names]
-    left = tuple(one for one in asked if mode is None or one.mode is mode)
-    if not left:
-        modes = sorted({one.mode.alias for one in asked})
-        none = f"no node has mode {mode.alias}; there is {', '.join(modes)}" if mode else ""
-        raise NotFound(NOT_FOUND, why=none if asked and none else "the cluster has no nodes")
-    return left
+    named = [node for node in state.nodes if not names or node.name in names]
+    nodes = tuple(node for node in named if mode is None or node.mode is mode)
+    if not nodes:
+        modes = sorted({node.mode.alias for node in named})
+        reason = f"no node has mode {mode.alias}; there is {', '.join(modes)}" if mode else ""
+        raise NotFound(NOT_FOUND, why=reason if named and reason else "the cluster has no nodes")
+    return nodes
 
 
-def only(found: Occupancy, names: Collection[str]) -> Occupancy:
+def only(state: Occupancy, names: Collection[str]) -> Occupancy:
     """Only the nodes with these names, or all without names; NotFound as in `chosen`."""
-    nodes = chosen(found, names) if found.nodes or names else ()
-    mine = tuple(one.node for one in nodes)
-    return replace(found, nodes=nodes, cluster=replace(found.cluster, nodes=mine))
+    nodes = chosen(state, names) if state.nodes or names else ()
+    mine = tuple(status.node for status in nodes)
+    return replace(state, nodes=nodes, cluster=replace(state.cluster, nodes=mine))

@@ -64,7 +64,7 @@ class Nodes:
 
 @spread
 def top_node(
-    what: Nodes,
+    options: Nodes,
     everywhere: Globals,
     *,
     names: Annotated[list[str], typer.Argument(metavar="[NODE...]", show_default=False), NODES],
@@ -79,64 +79,64 @@ def top_node(
       # What the free GPUs are good for
       top node --frag
     """
-    described = network(what.fabric, what.state)
-    backend = None if what.state else engine(everywhere, stays=refresh, fabric=described)
+    described = network(options.fabric, options.state)
+    backend = None if options.state else engine(everywhere, stays=refresh, fabric=described)
 
     def look() -> Overview:
         from arena_topo.nodes import overview  # noqa: PLC0415 - only to look at nodes
 
         # `_Mode` parses into the modes of the nodes themselves.
-        mode: Any = what.gpu_mode
+        mode: Any = options.gpu_mode
         return overview.look(
-            what.state if backend is None else backend,
+            options.state if backend is None else backend,
             names,
             mode=mode,
-            alone=what.frag,
+            alone=options.frag,
             fabric=described,
-            metrics=what.metric,
-            tell=heard,
+            metrics=options.metric,
+            tell=warn_once,
         )
 
     def screen(sight: Overview, width: int | None) -> str:
         moving = refresh and width is not None
-        return _nodes_screen(sight, what, named=bool(names), brief=moving)
+        return _nodes_screen(sight, options, named=bool(names), brief=moving)
 
-    heard = once(set())
+    warn_once = once(set())
     first = look()
-    tell(first.found.cluster.notes)
-    if output_format is Output.WIDE and not what.frag and first.found.cluster.emulated:
+    tell(first.occupancy.cluster.notes)
+    if output_format is Output.WIDE and not options.frag and first.occupancy.cluster.emulated:
         say(tables.emulated())
     if refresh:
-        value = partial(_nodes_value, what=what)
+        value = partial(_nodes_value, options=options)
         renew(first, look, screen, value, output_format, limit=everywhere.timeout)
     elif output_format is Output.WIDE:
         display(screen(first, wrapped(sys.stdout)))
     else:
-        show(layout.arenas(_nodes_value(first, what), yaml=output_format is Output.YAML))
+        show(layout.arenas(_nodes_value(first, options), yaml=output_format is Output.YAML))
     if backend is not None:
-        remembering.nodes(backend, first.found.cluster)
+        remembering.nodes(backend, first.occupancy.cluster)
 
 
-def _nodes_screen(sight: Overview, what: Nodes, *, named: bool, brief: bool) -> str:
+def _nodes_screen(sight: Overview, options: Nodes, *, named: bool, brief: bool) -> str:
     """The nodes for people; `brief` leaves out the details that do not change."""
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 
-    found = sight.found
-    if what.frag:
+    found = sight.occupancy
+    if options.frag:
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
 
         text = fragmentation.screen(fragmentation.look(found.cluster))
         return text + (f"{tables.emulated()}\n" if found.cluster.emulated else "")
-    if not what.details:
+    if not options.details:
         return top_view.nodes(found.nodes, named=named)
     return top_view.details(found.nodes, top_view.by_node(sight.samples), brief=brief)
 
 
-def _nodes_value(sight: Overview, what: Nodes) -> dict[str, Any]:
-    if what.frag:
+def _nodes_value(sight: Overview, options: Nodes) -> dict[str, Any]:
+    if options.frag:
         from arena_topo.nodes import fragmentation  # noqa: PLC0415 - only for --frag
 
-        cluster = sight.found.cluster
+        cluster = sight.occupancy.cluster
         return fragmentation.value(fragmentation.look(cluster), emulated=cluster.emulated)
     from arena_topo.nodes import top_view  # noqa: PLC0415 - only to look at nodes
 

@@ -142,14 +142,14 @@ def topology_show(
     cluster = cluster_of(state, fabric, everywhere)
     tell(cluster.notes)
     if target:
-        found = node_or_preset(target, cluster)
-        if isinstance(found, Node):
+        shown = node_or_preset(target, cluster)
+        if isinstance(shown, Node):
             if named:
-                other = "without --state" if state else "with --backend local"
-                note(f"{target} is a node here; {other} the preset of that name is shown")
-            _show_node(found, cluster, form)
+                way_out = "without --state" if state else "with --backend local"
+                note(f"{target} is a node here; {way_out} the preset of that name is shown")
+            _show_node(shown, cluster, form)
         else:
-            _show_machine(found, form)
+            _show_machine(shown, form)
     else:
         _show_fabric(cluster, form)
 
@@ -212,7 +212,7 @@ class Publication:
 def topology_publish(
     target: Annotated[str, typer.Argument(metavar="[NODE]", show_default=False), NODES],
     everywhere: Globals,
-    asked: Publication,
+    request: Publication,
 ) -> None:
     """Publish in the cluster how the GPUs of a node are linked, for all to read.
 
@@ -223,34 +223,34 @@ def topology_publish(
     from arena_topo.engines import machines  # noqa: PLC0415 - the verbs load what they need
     from arena_topo.topology import published  # noqa: PLC0415 - only here
 
-    if asked.watch:
-        _keep(target, everywhere, asked.interval, asked.pod_resources)
+    if request.watch:
+        _run_agent(target, everywhere, request.interval, request.pod_resources)
         return
-    if asked.bus_bandwidth and target and not (asked.source or asked.preset):
-        found = machines.known(engine(everywhere), target)
+    if request.bus_bandwidth and target and not (request.source or request.preset):
+        reading = machines.known(engine(everywhere), target)
     else:
-        found = machines.publishing(target, source=asked.source, preset=asked.preset)
-    if asked.bus_bandwidth:
-        found = machines.with_measured(found, asked.bus_bandwidth)
-    tell(found.notes)
-    if asked.dry_run is DryRun.CLIENT:
-        manifest = published.config_map(found.machine, found.machine.everything)
-        show(_manifest(manifest, asked.output_format or Output.YAML))
+        reading = machines.publishing(target, source=request.source, preset=request.preset)
+    if request.bus_bandwidth:
+        reading = machines.with_measured(reading, request.bus_bandwidth)
+    tell(reading.notes)
+    if request.dry_run is DryRun.CLIENT:
+        manifest = published.config_map(reading.machine, reading.machine.everything)
+        show(_manifest(manifest, request.output_format or Output.YAML))
         say("Nothing was written.")
         return
-    done = engine(everywhere).publish(found.machine, dry_run=asked.dry_run is DryRun.SERVER)
-    said = f"configmap/{done.manifest['metadata']['name']} {done.outcome}"
-    if asked.dry_run is None and asked.output_format is None:
-        show(f"{said}\n")
+    done = engine(everywhere).publish(reading.machine, dry_run=request.dry_run is DryRun.SERVER)
+    outcome = f"configmap/{done.manifest['metadata']['name']} {done.outcome}"
+    if request.dry_run is None and request.output_format is None:
+        show(f"{outcome}\n")
         return
-    show(_manifest(done.manifest, asked.output_format or Output.YAML))
-    say(said if asked.dry_run is None else f"{said} (server dry run: nothing was written)")
+    show(_manifest(done.manifest, request.output_format or Output.YAML))
+    say(outcome if request.dry_run is None else f"{outcome} (server dry run: nothing was written)")
 
 
-def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
+def _run_agent(node: str, everywhere: Globals, interval: float, socket: str) -> None:
     """Run the agent of a node until SIGTERM."""
     # PID 1 of a container ignores each signal without a handler.
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _stop)
     from arena_topo.engines.kubernetes.publishing import open_reports  # noqa: PLC0415
     from arena_topo.nodes.agent import Agent  # noqa: PLC0415
     from arena_topo.nodes.kubelet import SOCKET  # noqa: PLC0415 - only for agents
@@ -273,7 +273,7 @@ def _keep(node: str, everywhere: Globals, interval: float, socket: str) -> None:
     agent.run(threading.Event(), interval=max(1.0, interval))
 
 
-def _end(*_signal: object) -> None:
+def _stop(*_signal: object) -> None:
     """Stop at once: the next agent completes an interrupted write."""
     raise SystemExit(0)
 
