@@ -235,9 +235,7 @@ def test_readers_understand_all_of_it(world):
     assert documents.allocations(world.stored).gpus == {"default/train": gpu_set([1])}
 
 
-def test_nothing_is_written_while_nothing_changes_but_to_show_that_somebody_looks(
-    world, monkeypatch
-):
+def test_an_unchanged_report_is_written_again_only_to_stay_fresh(world, monkeypatch):
     running = world.agent()
     for _ in range(3):
         running.once()
@@ -268,7 +266,7 @@ def test_what_others_have_added_stays_but_for_bandwidths_of_other_links(world):
     assert world.data["note"] == "theirs"
 
 
-def test_whoever_writes_in_between_loses_nothing(world):
+def test_a_write_in_between_is_not_lost(world):
     running = world.agent()
     running.once()
     with world.api.edit("ConfigMap", NAME, SYSTEM) as found:
@@ -288,7 +286,7 @@ def test_a_report_that_was_deleted_is_written_again(world):
     assert world.allocations == {"default/train": [0]}
 
 
-def test_somebody_who_never_lets_go_is_named_as_another_agent(world):
+def test_a_constant_concurrent_writer_is_reported_as_another_agent(world):
     running = world.agent()
     running.once()
     world.hold(a_pod("train", "GPU-aa"))
@@ -333,7 +331,7 @@ def test_shares_parts_and_numbers_are_the_gpu_that_they_are_of(world):
     }
 
 
-def test_a_gpu_that_nobody_knows_is_said_once(world):
+def test_an_unknown_gpu_is_reported_once(world):
     world.hold(a_pod("train", "GPU-aa", "GPU-zz"))
     running = world.agent()
     running.once()
@@ -448,7 +446,7 @@ def test_what_the_device_plugin_does_not_offer_is_unhealthy(world):
 
 
 @pytest.mark.parametrize("devices", [[], None, [plugin("rdma/hca", "mlx5_0")]])
-def test_a_device_plugin_that_is_not_there_says_nothing_of_health(world, devices):
+def test_a_missing_device_plugin_does_not_affect_health(world, devices):
     world.kubelet.devices = devices
     world.agent().once()
     assert world.health == [True] * 4
@@ -542,7 +540,7 @@ def hasty(monkeypatch):
 
 
 @pytest.mark.usefixtures("hasty")
-def test_an_outage_of_the_api_server_is_survived_and_said_once(world):
+def test_an_outage_of_the_api_server_is_survived_and_reported_once(world):
     world.api.fail("configmaps", status=500, times=12)
     world.api.fail("PUT", reset=True, times=3)
     running = Running(world.agent(), interval=0.01)
@@ -559,7 +557,7 @@ def test_an_outage_of_the_api_server_is_survived_and_said_once(world):
 
 
 @pytest.mark.usefixtures("hasty")
-def test_rights_that_are_given_later_are_used(world):
+def test_rights_granted_later_are_used(world):
     world.api.deny("create configmaps .*")
     running = Running(world.agent(), interval=0.01)
     until(lambda: any("not allowed to create configmaps" in line for line in world.said))
@@ -659,7 +657,7 @@ def test_what_an_agent_cannot_do_is_refused(world, capfd, words, said):
     assert not world.writes()
 
 
-def test_without_the_namespace_it_is_said_what_makes_it(world):
+def test_a_missing_namespace_gives_the_command_that_creates_it(world):
     world.api.remove("namespaces", "", SYSTEM, {})
     with pytest.raises(ClusterError, match="there is no namespace arena-topo-system") as caught:
         world.agent().once()

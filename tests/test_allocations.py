@@ -29,14 +29,14 @@ from arena_topo.topology import members
 FORMAT = {"arena-topo.io/format": "v1"}
 
 
-def test_allocated_devices_are_in_use_whoever_has_them():
+def test_allocated_devices_are_in_use_for_any_owner():
     found = only(bare(), resource_slice(), claim("c", "gpu-0", "gpu-3"), claim("d", "gpu-5"))
     assert members(found.free) == (1, 2, 4, 6, 7)
     assert found.unattributed == 0
     assert found.foreign
 
 
-def test_a_claim_that_waits_holds_nothing():
+def test_a_claim_without_an_allocation_holds_no_gpus():
     assert members(only(bare(), resource_slice(), claim("c")).free) == tuple(range(8))
 
 
@@ -76,7 +76,7 @@ def test_a_part_that_is_allocated_takes_its_gpu():
     assert found.shared is None
 
 
-def test_a_device_that_is_gone_holds_nothing_of_the_others():
+def test_a_claim_of_a_lost_device_does_not_affect_the_others():
     devices = [device("node-a", i) for i in range(8) if i != 2]
     found = only(bare(), resource_slice(devices=devices), claim("c", "gpu-2"))
     assert members(found.free) == (0, 1, 3, 4, 5, 6, 7)
@@ -134,7 +134,7 @@ def test_a_pod_whose_claim_could_not_be_read_may_have_any_gpu():
     assert only(node(), claiming("w", "c")).free_count == 8
 
 
-def test_a_template_of_which_no_claim_was_needed_holds_nothing():
+def test_a_claim_template_without_a_claim_holds_no_gpus():
     assert only(bare(), resource_slice(), claiming("w", None)).free_count == 8
 
 
@@ -157,7 +157,7 @@ def test_a_record_counts_until_the_claim_of_its_worker_is_allocated():
     assert (members(found.free), found.unattributed) == ((4, 5, 6, 7), 0)
 
 
-def test_what_a_worker_was_given_counts_and_not_what_was_planned_for_it():
+def test_the_gpus_of_the_kubelet_count_instead_of_the_planned_gpus():
     planned = job("j", "node-a/0,1", gpus=0, annotations=asking(workers=1, gpus=2))
     given = claim("made-of-a-template", "gpu-4", "gpu-5", users=["j-worker-0"])
     found = only(bare(), resource_slice(), planned, given)
@@ -178,7 +178,7 @@ _DEVICES = st.sampled_from([f"gpu-{i}" for i in range(8)])
     held=st.lists(st.sets(_DEVICES, max_size=3), max_size=4),
     order=st.randoms(use_true_random=False),
 )
-def test_what_is_free_is_what_no_claim_holds_in_any_order(held: list[set[str]], order: Any):
+def test_free_gpus_are_those_without_a_claim_in_any_order(held: list[set[str]], order: Any):
     objects = [
         bare(),
         resource_slice(),
@@ -189,7 +189,7 @@ def test_what_is_free_is_what_no_claim_holds_in_any_order(held: list[set[str]], 
     assert set(members(only(*objects).free)) == set(range(8)) - taken
 
 
-def test_slices_and_claims_say_the_same_as_json_and_as_plain_values():
+def test_slices_and_claims_read_the_same_as_json_and_as_plain_values():
     worker = claiming("w", "c")
     worker["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "x"}
     objects = [bare(), v1beta1(resource_slice()), claim("c", "gpu-0", users=["w"]), worker]

@@ -91,7 +91,7 @@ def stored(job: MPIJob, api: ApiVersion = ApiVersion.V2BETA1) -> dict[str, Any]:
 
 
 @given(jobs(), st.sampled_from([ApiVersion.V2BETA1, ApiVersion.V1]))
-def test_a_job_is_read_back_as_it_was_asked_for(job: MPIJob, api: ApiVersion) -> None:
+def test_a_request_is_read_back_unchanged(job: MPIJob, api: ApiVersion) -> None:
     found = job_of(stored(job, api))
     for name in PLACED:
         assert getattr(found, name) == getattr(job, name), name
@@ -107,7 +107,7 @@ def test_a_job_is_read_back_as_it_was_asked_for(job: MPIJob, api: ApiVersion) ->
         ({}, []),
     ],
 )
-def test_a_job_that_is_started_later_is_given_the_nics_that_it_asked_for(
+def test_a_job_that_starts_later_gets_the_nics_of_its_request(
     api: ApiVersion, given: dict[str, Any], named: list[str]
 ) -> None:
     job = MPIJob(name="j", command="x", image="y", gpus=1, gputopology=True, **given)
@@ -211,9 +211,7 @@ keys = st.sampled_from(
 @example(said={"minBandwidthGBps": "nan"}, alone=False)
 @example(said={"policy": "adaptive", "packAbove": math.nan}, alone=False)
 @example(said={"mixModels": "no"}, alone=False)
-def test_an_annotation_that_makes_no_sense_stops_this_job_and_no_other(
-    said: Any, alone: Any
-) -> None:
+def test_an_invalid_annotation_stops_only_its_own_job(said: Any, alone: Any) -> None:
     """Others read it too, to see whose turn it is: nothing but InvalidJob may come of it.
 
     `alone`: the template says nothing of the numbers, as of v1alpha1 and of claims.
@@ -239,7 +237,7 @@ def test_an_annotation_that_is_no_mapping_says_nothing(text: str) -> None:
     assert job_of(mpijob).workers == 4
 
 
-def test_a_key_that_makes_no_sense_is_named_with_its_job() -> None:
+def test_an_invalid_key_is_named_with_its_job() -> None:
     mpijob = stored(MPIJob(name="j", command="x", image="y", workers=4, gpus=2, gputopology=True))
     mpijob["metadata"]["annotations"][REQUEST] = '{"policy": "scatter"}'
     with pytest.raises(InvalidJob, match="MPIJob j makes no sense as a job") as caught:

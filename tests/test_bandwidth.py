@@ -180,7 +180,7 @@ def test_a_set_with_links_that_are_down_has_those_that_are_up():
     assert found.point == pytest.approx(one("hgx-h100", first(8)).point / 2)
 
 
-def test_asked_for_a_ring_a_switch_gives_its_ring():
+def test_a_forced_ring_behind_a_switch_has_ring_bandwidth():
     board = Host.of(presets.machine("hgx-h100", "node"), first(8))
     ring = estimate([board], algorithm=Algorithm.RING)
     assert ring is not None
@@ -250,14 +250,14 @@ def test_nothing_is_invented_where_no_row_was_measured():
         estimate([Host.of(presets.machine("hgx-a100", "node"), first(8))], algorithm=Algorithm.NVLS)
 
 
-def test_what_is_assumed_is_said():
+def test_assumptions_are_listed():
     guessed = replace(presets.machine("hgx-h100", "node"), knowledge=Knowledge.ASSUMED)
     found = estimate([Host.of(guessed, first(8))])
     assert found is not None
     assert found.assumed == ("links between GPUs, by model and count",)
 
 
-def test_nics_that_nobody_named_widen_the_range_down():
+def test_unknown_nics_widen_the_range_downwards():
     named = estimate(nodes("hgx-h100", 4, 8))
     board = NICs(number=8, speed=None).of(presets.machine("hgx-h100", "node"))
     guessed = estimate([Host.of(replace(board, name=f"{node}"), first(8)) for node in range(4)])

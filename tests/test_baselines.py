@@ -101,7 +101,7 @@ def test_spreading_goes_on_where_there_is_room_left():
 class TestBoth:
     """What holds of both schedulers."""
 
-    def test_nothing_is_said_where_not_all_workers_fit(self, scheduler):
+    def test_a_baseline_places_nothing_if_not_all_workers_fit(self, scheduler):
         world = cluster(node("a", V100, 0b111), node("b", V100, 0b1))
         assert scheduler(Request(workers=5, gpus=1), world) is None
         assert scheduler(Request(workers=2, gpus=2), world) is None
@@ -140,7 +140,7 @@ class TestBoth:
             ("beyond", pytest.approx(0.929 * 3)),
         ]
 
-    def test_all_workers_ask_for_one_resource_that_of_most_gpus(self, scheduler):
+    def test_all_workers_request_the_resource_with_most_gpus(self, scheduler):
         world = cluster(
             node("a", V100, resource="aliyun.com/gpu"), node("b", V100), node("c", V100)
         )
@@ -151,7 +151,7 @@ class TestBoth:
         world = cluster(node("a", V100, 0b1111), node("b", PCIE, 0b1111))
         assert loads(scheduler(Request(workers=8, gpus=1), world)) == {"a": 4, "b": 4}
 
-    def test_where_nobody_knows_which_gpus_are_free_the_worst_may_be_taken(self, scheduler):
+    def test_on_opaque_nodes_the_worst_free_set_counts(self, scheduler):
         world = cluster(node("a", V100, 0b10011, unattributed=1))
         assert scheduler(Request(workers=2, gpus=1), world).bandwidth.regime is Regime.PCIE
 

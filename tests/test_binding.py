@@ -179,7 +179,7 @@ def test_v1alpha1_has_the_template_alone_whatever_the_cluster_offers():
         ("claims", V2BETA1, POLICIES, "no DRA driver publishes the GPUs of node a", "leave it out"),
     ],
 )
-def test_a_way_that_is_asked_for_and_does_not_serve_is_refused_with_the_reason(
+def test_a_requested_mechanism_that_does_not_work_is_refused_with_the_reason(
     choice: str, api: ApiVersion, offered: Mechanisms, why: str, hint: str
 ):
     job = a_job(binding=BindingChoice(choice))
@@ -190,7 +190,7 @@ def test_a_way_that_is_asked_for_and_does_not_serve_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("choice", ["admission", "gates", "template"])
-def test_a_way_that_is_asked_for_is_taken_where_nothing_speaks_against_it(choice: str):
+def test_a_requested_mechanism_is_used_if_possible(choice: str):
     for offered in (POLICIES, None):
         found = bound(APART, a_node("a"), a_node("b"), by=offered, binding=BindingChoice(choice))
         assert found.name == choice
@@ -222,7 +222,7 @@ def test_workers_that_are_to_see_each_others_gpus_are_patched_where_they_can_be(
 
 
 @pytest.mark.parametrize("name", ["admission", "gates"])
-def test_each_worker_gets_its_gpus_where_it_takes_its_node_or_nobody_else_uses_it(name: str):
+def test_each_worker_gets_its_gpus_on_a_whole_or_dedicated_node(name: str):
     by = replace(NOTHING, admission=name == "admission", patches=True)
     ours, others = a_node("a", dedicated=True), a_node("a")
 
@@ -244,7 +244,7 @@ def test_each_worker_gets_its_gpus_where_it_takes_its_node_or_nobody_else_uses_i
     assert found(UNTOLD, ours, a_node("b", dedicated=True)) == ("node", False)
 
 
-def test_one_template_does_not_inject_into_a_node_whose_gpus_somebody_has_unsaid():
+def test_one_template_does_not_inject_into_a_node_with_unattributed_gpus():
     kept = {"dedicated": True}
     same = a_placement(("a", (0, 3)), ("b", (0, 3)))
     assert bound(same, a_node("a", **kept), a_node("b", **kept)).inject
@@ -309,7 +309,7 @@ def test_without_both_policies_no_gpus_are_claimed_and_the_way_to_them_is_named(
         assert "arena-topo install" in str(caught.value.hint)
 
 
-def test_without_the_policies_a_driver_whose_class_stands_for_a_resource_is_had_by_number():
+def test_without_policies_gpus_of_a_class_with_an_extended_resource_are_requested_by_number():
     extended = replace(CLASSES, patches=True, extended={DRIVER: "nvidia.com/gpu"})
     found = claiming(by=extended)
     assert (found.name, found.guarantee) == ("gates", Guarantee.NODE)
@@ -321,12 +321,12 @@ def test_policies_that_could_not_be_tried_leave_the_claims_unconfirmed():
         assert (found.name, found.guarantee, found.confirmed) == ("claims", Guarantee.GPUS, False)
 
 
-def test_a_cluster_that_could_not_be_asked_is_taken_to_have_a_class_called_as_its_driver():
+def test_a_cluster_that_cannot_be_read_is_assumed_to_have_a_class_named_after_its_driver():
     found = claiming(by=None)
     assert (found.name, found.device_class, found.confirmed) == ("claims", DRIVER, False)
 
 
-def test_a_node_that_does_not_say_which_gpus_are_free_gets_a_claim_of_a_number():
+def test_an_opaque_node_gets_a_claim_of_a_number():
     untold = a_placement(("dra-1", ()), ("dra-2", ()))
     found = claiming(untold)
     assert found.guarantee is Guarantee.NODE
@@ -349,7 +349,7 @@ def test_a_node_that_does_not_say_which_gpus_are_free_gets_a_claim_of_a_number()
         (POLICIES, V1ALPHA1, "v1alpha1 cannot claim GPUs", "serves MPIJob v2beta1"),
     ],
 )
-def test_gpus_that_nobody_can_claim_are_an_error_that_says_why(
+def test_gpus_that_cannot_be_claimed_are_an_error_with_the_reason(
     offered: Mechanisms, api: ApiVersion, why: str, hint: str
 ):
     with pytest.raises(ArenaError, match="the workers of train cannot be pinned") as caught:
@@ -359,7 +359,7 @@ def test_gpus_that_nobody_can_claim_are_an_error_that_says_why(
 
 
 @pytest.mark.parametrize("choice", ["admission", "gates", "template"])
-def test_gpus_of_a_driver_are_had_in_no_other_way_unless_its_class_stands_for_a_resource(
+def test_gpus_of_a_driver_need_claims_unless_its_class_has_an_extended_resource(
     choice: str,
 ):
     with pytest.raises(InvalidJob, match=f"--binding {choice}") as caught:
@@ -409,7 +409,7 @@ def test_where_claims_would_go_past_a_quota_an_extended_resource_is_counted_by_i
     assert claiming(by=by).name == "admission"
 
 
-def test_a_driver_that_does_not_say_which_device_is_which_has_no_claims():
+def test_a_driver_without_uuids_gets_no_claims():
     first = a_driven_node(1)
     nameless = replace(
         first, machine=replace(first.machine, gpus=tuple(GPU(index=one) for one in range(8)))
@@ -474,7 +474,7 @@ def test_the_policy_finds_each_workers_node_and_gpus_in_the_template(name: str, 
     assert "affinity" not in worker["spec"]
 
 
-def test_workers_that_somebody_patches_carry_the_gate_and_nothing_that_a_policy_heeds():
+def test_patched_workers_have_the_gate_and_no_label_of_a_policy():
     worker = worker_of(placed(rendered(a_job()), APART, BINDINGS["gates"]))
     assert worker["spec"]["schedulingGates"] == [{"name": "arena-topo.io/placement"}]
     assert "arena-topo.io/placement" not in worker["metadata"]["annotations"]
@@ -488,7 +488,7 @@ def test_the_launcher_never_waits_at_a_gate_and_claims_nothing():
         assert spec == rendered(a_job())["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
 
 
-def test_a_job_that_somebody_else_starts_waits_at_its_gate_for_a_patch():
+def test_workers_of_a_job_started_by_another_system_wait_at_the_gate_for_a_patch():
     bare = rendered(a_job())
     held = gated(bare, effects=["NoSchedule"])
     worker = worker_of(held)
@@ -505,7 +505,7 @@ def test_a_job_that_somebody_else_starts_waits_at_its_gate_for_a_patch():
     assert placed(held, APART, BINDINGS["admission"]) == placed(bare, APART, BINDINGS["admission"])
 
 
-def test_a_job_that_somebody_else_starts_on_nodes_of_a_driver_takes_its_claims_later():
+def test_a_job_started_by_another_system_on_nodes_of_a_driver_gets_its_claims_later():
     """No pod may ask for GPUs under the name of a driver: the server would refuse it."""
     worker = worker_of(gated(rendered(a_job(), cluster=DRIVEN)))
     assert worker["metadata"]["labels"]["arena-topo.io/claims"] == "per-worker"
@@ -663,7 +663,7 @@ def test_what_a_server_fills_in_does_not_keep_a_pin_on_the_job(binding: str, pla
     assert unplaced(with_defaults(pinned)) == with_defaults(rendered(a_job()))
 
 
-def test_a_job_that_waited_asks_for_gpus_by_the_name_they_have_where_it_goes():
+def test_a_job_that_waited_requests_the_gpu_resource_of_its_nodes():
     job = a_job(cpu=Quantity(text="4"))
     nodes = [a_node(name, resource="aliyun.com/gpu") for name in ("a", "b")]
     waiting = rendered(job, cluster=a_cluster(a_node("c")))

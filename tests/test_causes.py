@@ -68,6 +68,6 @@ def test_a_cause_that_lacks_a_parameter_is_still_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, [], {"code": 3}, {"no": "code"}, "text"])
-def test_a_cause_that_makes_no_sense_is_as_good_as_none(nonsense: object) -> None:
+def test_an_invalid_cause_counts_as_missing(nonsense: object) -> None:
     assert told({"cause": nonsense}) is None
     assert told({"cause": nonsense, "reason": "full"}) == in_words("full")

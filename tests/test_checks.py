@@ -315,7 +315,7 @@ def test_what_is_missing_is_named_with_the_way_out(check, api, case):
     assert code == (1 if result == "fail" else 0)
 
 
-def test_where_all_gpus_are_shared_no_links_are_said_to_be_published(check, api):
+def test_links_of_shared_gpus_are_not_reported_as_published(check, api):
     with of(api, "Node", "n1", "") as one:
         one["metadata"]["labels"]["nvidia.com/gpu.replicas"] = "2"
     code, found, _err = check()
@@ -350,7 +350,7 @@ def test_of_many_nodes_that_are_set_up_by_halves_the_last_are_named_together(
 
 
 @pytest.mark.usefixtures("api")
-def test_a_namespace_that_is_not_there_fails(check):
+def test_a_missing_namespace_fails(check):
     code, found, _err = check("-n", "nowhere")
     assert code == 1
     assert found["pod security"][0] == (
@@ -389,7 +389,7 @@ def limited(api, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("limited")
-def test_who_may_nothing_hears_what_to_ask_for_and_what_is_not_known(check):
+def test_a_user_without_rights_gets_the_rights_to_request_and_unknown_results(check):
     code, found, _err = check()
     assert code == 1
     result, said, fix = found["rights to submit"][0]
@@ -417,7 +417,7 @@ def test_a_submitter_with_a_controller_passes(check, limited):
     assert code == 0
 
 
-def test_what_submits_and_what_runs_commands_in_pods_is_told_apart(check, limited):
+def test_the_rights_to_submit_and_to_attach_are_separate(check, limited):
     _code, found, _err = check()
     assert found["rights to attach"] == [
         (
@@ -436,7 +436,7 @@ def test_what_submits_and_what_runs_commands_in_pods_is_told_apart(check, limite
     assert check()[1]["rights to attach"][0][0] == "ok"
 
 
-def test_without_a_controller_somebody_must_read_the_cluster(check, limited):
+def test_without_a_controller_the_user_must_read_the_cluster(check, limited):
     no_controller(limited)
     bound(limited, install.SUBMITTER, "team-a")
     code, found, _err = check()
@@ -561,7 +561,7 @@ SEEN = (
 )
 
 
-def test_what_workers_see_stands_beside_what_was_planned():
+def test_visible_gpus_are_shown_beside_planned_gpus():
     assert shown.inspection(inspected(*SEEN)) == (
         "WORKER         NODE  PLANNED  RESULT   SEES\n"
         "demo-worker-0  n1    0,1      ok       GPU-00000000, GPU-00000000\n"
@@ -588,7 +588,7 @@ def test_an_inspection_as_json_has_the_uuids_whole():
     assert (value["passed"], value["workers"][0]["result"]) == (False, "differs")
 
 
-def test_a_job_that_is_not_there_or_was_never_placed_is_an_error(api, capfd):
+def test_a_missing_or_unplaced_job_is_an_error(api, capfd):
     assert cli.run(("check", "demo")) == 1
     assert "Not found training job demo in namespace team-a" in capfd.readouterr().err
     worker = {"replicas": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}

@@ -117,7 +117,7 @@ def test_a_document_that_cannot_be_read_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_items_of_a_typed_list_get_its_kind_wherever_it_stands(tmp_path: Path, *, first: bool):
+def test_items_of_a_typed_list_get_its_kind_in_any_key_order(tmp_path: Path, *, first: bool):
     items = {"items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]}
     kind = {"kind": "NodeList", "apiVersion": "v1"}
     text = json.dumps({**kind, **items} if first else {**items, **kind})
@@ -269,7 +269,7 @@ def test_a_yaml_list_that_is_cut_off_is_refused(tmp_path: Path):
         read(tmp_path, text[: text.index("kind: List")])
 
 
-def test_a_dump_tells_of_claimed_gpus_as_a_server_does(tmp_path: Path):
+def test_claimed_gpus_are_the_same_in_a_dump_and_on_a_server(tmp_path: Path):
     objects = [bare(), resource_slice(), claim("c", "gpu-0", "gpu-3")]
     typed = {"kind": "ResourceClaimList", "items": [dict(objects[2])]}
     del typed["items"][0]["kind"]

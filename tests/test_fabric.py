@@ -226,7 +226,7 @@ def test_a_node_without_a_clique_shares_no_nvlink_and_that_is_no_gap():
     assert joined(result, "gb-1", "h-1") == "beyond"
 
 
-def test_a_node_that_does_not_say_its_domain_is_alone_there_and_mentioned():
+def test_a_node_without_a_domain_label_is_alone_and_gets_a_note():
     nodes = pairs(SPINE, LEAF) | {"e": {SPINE: "s1"}, "f": {SPINE: "s1"}}
     result = fabric.from_labels(nodes)
     assert joined(result, "e", "f") == joined(result, "a", "e") == "spine"
@@ -234,14 +234,14 @@ def test_a_node_that_does_not_say_its_domain_is_alone_there_and_mentioned():
     assert result.notes == (f"2 nodes (e, f) do not name the leaf ({LEAF})",)
 
 
-def test_a_node_without_any_label_is_near_nobody():
+def test_a_node_without_labels_is_near_no_other_node():
     result = fabric.from_labels(pairs(SPINE, LEAF) | {"lost": {}, "gone": {}})
     for name in ("a", "d", "gone"):
         assert joined(result, "lost", name) == "beyond"
     assert len(result.notes) == 2
 
 
-def test_nodes_of_one_leaf_share_a_spine_whether_or_not_each_names_it():
+def test_nodes_of_one_leaf_share_a_spine_even_if_not_all_name_it():
     nodes = pairs(SPINE, LEAF)
     del nodes["b"][SPINE]
     result = fabric.from_labels(nodes)
@@ -329,7 +329,7 @@ def test_values_that_no_api_server_lets_through_do_no_harm():
 # Bandwidths
 
 
-def test_where_nothing_is_known_all_nodes_are_one_slow_network_apart():
+def test_without_any_information_all_nodes_share_one_slow_network():
     result = fabric.from_labels({"a": {}, "b": {}})
     assert result == fabric.Fabric(
         tiers=(), beyond=1.25, domains={"a": (), "b": ()}, assumed=frozenset({"beyond"}), notes=()
@@ -348,7 +348,7 @@ def test_the_fastest_network_decides_and_slower_nodes_are_limited_by_themselves(
     assert (equal.beyond, equal.limits) == (400.0, {})
 
 
-def test_a_node_without_known_rdma_limits_nobody_but_itself():
+def test_a_node_without_known_rdma_limits_only_itself():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
     result = fabric.from_labels(pairs(SPINE, LEAF), rdma=nics)
     assert rates(result) == [400.0, 400.0, 400.0]
@@ -360,7 +360,7 @@ def flat_file(**more):
     return {"levels": [level]}
 
 
-def test_where_a_file_gives_one_speed_it_is_believed_and_the_slowest_decides_elsewhere():
+def test_with_one_given_speed_the_slowest_nics_set_the_other_levels():
     nics = {"a": 400.0, "b": 400.0, "c": None, "d": 400.0}
     file = fabric.read(flat_file(bandwidthGBps=50), where="f.yaml")
     result = fabric.from_file(file, pairs(SPINE, LEAF), rdma=nics)
@@ -448,14 +448,14 @@ def test_levels_of_a_topology_have_the_words_that_are_known_for_their_labels():
     assert result.notes == ()
 
 
-def test_levels_of_a_topology_never_share_a_name_nor_take_a_reserved_one():
+def test_levels_of_a_topology_have_unique_names_that_are_not_reserved():
     labels = ["a.com/node", "a.com/rack", "b.com/rack", f"{OLD}leaf", LEAF]
     node = dict.fromkeys(labels, "x")
     result = from_topology(topology(*labels), {"a": node, "b": node, "c": {LEAF: "y"}})
     assert words(result) == ["a.com/node", "rack", "b.com/rack", "leaf", LEAF]
 
 
-def test_a_level_of_a_topology_that_tells_nothing_is_mentioned():
+def test_an_unused_level_of_a_topology_gets_a_note():
     found = topology("a.com/hall", "a.com/rack", "a.com/slot")
     nodes = {name: {"a.com/rack": "r", "a.com/slot": name} for name in "abc"}
     result = from_topology(found, nodes)
@@ -484,7 +484,7 @@ def test_a_level_of_a_topology_that_tells_nothing_is_mentioned():
         ),
     ],
 )
-def test_a_topology_that_makes_no_sense_is_named_with_the_place(document, message):
+def test_an_invalid_topology_is_named_with_its_path(document, message):
     assert str(records.read(document)) == f"Topology default is ignored: {message}"
 
 
@@ -709,7 +709,7 @@ def test_the_order_in_which_nodes_are_listed_does_not_matter(nodes, random):
 
 
 @given(CLUSTERS)
-def test_nodes_that_say_the_same_down_to_the_nearest_level_share_everything(nodes):
+def test_nodes_with_equal_labels_down_to_the_nearest_level_share_all_domains(nodes):
     result = fabric.from_labels(nodes)
     for one, labels in nodes.items():
         for other, others in nodes.items():

@@ -73,9 +73,7 @@ def planned(arena: Run, workers: int, *more: str) -> tuple[dict[str, Any], str]:
     return json.loads(out), err
 
 
-def test_a_plan_keeps_to_the_rack_that_the_fabric_file_makes_of_labels(
-    arena: Run, state: str, net: str
-):
+def test_a_plan_stays_in_one_rack_of_the_fabric_file(arena: Run, state: str, net: str):
     known = ("--rdma", "--state", state, "--fabric", net)
     plan, err = planned(arena, 2, *known)
     assert plan["nodes"] == ["gpu-0", "gpu-8"]
@@ -88,7 +86,7 @@ def test_a_plan_keeps_to_the_rack_that_the_fabric_file_makes_of_labels(
         assert plan["usableGBps"] == pytest.approx(0.929 * rate, abs=0.01)
 
 
-def test_without_a_fabric_file_a_gang_over_an_unknown_network_is_told_so(arena: Run, state: str):
+def test_a_gang_over_an_unknown_network_gets_a_note_without_a_fabric_file(arena: Run, state: str):
     plan, err = planned(arena, 2, "--state", state)
     assert (plan["tier"], plan["usableGBps"]) == ("beyond", 0.8)
     assert (
@@ -96,7 +94,7 @@ def test_without_a_fabric_file_a_gang_over_an_unknown_network_is_told_so(arena: 
     ) in err
 
 
-def test_a_gang_inside_one_node_hears_nothing_of_the_network(arena: Run, state: str):
+def test_a_gang_inside_one_node_gets_no_note_about_the_network(arena: Run, state: str):
     plan, err = planned(arena, 1, "--state", state)
     assert plan["tier"] == "node"
     assert "network" not in err
@@ -114,9 +112,7 @@ def test_levels_of_a_fabric_file_can_be_required(arena: Run, state: str, net: st
     assert "fits now with --topology-required row, or with --workers 2" in err
 
 
-def test_a_level_of_a_fabric_file_that_joins_no_nodes_is_preferred_in_vain_and_said_to_be(
-    arena: Run, state: str, tmp_path: Path
-):
+def test_a_note_says_that_a_preferred_level_joins_no_nodes(arena: Run, state: str, tmp_path: Path):
     path = tmp_path / "more.yaml"
     path.write_text(FABRIC.replace("levels:\n", "levels:\n  - {name: hall, label: site/hall}\n"))
     line = ("--state", state, "--fabric", str(path))
@@ -191,7 +187,7 @@ def test_a_fabric_file_that_is_wrong_is_answered_with_what_is_expected(arena: Ru
     )
 
 
-def test_a_fabric_file_that_is_not_there_is_named(arena: Run, state: str):
+def test_a_missing_fabric_file_is_named(arena: Run, state: str):
     code, _out, err = arena(
         "plan", "mpi", *gang(2), "--state", state, "--fabric", "/nowhere.yaml", "c"
     )

@@ -191,7 +191,7 @@ def test_a_picture_shows_what_was_measured(arena, tmp_path):
 
 
 @pytest.mark.parametrize("written", [log, in_json])
-def test_a_log_inside_the_range_is_said_to_be(arena, tmp_path, written):
+def test_a_log_inside_the_range_is_reported_as_inside(arena, tmp_path, written):
     (tmp_path / "log").write_text(written(8))
     code, out, _ = arena("hgx-h100", "--against", str(tmp_path / "log"))
     assert code == 0
@@ -253,7 +253,7 @@ def test_the_hint_for_a_log_of_other_gpus_is_the_line_that_fits(arena, tmp_path)
         (["--against", "/nowhere/log"], "cannot read /nowhere/log"),
     ],
 )
-def test_a_line_that_makes_no_sense_is_one_clear_error(arena, words, said):
+def test_an_invalid_line_is_a_single_clear_error(arena, words, said):
     code, out, err = arena("hgx-h100", *words)
     assert code == 2
     assert out == ""
@@ -280,7 +280,7 @@ def test_a_log_of_something_else_is_refused(arena, tmp_path, text, said):
     assert said in err.splitlines()[0]
 
 
-def test_a_machine_that_nobody_knows_is_refused(arena):
+def test_an_unknown_machine_is_refused(arena):
     code, _, err = arena("hgx-h1000")
     assert code == 2
     assert "there is no node or preset hgx-h1000" in err

@@ -195,7 +195,7 @@ def test_the_pairs_of_a_large_machine_are_as_many_as_there_are(bits: int):
 
 
 @given(clusters())
-def test_every_node_is_told_of_once_and_as_it_is(world: Cluster):
+def test_every_node_is_listed_once_with_its_state(world: Cluster):
     by_name = {one.name: one for one in world.nodes}
     told = []
     for kind in look(world).kinds:
@@ -355,7 +355,7 @@ def test_a_speed_that_is_assumed_is_called_so():
     assert not only(node("n", machine("tree", None, matrix(4, {})))).assumed
 
 
-def test_shared_gpus_are_no_gangs_but_are_told_of():
+def test_shared_gpus_are_counted_but_hold_no_gangs():
     report = look(cluster(node("a", V100), node("b", V100, shared="MIG slices")))
     assert (report.shared, report.shared_nodes) == (8, 1)
     assert [one.total for one in report.kinds] == [8]
@@ -394,7 +394,7 @@ def test_nothing_has_to_be_freed_for_a_gang_that_is_only_farther_apart_and_as_fa
     assert (kind.missing, kind.release) == (None, None)
 
 
-def test_a_slow_card_keeps_a_node_out_of_gangs_of_several():
+def test_a_node_with_a_slow_card_is_excluded_from_gangs_of_several_nodes():
     tiers = (Tier(name="leaf", bandwidth=25.0),)
     slow = [node(f"n{at}", V100, domains=("r",), network=2.0 if at < 2 else 9e9) for at in range(5)]
     sixteen = gang(only(*slow, tiers=tiers), 16)
@@ -444,7 +444,7 @@ def test_a_gang_that_fits_on_gpus_that_are_only_counted_does_not_lack_anything()
     assert kind.release is None
 
 
-def test_what_nobody_names_is_counted_at_its_worst():
+def test_gpus_with_unknown_indexes_count_at_their_worst():
     known = only(node("n", V100, 0b00001111))
     doubtful = only(node("n", V100, 0b11111111, unattributed=4))
     assert gang(known, 4).whole == 1

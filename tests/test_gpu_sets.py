@@ -117,7 +117,7 @@ def test_the_best_is_that_of_all_sets(of: Machine, bits: int):
 
 
 @given(machines())
-def test_exchanging_gpus_that_are_alike_changes_no_value(of: Machine):
+def test_exchanging_equivalent_gpus_changes_no_value(of: Machine):
     found = sets_of(of)
     for one, other in itertools.combinations(range(found.size), 2):
         if found.alike[one] == found.alike[other]:
@@ -181,7 +181,7 @@ def test_sixteen_gpus_are_shared_out_whole(size: int):
     assert {len(group) for group in groups} == {size}
 
 
-def test_too_many_sets_are_not_enumerated_and_said_to_be_uncertain():
+def test_too_many_sets_are_not_enumerated_but_marked_uncertain():
     kinds = [LinkKind.PIX, LinkKind.PHB, LinkKind.NODE, LinkKind.SYS]
     links = tuple(
         tuple(None if a == b else Link(kind=kinds[(a * b + a + b) % 7 % 4]) for b in range(32))
@@ -212,14 +212,14 @@ def test_a_gpu_with_fewer_links_to_the_switch_is_worth_those():
         assert (found.value(chosen) < found.value(GPUSet(0b11110))) is weak
 
 
-def test_a_measured_value_takes_the_place_of_the_computed_one():
+def test_a_measured_value_replaces_the_computed_value():
     quad = gpu_set((0, 1, 2, 3))
     found = sets_of(replace(V100, measured=((quad, 71.5),)))
     assert found.value(quad) == 71.5
     assert found.facts.inside(quad).limited_by is Limit.NVLINK
 
 
-def test_sets_like_a_measured_one_are_worth_no_more_than_it():
+def test_sets_equivalent_to_a_measured_set_have_at_most_its_value():
     quad, twin = gpu_set((0, 1, 2, 3)), gpu_set((4, 5, 6, 7))
     other = gpu_set((0, 1, 4, 5))
     found = sets_of(replace(V100, measured=((quad, 61.5),)))
@@ -232,7 +232,7 @@ def test_sets_like_a_measured_one_are_worth_no_more_than_it():
     assert (both.value(quad), both.value(twin)) == (61.5, 78.9)
 
 
-def test_of_several_measured_sets_alike_the_least_tells_what_others_are_worth():
+def test_the_lowest_of_equivalent_measured_sets_is_the_value_of_the_others():
     pairs = {gpu_set((0, 3)): 44.0, gpu_set((1, 2)): 36.0}
     found = sets_of(replace(V100, measured=tuple(pairs.items())))
     assert found.value(gpu_set((5, 6))) == pytest.approx(36.0)
@@ -252,7 +252,7 @@ def test_workers_of_two_gpus_get_the_double_links():
     assert sorted(members(gpu_set(group)) for group in groups) == [(0, 3), (1, 2), (4, 7), (5, 6)]
 
 
-def test_choices_are_few_also_where_gpus_that_are_alike_do_not_stand_together():
+def test_choices_are_few_even_if_equivalent_gpus_are_not_adjacent():
     alike = (0, 1, 2, 3) * 3
     whole = GPUSet((1 << 12) - 1)
     found = [*choices(whole, 6, alike)]

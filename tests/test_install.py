@@ -176,7 +176,7 @@ def test_each_right_has_a_reason():
     assert seen > 30
 
 
-def test_nobody_may_do_everything_and_nobody_reads_secrets():
+def test_no_role_has_all_rights_or_reads_secrets():
     for one in install.everything():
         for rule in one.get("rules") or ():
             words = {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
@@ -313,7 +313,7 @@ def test_an_image_that_is_none_is_refused(arena, image, said):
     assert said in err.splitlines()[0]
 
 
-def test_an_image_is_asked_for_only_where_something_runs_in_it(arena):
+def test_an_image_is_required_only_for_controller_or_agent(arena):
     nothing = ("install", "--without-controller", "--without-agent")
     golden = (GOLDENS / "install-policies-and-roles.yaml").read_text(encoding="utf-8")
     assert arena(*nothing) == (0, golden, "")

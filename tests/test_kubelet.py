@@ -23,7 +23,7 @@ def node(tmp_path):
 # ---------------------------------------------------------------- what is read of it
 
 
-def test_pods_with_devices_are_told_with_the_ids_of_their_plugins(node):
+def test_pods_are_listed_with_the_device_ids_of_their_plugins(node):
     node.pods = [
         pod("web", container()),
         pod(
@@ -72,13 +72,13 @@ def test_a_node_with_more_pods_than_fit_in_grpcs_usual_message_is_read_whole(nod
 # ---------------------------------------------------------------- what goes wrong
 
 
-def test_a_node_without_a_kubelet_is_told_with_the_way_out(tmp_path):
+def test_a_missing_kubelet_is_reported_with_advice(tmp_path):
     with pytest.raises(ArenaError, match=r"nobody\.sock does not exist") as caught:
         PodResources(str(tmp_path / "nobody.sock")).holders()
     assert "--pod-resources" in (caught.value.hint or "")
 
 
-def test_a_kubelet_that_has_gone_is_told_and_one_that_comes_back_is_asked_again(tmp_path):
+def test_a_lost_kubelet_is_reported_and_asked_again_once_it_is_back(tmp_path):
     socket = tmp_path / "kubelet.sock"
     first = Kubelet(socket)
     client = PodResources(str(socket))
@@ -94,7 +94,7 @@ def test_a_kubelet_that_has_gone_is_told_and_one_that_comes_back_is_asked_again(
     second.close()
 
 
-def test_a_refusal_is_told_in_the_kubelets_words(node):
+def test_a_refusal_is_reported_in_the_kubelets_words(node):
     node.code = grpc.StatusCode.RESOURCE_EXHAUSTED
     with pytest.raises(ArenaError, match="does not answer") as caught:
         PodResources(node.socket).holders()
@@ -125,7 +125,7 @@ def test_fields_of_other_kinds_are_passed_over(node):
     assert (holder.name, len(holder.devices)) == ("train", 1)
 
 
-def test_without_grpcio_it_is_said_what_to_install(node, monkeypatch):
+def test_without_grpcio_the_error_names_the_package(node, monkeypatch):
     def missing(name: str) -> Any:
         raise ImportError(name)
 

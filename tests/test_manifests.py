@@ -430,13 +430,13 @@ def test_what_would_replace_a_label_or_an_annotation_of_ours_is_refused_and_not_
 
 
 @pytest.mark.parametrize("whose", ["", "USER", "somebody"])
-def test_nobody_says_by_an_annotation_whose_a_job_is(whose: str):
+def test_annotations_cannot_forge_the_owner_of_a_job(whose: str):
     pair = KeyValue(key="arena.kubeflow.org/username", value=whose)
     with pytest.raises(InvalidJob, match="username is written by arena-topo alone"):
         planned(a_job(annotation=(pair,)), V1)
 
 
-def test_a_label_that_is_ours_in_other_jobs_alone_is_anybodys():
+def test_a_label_that_only_other_jobs_reserve_is_free_to_use():
     for key in ("modelName", "gpu-topology", "pod-group.scheduling.sigs.k8s.io/name"):
         pair = KeyValue(key=key, value="mine")
         assert planned(a_job(label=(pair,)), V1).objects[0]["metadata"]["labels"][key] == "mine"
@@ -506,7 +506,7 @@ def test_host_network_is_left_out_for_pods_with_a_network_card_of_their_own(api:
 
 
 @pytest.mark.parametrize("api", ALL)
-def test_workers_without_gpus_are_shown_none_unless_they_share_one(api: ApiVersion):
+def test_workers_without_gpus_see_no_gpus_unless_they_share_one(api: ApiVersion):
     mine = (EnvVar(key="NVIDIA_VISIBLE_DEVICES", value="all"),)
     shared = a_job(gpus=0, device=(Device.parse("aliyun.com/gpu-mem=4"),))
     counted = a_job(gpus=0, label=(KeyValue(key="aliyun.com/gpu-count", value="1"),))
@@ -533,7 +533,7 @@ def test_the_environment_is_sorted_and_says_how_many_workers_and_gpus_there_real
         assert (said["workers"], said["gpus"], said["z"]) == ("2", "2", "1")
 
 
-def test_open_mpi_5_is_told_where_the_hosts_are_unless_the_user_says_otherwise():
+def test_open_mpi_5_gets_the_host_file_unless_the_user_sets_another():
     key = "PRTE_MCA_prte_default_hostfile"
     mine = (EnvVar(key=key, value="/mine"),)
     for job, expected in ((a_job(), "/etc/mpi/hostfile"), (a_job(env=mine), "/mine")):
@@ -677,7 +677,7 @@ def test_a_name_with_a_leading_digit_is_refused_only_where_a_service_gets_it():
         ({"tensorboard": True}, "--tensorboard-image"),
     ],
 )
-def test_images_that_nobody_named_are_asked_for(said: dict[str, Any], flag: str):
+def test_a_missing_image_is_refused_with_its_flag(said: dict[str, Any], flag: str):
     with pytest.raises(InvalidJob, match=flag):
         planned(a_job(**said))
 
@@ -738,14 +738,14 @@ def test_whole_nodes_with_different_gpus_are_exact_but_not_injected():
     assert bound(mixed, *nodes) == ("gpus", False)
 
 
-def test_part_of_a_node_is_injected_only_where_nobody_else_uses_its_gpus():
+def test_part_of_a_node_is_injected_only_on_dedicated_nodes():
     kept = a_node("gpu-1", dedicated=True)
     assert bound(APART, kept, a_node("gpu-2", dedicated=True)) == ("gpus", True)
     assert bound(APART, kept, a_node("gpu-2")) == ("node", False)
     assert bound(APART, kept, a_node("gpu-2", dedicated=True, foreign=True)) == ("node", False)
 
 
-def test_a_whole_node_and_a_node_that_nobody_else_uses_hold_the_same_gpus_for_one_template():
+def test_one_template_injects_equal_gpus_on_whole_and_dedicated_nodes():
     whole = a_node("gpu-1", 4, allocatable=gpu_set((0, 3)))
     same = a_placement(("gpu-1", (0, 3)), ("gpu-2", (0, 3)))
     assert bound(same, whole, a_node("gpu-2", 4, dedicated=True)) == ("gpus", True)
@@ -769,13 +769,13 @@ def test_unequal_numbers_of_workers_on_several_nodes_are_only_advice():
     assert bound(uneven, a_node("gpu-1"), a_node("gpu-2")) == ("advisory", False)
 
 
-def test_a_node_that_does_not_say_which_gpus_are_free_is_never_injected():
+def test_no_gpus_are_injected_on_an_opaque_node():
     opaque = a_placement(("gpu-1", ()), ("gpu-2", ()))
     kept = (a_node("gpu-1", dedicated=True), a_node("gpu-2", dedicated=True))
     assert bound(opaque, *kept) == ("node", False)
 
 
-def test_gpus_that_differ_from_node_to_node_cannot_be_told_to_one_template():
+def test_one_template_cannot_name_gpus_that_differ_by_node():
     differ = a_placement(("gpu-1", (0, 3)), ("gpu-2", (1, 2)))
     kept = (a_node("gpu-1", dedicated=True), a_node("gpu-2", dedicated=True))
     assert bound(differ, *kept) == ("node", False)
@@ -871,7 +871,7 @@ def test_injected_devices_come_from_the_annotation_and_only_to_workers(api: ApiV
 
 
 @pytest.mark.parametrize("api", ALL)
-def test_all_pods_bear_the_taint_of_nodes_that_are_kept_for_them_and_no_other(api: ApiVersion):
+def test_pods_tolerate_only_the_taint_that_reserves_their_nodes(api: ApiVersion):
     """The launcher too: it is to run beside its workers."""
     taints = (Taint(key="arena-topo.io/topology"), Taint(key="other"))
     cluster = a_cluster(a_node("gpu-1", taints=taints), a_node("gpu-2"))
@@ -992,7 +992,7 @@ def test_the_map_of_a_placement_reads_back_as_the_placement(workers):
         "node/\u0661",
     ],
 )
-def test_a_map_that_makes_no_sense_is_a_value_error(text: str):
+def test_an_invalid_map_is_a_value_error(text: str):
     with pytest.raises(ValueError, match=r"worker [01]: "):
         parse_map(text)
 
@@ -1054,7 +1054,7 @@ def test_what_is_whole_of_a_broken_record_is_still_read():
     )
 
 
-def test_a_record_says_that_it_is_not_confirmed_and_nothing_where_it_is():
+def test_a_record_stores_only_that_it_is_not_confirmed():
     told = {}
     for sure in (True, False):
         binding = Binding(name="admission", guarantee=Guarantee.NODE, confirmed=sure)

@@ -86,7 +86,7 @@ def kinds(report: Report) -> set[tuple[int, int, str]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_log_of_a_public_issue_is_read_as_it_stands(name: str) -> None:
+def test_a_log_of_a_public_issue_is_read_unchanged(name: str) -> None:
     golden = LOGS / f"{name}.txt"
     assert told(read(log(name))) == golden.read_text(encoding="utf-8")
 
@@ -201,7 +201,7 @@ def test_tags_and_stamps_before_a_line_do_not_hide_it(before: str) -> None:
     assert kinds(report) == {(3, 2, "P2P/CUMEM")}
 
 
-def test_lines_that_are_mixed_up_in_one_or_cut_are_counted_and_not_used() -> None:
+def test_truncated_and_interleaved_lines_are_only_counted() -> None:
     known = f"{OTHER}Connected all rings"
     first = f"{PREFIX}Channel 00/0 : 3[3] -> 2[2] via P2P/CUMEM"
     second = f"{OTHER}Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct"
@@ -212,7 +212,7 @@ def test_lines_that_are_mixed_up_in_one_or_cut_are_counted_and_not_used() -> Non
     assert (kinds(reader.report()), reader.report().torn) == (set(), 1)
 
 
-def test_a_name_that_cannot_be_told_from_the_text_before_it_is_not_guessed() -> None:
+def test_an_ambiguous_host_name_is_not_guessed() -> None:
     sent = f"{PREFIX}Channel 00/0 : 3[3] -> 2[2] via P2P/IPC"
     report = read(f"{sent}{OTHER}Channel 00/0 : 1[1] -> 0[0] via P2P/IPC")
     assert (kinds(report), report.torn) == (set(), 1)
@@ -284,7 +284,7 @@ def old(rank: int, size: int, *, pid: int) -> str:
     )
 
 
-def test_communicators_that_begin_at_once_are_kept_apart_by_name() -> None:
+def test_concurrent_communicators_are_separated_by_name() -> None:
     lines = [start(pid % 2, 2, "ab"[pid // 2], pid=pid, done=False) for pid in range(4)]
     lines += [
         f"n:{pid}:9 [{pid}] NCCL INFO Channel 00/0 : {pid % 2}[{pid}] -> {1 - pid % 2}[{pid ^ 1}] "
@@ -304,7 +304,7 @@ def test_a_late_connection_that_two_communicators_may_have_made_is_claimed_by_ne
     assert report.unplaced == 1
 
 
-def test_a_late_connection_belongs_to_the_one_communicator_it_can_be_of() -> None:
+def test_a_late_connection_belongs_to_the_only_possible_communicator() -> None:
     lines = [start(0, 2, "a", pid=0), start(3, 4, "b", pid=0)]
     lines.append("n:0:5 [0] NCCL INFO Channel 00/0 : 3[0] -> 1[1] via P2P/CUMEM")
     report = read("\n".join(lines))
@@ -344,7 +344,7 @@ def test_several_ways_between_two_ranks_are_all_in_the_matrix() -> None:
     assert one.matrix() == {(0, 1): ("P2P/IPC", "NET/IB", "SHM")}
 
 
-def test_both_ends_of_a_connection_are_kept() -> None:
+def test_both_ends_of_a_connection_are_recorded() -> None:
     line = "Channel 00/0 : 1[1] -> 0[0] [{}] via NET/IB/0"
     lines = [PREFIX + line.format("send")] * 2 + [OTHER + line.format("receive")]
     found = read("\n".join(lines))
@@ -448,12 +448,12 @@ def test_a_warning_of_a_plugin_that_names_a_function_and_no_file_is_a_complaint(
 
 @MANY
 @given(st.text(max_size=80), st.sampled_from(["", "h:1:2 ", "h:1:2 [0] ", "[0] "]), st.text())
-def test_no_warning_is_lost_whatever_stands_before_it(noise: str, writer: str, before: str) -> None:
+def test_no_warning_is_lost_for_any_prefix(noise: str, writer: str, before: str) -> None:
     report = read("\n".join(f"{before}{writer}{noise} NCCL WARN broken".splitlines()[-1:]))
     assert len(report.complaints) + report.torn == 1
 
 
-def test_the_same_complaint_of_many_is_told_once() -> None:
+def test_the_same_complaint_of_many_ranks_is_reported_once() -> None:
     lines = [
         f"n{rank}:{rank}:9 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by "
         f"remote peer node{rank}<{50000 + rank}>"
@@ -477,7 +477,7 @@ def test_a_log_without_a_line_of_nccl_is_silent() -> None:
     assert not read("NCCL version 2.18.3+cuda12.2").silent
 
 
-def test_memory_is_bounded_by_what_is_said_and_not_by_how_often() -> None:
+def test_memory_is_bounded_by_the_number_of_facts_not_of_lines() -> None:
     lines = [f"step {step} loss 0.1" for step in range(50)]
     lines += log("cumem-2.21.5").splitlines() + log("shm-full-stamped").splitlines()
     reader = Reader()

@@ -53,7 +53,7 @@ def via_of(rank: int, *, host: str = "", pid: int | None = None) -> str:
     )
 
 
-def test_connections_over_the_bound_are_counted_and_not_kept(
+def test_connections_beyond_the_limit_are_only_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     line = "h:1:2 [0] NCCL INFO Channel {:02d}/0 : 0[0] -> 1[1] via P2P/IPC"
@@ -66,7 +66,7 @@ def test_connections_over_the_bound_are_counted_and_not_kept(
     assert len(one.connections) <= 20
 
 
-def test_complaints_over_the_bound_are_counted_and_not_kept() -> None:
+def test_complaints_beyond_the_limit_are_only_counted() -> None:
     words = [f"{first}{second}" for first in "abcdefghijklmnopqrst" for second in "abcdefghijklmno"]
     many = [f"n:1:2 [0] a.cc:1 NCCL WARN broken {word}" for word in [*words, "zz", "zy"]]
     report = read("\n".join(many))
@@ -75,7 +75,7 @@ def test_complaints_over_the_bound_are_counted_and_not_kept() -> None:
     assert (known.complaints[0].count, known.dropped) == (2, 2)
 
 
-def test_ranks_over_the_bound_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_beyond_the_limit_are_only_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST_FACTS", 80)
     report = read("\n".join(via_of(rank) for rank in range(30)))
     # A rank counts for eight facts, and its connection for one: that of the ninth has no room.
@@ -96,7 +96,7 @@ def test_ranks_over_the_bound_are_counted_and_not_kept(monkeypatch: pytest.Monke
         "Pattern 4, crossNic 0, nChannels {}, bw 20.0/20.0, type NVL/PIX, sameChannels 1",
     ],
 )
-def test_whatever_ranks_and_hosts_say_is_bounded(
+def test_output_is_bounded_for_any_ranks_and_hosts(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MOST_FACTS", 50)

@@ -93,7 +93,7 @@ ALONE = spoken(4, 1, through("", "NET/Socket/0", 1))
 """What they say: each pod is a machine to NCCL."""
 
 
-def test_pods_of_one_node_that_meet_over_tcp_are_told_with_cause_and_advice(world: World, run: Run):
+def test_tcp_between_pods_of_one_node_is_reported_with_cause_and_advice(world: World, run: Run):
     begun(world, ALONE, **APART)
     code, out, _err = run("logs", "demo", "--nccl")
     assert code == 0
@@ -169,7 +169,7 @@ def test_a_job_that_says_nothing_of_nccl_is_an_error_that_says_how_to_ask(world:
     assert f"try:  submit with --nccl-debug; {waits}\n" in err
 
 
-def test_nobody_is_told_to_wait_for_nccl_in_a_job_that_is_over(world: World, run: Run):
+def test_the_advice_for_a_finished_job_does_not_wait_for_nccl(world: World, run: Run):
     begun(world, ["loss 0.5"], **APART)
     world.finish("demo", 0)
     for flags in ((), ("-f",)):
@@ -318,7 +318,7 @@ def test_nothing_is_looked_at_while_lines_come(looks: Looks, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("world")
-def test_a_job_that_is_not_there_is_told_at_once(run: Run):
+def test_a_missing_job_is_reported_at_once(run: Run):
     assert run("logs", "nothere", "--nccl")[0] == 1
 
 
@@ -397,9 +397,7 @@ def shown(folder: Path, run: Run, lines: list[str]) -> str:
     return " ".join(out.split())
 
 
-def test_that_no_line_says_how_ranks_are_joined_is_said_only_where_none_does(
-    tmp_path: Path, run: Run
-):
+def test_missing_connections_are_reported_only_if_all_are_missing(tmp_path: Path, run: Run):
     alone = [*made(2, ["a"], pods=[0, 1]), *made(2, ["b"], pods=[0, 2])]
     assert "No line says how ranks are joined (via ...)." in shown(tmp_path, run, alone)
     lines = [*alone, *joined(2, "NET/Socket/0", pods=[0, 1])[:1]]
@@ -480,14 +478,14 @@ def test_pairs_of_ranks_are_not_written_like_spans_of_ranks():
     assert screens.pairs_named([(0, one) for one in range(1, 7)]).endswith("0<->4 and 2 more")
 
 
-def test_what_the_search_counted_on_is_told_without_a_ring_as_well(tmp_path: Path, run: Run):
+def test_the_search_of_nccl_is_shown_even_without_rings(tmp_path: Path, run: Run):
     lines = spoken(4, 4, through("P2P/IPC", "", 4), search="NVL/PIX")
     told = "NCCL's search counted on NVL inside, PIX between machines"
     assert told in shown(tmp_path, run, lines)
     assert told in shown(tmp_path, run, [line for line in lines if "/02 : " not in line])
 
 
-def test_a_complaint_is_told_with_its_host_and_rank(tmp_path: Path, run: Run):
+def test_a_complaint_is_reported_with_its_host_and_rank(tmp_path: Path, run: Run):
     lines = spoken(4, 4, through("P2P/IPC", "", 4))
     out = shown(tmp_path, run, [*lines, FULL])
     assert "No space left on device (demo-worker-0, rank 0)" in " ".join(out.split())
@@ -501,7 +499,7 @@ def test_without_unicode_nothing_but_ascii_is_drawn(
     assert out.isascii()
 
 
-def test_what_lines_say_cannot_steer_the_terminal(tmp_path: Path, run: Run):
+def test_lines_cannot_control_the_terminal(tmp_path: Path, run: Run):
     evil = "\x1b]0;owned\x07"
     line = f"demo-worker-0:100:200 [0] include/x.h:1 NCCL WARN {evil} broken"
     code, out, _err = run("logs", "--nccl", "--from", file_of(tmp_path, [*ALONE, line]))
@@ -550,7 +548,9 @@ def test_what_a_job_measured_is_a_table_that_publish_takes(
     assert node.machine.measured == ((255, 131.5),)
 
 
-def test_a_table_goes_to_where_it_is_read_first(cluster: KubernetesWorld, run: Run, tmp_path: Path):
+def test_a_table_is_written_to_the_config_map_that_is_read_first(
+    cluster: KubernetesWorld, run: Run, tmp_path: Path
+):
     """What an agent writes of its node is believed before what anybody else has published."""
     machine = presets.machine("dgx-1-v100", "node-0")
     cluster.api.add({"kind": "Namespace", "metadata": {"name": published.OWN_NAMESPACE}})
@@ -580,7 +580,7 @@ def test_a_table_goes_to_where_it_is_read_first(cluster: KubernetesWorld, run: R
         ('{"node": "node-1", "busBandwidth": {"0,1": 1}}', "this was measured on node node-1"),
     ],
 )
-def test_a_table_that_makes_no_sense_is_not_published(
+def test_an_invalid_table_is_not_published(
     cluster: KubernetesWorld, run: Run, tmp_path: Path, text: str, said: str
 ):
     file = tmp_path / "table.json"
@@ -600,7 +600,7 @@ def test_a_transport_alone_is_never_a_bandwidth(cluster: KubernetesWorld, run: R
     assert "all_reduce_perf" in err
 
 
-def test_a_table_needs_a_job_that_tells_which_gpus_they_are(tmp_path: Path, run: Run):
+def test_a_table_needs_a_job_with_a_placement(tmp_path: Path, run: Run):
     file = file_of(tmp_path, table_of(8, 8, 131.5))
     code, out, err = run("logs", "--nccl", "--from", file, "--bus-bandwidth")
     assert (code, out) == (2, "")

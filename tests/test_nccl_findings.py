@@ -68,7 +68,7 @@ def test_a_job_whose_ranks_are_joined_as_planned_agrees():
     )
 
 
-def test_nothing_agrees_where_no_line_tells_how_ranks_are_joined():
+def test_a_log_without_connections_does_not_agree_with_the_plan():
     found = read(["NCCL version 2.18.3+cuda12.2"], plan(("a", QUAD), slots=4))
     assert not found.agrees
     assert found.observed.main.ranks == ()
@@ -158,13 +158,13 @@ def test_where_the_kubelet_picks_the_gpus_nvlink_is_planned_only_if_all_pairs_ha
     assert only(read(lines, everywhere)).planned == "NVLink"
 
 
-def test_the_network_between_gpus_of_one_pod_is_a_finding_whatever_links_them():
+def test_the_network_between_gpus_of_one_pod_is_always_a_finding():
     lines = spoken(2, 2, lambda *_: "NET/Socket/0")
     one = only(read(lines, plan(("a", (0, 5)), slots=2)))
     assert (one.kind, one.planned, one.got) == (Kind.TRANSPORT, "one pod", "NET/Socket")
 
 
-def test_nccls_own_search_tells_when_it_counts_on_less_than_nvlink():
+def test_a_search_of_nccl_with_less_than_nvlink_is_reported():
     lines = spoken(4, 4, through("P2P/IPC/read", "", 4), search="PHB/PIX")
     one = only(read(lines, plan(("a", QUAD), slots=4)))
     assert one.kind is Kind.TRANSPORT
@@ -204,14 +204,14 @@ def test_tcp_is_what_a_plan_over_an_unknown_network_counts_with():
     ("setting", "named"),
     [("NCCL_IB_DISABLE=1", "NCCL_IB_DISABLE"), ("NCCL_NET=Socket", "NCCL_NET")],
 )
-def test_tcp_that_the_environment_asks_for_is_told_so(setting: str, named: str):
+def test_tcp_by_a_variable_is_reported_with_the_variable(setting: str, named: str):
     lines = spoken(8, 4, through("P2P/IPC/read", "NET/Socket/0", 4), settings=[setting])
     one = only(read(lines, two_nodes()))
     assert one.why.cause == f"the environment asks for it: {named}"
     assert one.why.hint == f"leave out {named}"
 
 
-def test_rdma_that_starts_in_host_memory_is_told():
+def test_rdma_through_host_memory_is_reported():
     lines = spoken(8, 4, through("P2P/IPC/read", "NET/IB/0", 4), network="IB")
     one = only(read(lines, two_nodes()))
     assert one.kind is Kind.NETWORK
@@ -226,7 +226,7 @@ def test_shared_memory_between_two_planned_nodes_shows_that_they_are_one():
     assert (one.kind, one.planned) == (Kind.PLACEMENT, "two nodes")
 
 
-def test_an_interface_of_the_nodes_own_bridge_is_told_with_who_asked_for_it():
+def test_a_local_interface_is_reported_with_the_variable_that_selects_it():
     lines = spoken(
         8,
         4,
@@ -243,7 +243,7 @@ def test_an_interface_of_the_nodes_own_bridge_is_told_with_who_asked_for_it():
     assert only(read(unasked, two_nodes(bus_bandwidth=1.25))).why.cause is None
 
 
-def test_a_ring_that_goes_to_and_fro_between_nodes_is_told():
+def test_a_ring_that_crosses_between_nodes_too_often_is_reported():
     lines = spoken(
         4,
         1,
@@ -280,7 +280,7 @@ def test_ranks_that_did_not_get_done_are_named():
     assert (one.kind, one.ranks) == (Kind.RANKS, (0, 1, 2, 3))
 
 
-def test_fewer_ranks_than_planned_are_told():
+def test_fewer_ranks_than_planned_are_reported():
     lines = spoken(2, 4, through("P2P/IPC/read", "", 4))
     one = only(read(lines, plan(("a", QUAD), slots=4)))
     assert (one.kind, one.planned, one.got) == (
@@ -290,7 +290,7 @@ def test_fewer_ranks_than_planned_are_told():
     )
 
 
-def test_several_versions_in_one_job_are_told():
+def test_several_versions_in_one_job_are_reported():
     lines = [
         *spoken(4, 4, through("P2P/IPC/read", "", 4)),
         "NCCL version 2.19.3+cuda12.3",
@@ -436,7 +436,7 @@ def test_what_is_not_measured_or_not_of_known_gpus_gives_no_table(
     assert "all_reduce_perf" in caught.value.hint
 
 
-def test_a_whole_machine_is_known_whoever_picked_its_gpus():
+def test_the_gpus_of_a_whole_machine_are_known_without_a_guarantee():
     planned = plan(("a", tuple(range(8))), slots=8, exact=False)
     assert table(table_of(8, 8, 130.0), planned) == {tuple(range(8)): 130.0}
     exact = plan(("a", tuple(range(8))), slots=8)
@@ -537,7 +537,7 @@ def test_two_complaints_of_one_class_have_their_own_advice():
 # ---------------------------------------------------------------- never more than lines say
 
 
-def test_pods_of_one_host_name_are_not_told_apart_by_names():
+def test_pods_of_one_host_name_are_not_distinguished_by_names():
     lines = spoken(2, 1, through("", "NET/Socket/0", 1), host=lambda _: "a")
     one = only(read(lines, plan(("a", (0,)), ("a", (3,)), usable=76.8, regime="nvlink-mesh")))
     assert one.kind is Kind.TRANSPORT
@@ -545,7 +545,7 @@ def test_pods_of_one_host_name_are_not_told_apart_by_names():
     assert one.why.hint == "--pod-shape fused makes one pod of the workers of a node"
 
 
-def test_what_nccl_says_of_a_card_is_the_cause_of_rdma_through_memory_and_told_once():
+def test_a_complaint_about_a_card_is_the_cause_of_staged_rdma_and_reported_once():
     said = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
     lines = spoken(8, 4, through("P2P/IPC", "NET/IB/0", 4), network="IB", more=[said])
     one = only(read(lines, two_nodes()))
@@ -554,7 +554,7 @@ def test_what_nccl_says_of_a_card_is_the_cause_of_rdma_through_memory_and_told_o
     assert one.why.lines == (said,)
 
 
-def test_a_card_without_gpu_direct_that_nobody_uses_is_no_finding():
+def test_an_unused_card_without_gpu_direct_is_no_finding():
     said = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
     lines = spoken(8, 4, through("P2P/IPC", "NET/IB/1/GDRDMA", 4), network="IB", more=[said])
     assert read(lines, two_nodes()).findings == ()
@@ -565,7 +565,7 @@ def test_a_single_host_may_use_the_interface_that_leads_nowhere():
     assert read(lines, plan(("a", QUAD), slots=4)).findings == ()
 
 
-def test_the_network_between_nodes_that_nvlink_should_join_is_told():
+def test_the_network_between_nodes_of_an_nvlink_domain_is_reported():
     lines = spoken(8, 4, through("P2P/CUMEM", "NET/IB/0/GDRDMA", 4), network="IB")
     one = only(read(lines, two_nodes(tier="nvlink", machine=HGX)))
     assert (one.kind, one.planned, one.got) == (
@@ -643,7 +643,7 @@ def test_warnings_come_before_lines_of_information():
     assert [one.got.split()[0] for one in read(lines, None).findings] == ["Mismatched", "Could"]
 
 
-def test_two_texts_of_one_cause_stay_apart():
+def test_two_texts_of_one_cause_are_separate_complaints():
     second, first = read(list(CLOSED), None).findings
     assert first.got == "Net : Connection closed by remote peer c.x<5001>"
     assert second.got == "Call to recv failed : Broken pipe"

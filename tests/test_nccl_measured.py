@@ -133,7 +133,7 @@ def test_tables_one_after_the_other_are_two() -> None:
     assert [len(one.rows) for one in read_tables((TABLE + TABLE).splitlines())] == [2, 2]
 
 
-def test_a_test_that_is_over_does_not_name_the_next_one() -> None:
+def test_the_operation_of_a_finished_test_is_not_used_for_the_next() -> None:
     over = "# Collective test concluded: all_reduce_perf\n"
     text = TABLE + over + TABLE.replace("all_reduce", "all_gather")
     assert [one.operation for one in read_tables(text.splitlines())] == ["all_reduce", "all_gather"]

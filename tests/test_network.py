@@ -117,7 +117,7 @@ def test_levels_that_join_none_or_all_break_nothing():
     assert found.notes == ()
 
 
-def test_nodes_without_gpus_are_near_nobody_and_leave_no_gap():
+def test_nodes_without_gpus_have_domains_of_their_own_and_leave_no_gap():
     found = seen(
         *tree(SPINE, LEAF),
         node("cpu-1", gpus=0, **{SPINE: "s1", LEAF: "l1"}),
@@ -146,7 +146,7 @@ def test_a_partial_path_names_the_node_and_the_rest_keeps_its_place():
     assert found.notes == (f"node c does not name the leaf ({LEAF})",)
 
 
-def test_notes_about_the_network_are_all_kept_and_name_the_nodes():
+def test_no_note_about_the_network_is_lost_and_each_names_its_nodes():
     levels = [f"fabric.topograph.run/tier-{at}" for at in range(6)]
     nodes = [
         node(f"{one}{at}", **{level: f"{one}-{level[-1]}" for level in levels[: 6 - at]})
@@ -217,7 +217,7 @@ def test_of_several_topologies_the_one_that_places_most_gpu_nodes_is_used_and_na
         ),
     ],
 )
-def test_a_topology_that_makes_no_sense_is_named_and_the_rest_works(spec: Any, problem: str):
+def test_an_invalid_topology_is_named_and_the_rest_works(spec: Any, problem: str):
     found = seen(*tree(SPINE, LEAF), {**topology("odd"), "spec": spec})
     assert words(found) == ["spine", "leaf"]
     assert found.notes == (f"Topology odd is ignored: {problem}",)
@@ -231,7 +231,7 @@ def test_a_topology_without_a_name_is_a_note():
     )
 
 
-def test_a_topology_of_another_group_is_nobodys():
+def test_a_topology_of_another_api_group_is_ignored():
     other = {**topology("x", BLOCK, RACK), "apiVersion": "topology.example.com/v1"}
     assert words(seen(*tree(BLOCK, RACK), other)) == []
 
@@ -267,7 +267,7 @@ def test_rdma_of_unknown_speed_ranks_above_an_unknown_network_and_that_is_a_gues
     )
 
 
-def test_where_nothing_is_known_of_the_network_that_is_a_guess_too():
+def test_an_unknown_network_counts_as_a_guess():
     found = seen(*tree(SPINE, LEAF))
     assert found.guesses["leaf"] == (
         "the speed of the network within one leaf is not known; --fabric FILE gives it"
@@ -281,12 +281,12 @@ def test_a_flat_cluster_with_rdma_is_faster_than_an_unknown_one():
     assert rates(seen(*(node(name, offers={"rdma/ib": "1k"}) for name in "ab"))) == [12.5]
 
 
-def test_one_node_with_rdma_has_nobody_to_talk_to():
+def test_a_single_node_with_rdma_gets_no_note():
     assert seen(node("a", offers={"rdma/ib": "8"})).notes == ()
 
 
 @pytest.mark.parametrize("offers", [{}, {"rdma/ib": "0"}])
-def test_a_gpu_node_without_rdma_slows_down_nobody_but_itself(offers: dict[str, str]):
+def test_a_gpu_node_without_rdma_slows_down_only_itself(offers: dict[str, str]):
     fast = [node(name, offers={"rdma/ib": "8"}) for name in "abc"]
     found = seen(*fast, node("d", offers=offers))
     assert rates(found) == [12.5]
@@ -300,7 +300,7 @@ def test_a_gpu_node_without_rdma_slows_down_nobody_but_itself(offers: dict[str, 
     assert "; 3 nodes offer none)" in several.guesses["beyond"]
 
 
-def test_a_gang_keeps_to_the_nodes_with_rdma():
+def test_a_gang_uses_only_nodes_with_rdma():
     slow = [node(name, **{PRODUCT: H100}) for name in ("a", "b", "c")]
     fast = [node(name, offers={"rdma/ib": "8"}, **{PRODUCT: H100}) for name in ("x", "y")]
     found = seen(*slow, *fast)
@@ -397,7 +397,7 @@ def test_a_fabric_file_goes_before_topologies_labels_and_guesses():
     assert (found.notes, found.guesses) == ((), {})
 
 
-def test_what_a_fabric_file_leaves_out_is_assumed_and_said():
+def test_missing_bandwidths_of_a_fabric_file_are_assumed_with_a_note():
     found = seen(
         *tree(BLOCK, RACK, offers={"rdma/ib": "8"}),
         file=written(("row", BLOCK, None), ("rack", RACK, 50.0)),

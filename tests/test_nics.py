@@ -222,7 +222,7 @@ def test_levels_come_from_labels_where_the_file_has_nics_alone(arena, tmp_path):
     assert (code, [tier["name"] for tier in json.loads(out)["tiers"]]) == (0, ["leaf"])
 
 
-def test_what_of_a_fabric_file_fits_no_node_is_said(told):
+def test_nics_of_a_fabric_file_that_match_no_node_get_a_note(told):
     file = {"nics": [entry(value="none"), entry(nics="1x100G", near=[[9]])]}
     machine, err = told("a", node("a", **H100, **POOL), fabric=file)
     assert "nics[0] is not used: no node has the label example.com/pool=none" in err
@@ -299,7 +299,7 @@ def host(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("nvml", [False, True])
-def test_discover_tells_the_nics_and_what_their_ports_reach(arena, monkeypatch, nvml):
+def test_discover_shows_the_nics_and_the_speed_of_their_ports(arena, monkeypatch, nvml):
     if nvml:
         fake = FakeNVML(gpus=2, lanes=[[1, 1], [0, 0]])
         fake.nvmlInit = fake.nvmlShutdown = lambda: None

@@ -92,7 +92,7 @@ def test_a_node_for_topology_jobs_is_labelled_and_tainted_and_read_as_such(arena
     assert seen.dedicated
 
 
-def test_and_given_back_it_is_as_it_was(arena, api):
+def test_a_node_returned_to_default_use_is_as_before(arena, api):
     api.add(node("n1", THEIRS))
     before = stored(api, "n1")
     arena("topology", "n1")
@@ -100,7 +100,7 @@ def test_and_given_back_it_is_as_it_was(arena, api):
     assert stored(api, "n1") == before
 
 
-def test_said_twice_nothing_is_written_again(arena, api):
+def test_an_equal_change_writes_nothing(arena, api):
     api.add(node("n1"))
     arena("topology", "n1", "--ack")
     api.requests.clear()
@@ -108,7 +108,7 @@ def test_said_twice_nothing_is_written_again(arena, api):
     assert not [one for one in api.requests if not one.startswith("GET")]
 
 
-def test_acks_own_label_is_set_where_asked_for(arena, api):
+def test_acks_own_label_is_set_on_request(arena, api):
     api.add(node("n1"))
     arena("topology", "n1")
     assert ACK not in stored(api, "n1")[0]
@@ -128,7 +128,7 @@ def test_a_half_marked_node_is_made_whole(arena, api):
 
 @pytest.mark.parametrize("use", ["topology", "default"])
 @pytest.mark.usefixtures("api")
-def test_no_node_at_all_is_asked_for(use, arena):
+def test_a_change_without_node_names_is_a_usage_error(use, arena):
     assert arena(use, "--dry-run") == (
         2,
         "",
@@ -147,7 +147,7 @@ def test_a_dry_run_checks_and_changes_nothing(arena, api):
     assert stored(api, "n1") == before
 
 
-def test_foreign_pods_with_gpus_stand_against_it_by_name_and_no_node_changes(arena, api):
+def test_foreign_pods_with_gpus_prevent_the_change_and_are_named(arena, api):
     api.add(node("n1"))
     api.add(node("n2"))
     api.add(pod("theirs", "n2"))
@@ -164,7 +164,7 @@ def test_foreign_pods_with_gpus_stand_against_it_by_name_and_no_node_changes(are
     assert TAINT in stored(api, "n2")[0]
 
 
-def test_pods_that_hold_no_gpus_or_are_over_or_ours_do_not_stand_against_it(arena, api):
+def test_pods_without_gpus_finished_pods_and_ours_do_not_prevent_the_change(arena, api):
     api.add(node("n1"))
     api.add(pod("plain", "n1", gpus="0"))
     api.add(pod("over", "n1", phase="Succeeded"))
@@ -172,7 +172,7 @@ def test_pods_that_hold_no_gpus_or_are_over_or_ours_do_not_stand_against_it(aren
     assert arena("topology", "n1")[0] == 0
 
 
-def test_a_node_is_not_given_back_under_workers_with_exactly_chosen_gpus(arena, api):
+def test_a_node_with_pinned_workers_is_not_returned_to_default_use(arena, api):
     api.add(node("n1"))
     arena("topology", "n1")
     api.add(pod("theirs", "n1"))
@@ -187,7 +187,7 @@ def test_a_node_is_not_given_back_under_workers_with_exactly_chosen_gpus(arena, 
     assert arena("default", "n1")[0] == 0
 
 
-def test_a_node_that_is_not_there_is_named_before_any_changes(arena, api):
+def test_a_missing_node_is_named_before_any_node_changes(arena, api):
     api.add(node("n1"))
     code, _out, err = arena("topology", "n1", "gone")
     assert code == 1
@@ -195,7 +195,7 @@ def test_a_node_that_is_not_there_is_named_before_any_changes(arena, api):
     assert TAINT not in stored(api, "n1")[0]
 
 
-def test_a_taint_that_somebody_sets_at_the_same_moment_is_not_lost(arena, api):
+def test_a_taint_of_a_concurrent_writer_is_not_lost(arena, api):
     api.add(node("n1"))
     other = {"key": "upgrade", "effect": "NoExecute"}
 
@@ -208,7 +208,7 @@ def test_a_taint_that_somebody_sets_at_the_same_moment_is_not_lost(arena, api):
     assert stored(api, "n1")[1] == [other, OURS]
 
 
-def test_a_node_that_never_holds_still_is_given_up_on_in_one_line(arena, api):
+def test_a_node_that_changes_all_the_time_ends_in_a_one_line_error(arena, api):
     api.add(node("n1"))
 
     def interfere() -> None:
@@ -221,7 +221,7 @@ def test_a_node_that_never_holds_still_is_given_up_on_in_one_line(arena, api):
     assert err.splitlines()[0] == "error: node n1 is changed by another program all the time"
 
 
-def test_who_may_not_change_nodes_is_told_the_missing_right(arena, api):
+def test_a_user_who_may_not_change_nodes_gets_the_missing_right(arena, api):
     api.add(node("n1"))
     api.deny("patch nodes")
     code, _out, err = arena("topology", "n1")

@@ -56,7 +56,7 @@ def test_a_broken_config_map_is_a_note_and_the_rest_of_the_cluster_still_works()
     assert "using the labels of node node-a" in note
 
 
-def test_a_config_map_outside_kube_system_steers_nobody():
+def test_a_config_map_outside_kube_system_has_no_effect():
     forged = config_map()
     forged["metadata"]["namespace"] = "default"
     assert only(node(), forged).machine.knowledge is Knowledge.UNKNOWN
@@ -68,7 +68,7 @@ def test_a_config_map_that_describes_fewer_gpus_than_the_node_offers_is_not_beli
     assert "describes 8 GPUs, but node node-a offers 16" in cluster.notes[0]
 
 
-def test_nodes_that_publish_the_same_share_one_matrix():
+def test_nodes_with_equal_config_maps_share_one_matrix():
     cluster = seen(*(node(f"n{i}") for i in range(3)), *(config_map(f"n{i}") for i in range(3)))
     first, *others = (one.machine.links for one in cluster.nodes)
     assert all(links is first for links in others)
@@ -159,7 +159,7 @@ def test_a_device_that_the_node_does_not_have_is_hidden_somewhere_else():
     )
 
 
-def test_two_pods_that_claim_one_device_hide_another():
+def test_two_pods_with_one_device_make_another_unattributed():
     found = only(
         node(), pod("v", annotations=group("0")), pod("w", gpus=2, annotations=group("0,1"))
     )
@@ -191,7 +191,7 @@ def test_a_full_node_leaves_nothing_in_doubt():
     assert (found.free, found.unattributed) == (0, 0)
 
 
-def test_gpus_of_either_resource_count_and_acks_is_asked_for_first():
+def test_gpus_of_either_resource_count_and_acks_comes_first():
     both = node()
     both["status"]["allocatable"] = both["status"]["capacity"] = {
         "aliyun.com/gpu": "8",
@@ -246,7 +246,7 @@ def test_recorded_placements_whose_devices_the_kubelet_picks_are_hidden():
         assert (count(found.free), found.unattributed) == (8, 4)
 
 
-def test_a_record_that_makes_no_sense_is_a_note():
+def test_an_invalid_record_is_a_note():
     cluster = seen(node(), job("a", "node-a"))
     assert cluster.nodes[0].free_count == 8
     assert "MPIJob default/a: its recorded placement makes no sense" in cluster.notes[0]
@@ -277,7 +277,7 @@ def test_a_gpu_that_fell_off_the_bus_is_remembered_by_the_label():
     assert (len(found.machine.gpus), found.machine.nvswitch, found.free_count) == (8, True, 7)
 
 
-def test_a_node_whose_device_plugin_is_gone_has_no_gpus_to_give():
+def test_a_node_without_its_device_plugin_offers_no_gpus():
     bare = node()
     bare["status"]["allocatable"] = bare["status"]["capacity"] = {"cpu": "8"}
     found = only(bare, config_map())
@@ -336,7 +336,7 @@ def test_shared_gpus_are_not_a_passing_state_of_their_node():
     assert (found.unavailable, found.shared) == (None, "GPUs are shared (4 replicas of each)")
 
 
-def test_what_a_node_has_in_all_is_kept_beside_what_is_left():
+def test_totals_of_a_node_are_recorded_beside_the_free_amounts():
     found = only(node(), pod("w", gpus=1, spec={"overhead": {"cpu": "2"}}))
     assert found.all_cpu == 32.0
     assert found.cpu is not None
@@ -344,7 +344,7 @@ def test_what_a_node_has_in_all_is_kept_beside_what_is_left():
     assert found.all_memory is not None
 
 
-def test_taints_are_kept_and_make_a_labelled_node_dedicated():
+def test_taints_are_read_and_make_a_labelled_node_dedicated():
     ours = {"key": "arena-topo.io/topology", "effect": "NoSchedule"}
     tainted = {"taints": [ours, {"key": "team", "value": "a", "effect": "NoExecute"}]}
     label = {"arena-topo.io/topology": "true"}
@@ -385,7 +385,7 @@ def test_nonsense_never_crashes_and_spoils_nothing(kind: str, nonsense: dict[str
     assert "node-a" in [one.name for one in cluster.nodes]
 
 
-def test_every_note_is_kept_and_names_its_object():
+def test_no_note_is_lost_and_each_names_its_object():
     pods = [pod(f"w{i}", gpus=1, annotations=group("x")) for i in range(10)]
     notes = seen(node(), *pods).notes
     assert len(notes) == 10
@@ -456,7 +456,7 @@ def test_a_node_that_offers_what_is_no_quantity_is_left_out_with_a_note(key: str
         ),
     ],
 )
-def test_what_becomes_of_a_node_whose_config_map_is_wrong_is_said(key: str, text: str, said: str):
+def test_a_note_says_what_replaces_an_invalid_config_map(key: str, text: str, said: str):
     broken = config_map()
     broken["data"] = {"nodeName": "node-a", "devices": '{"0":"Healthy","1":"Healthy"}', key: text}
     found = seen(node(gpus=2), broken, node("node-b"))
@@ -554,7 +554,7 @@ def test_a_config_map_whose_node_is_no_name_is_noted(name: object):
     assert note.startswith("ConfigMap node-a-gpu-topology is ignored: data[...]: expected a text, ")
 
 
-def test_a_config_map_of_a_node_that_is_not_there_is_nothing():
+def test_the_config_map_of_a_missing_node_is_ignored():
     assert seen(node(), config_map("gone")) == seen(node())
 
 

@@ -130,7 +130,7 @@ def test_the_error_names_the_object_and_where_it_is_odd(world: World):
 
 
 @pytest.mark.parametrize("odd", [{"runPolicy": [7]}, {"mpiReplicaSpecs": [7]}, {"template": 7}])
-def test_what_one_tenant_writes_stops_nobody_else(
+def test_invalid_objects_of_one_tenant_do_not_affect_others(
     api: FakeApi, tmp_path: Path, run: Any, odd: dict[str, Any]
 ):
     config = kubeconfig(tmp_path / "config", api.url, namespace="team-a")

@@ -142,7 +142,7 @@ def other_time(one: Object) -> None:
 @pytest.mark.parametrize(
     "change", [other_uid, other_state, other_map, other_time, other_suspension, no_suspension]
 )
-def test_a_job_that_is_not_what_its_reader_saw_stays_as_it_is(
+def test_a_job_that_changed_since_it_was_read_is_not_patched(
     move: str, change: Callable[[Object], None]
 ) -> None:
     start, patch = MOVES[move]
@@ -269,7 +269,7 @@ def test_a_job_without_annotations_gets_some() -> None:
 @pytest.mark.parametrize(
     ("said", "tries"), [("0", 0), ("3", 3), ("", 0), ("-1", 0), ("many", 0), ("1.5", 0)]
 )
-def test_a_number_of_tries_that_makes_no_sense_is_none(said: str, tries: int) -> None:
+def test_an_invalid_number_of_tries_counts_as_zero(said: str, tries: int) -> None:
     stored = waiting()
     notes(stored)[TRIES] = said
     assert patches.tries_of(stored) == tries

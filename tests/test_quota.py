@@ -66,7 +66,7 @@ def a_quota(used: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
         ({"requests.nvidia.com/gpu": "some"}, {}, None),
     ],
 )
-def test_the_whole_gang_is_held_against_what_is_left(
+def test_the_quota_is_compared_with_the_whole_gang(
     hard: dict[str, str], used: dict[str, str], short: str | None
 ) -> None:
     found = shortfall(a_gang(), [a_quota(used, hard=hard)])
@@ -95,7 +95,7 @@ def test_the_peak_of_init_containers_and_the_overhead_of_pods_count() -> None:
     assert shortfall(gang, [a_quota(hard={"requests.cpu": "22"})]) is None
 
 
-def test_every_quota_counts_and_the_first_that_is_short_is_told() -> None:
+def test_every_quota_counts_and_the_first_short_quota_is_reported() -> None:
     roomy = a_quota(hard={"pods": "100"})
     tight = a_quota(hard={"pods": "1"}) | {"metadata": {"name": "tight"}}
     found = shortfall(a_gang(), [roomy, tight])
@@ -104,7 +104,7 @@ def test_every_quota_counts_and_the_first_that_is_short_is_told() -> None:
     assert shortfall(a_gang(), []) is None
 
 
-def test_a_quota_that_nobody_has_counted_yet_is_taken_at_its_word() -> None:
+def test_a_quota_without_a_status_is_judged_by_its_spec() -> None:
     new = {"metadata": {"name": "new"}, "spec": {"hard": {"pods": "4"}}}
     assert shortfall(a_gang(), [new]) is not None
     assert shortfall(a_gang(workers=3), [new]) is None

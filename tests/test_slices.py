@@ -131,7 +131,7 @@ def test_minor_numbers_that_run_against_the_bus_are_no_indexes():
     assert [gpu.uuid for gpu in found.machine.gpus] == [uuid("node-a", i) for i in (2, 3, 0, 1)]
 
 
-def test_what_an_agent_has_seen_decides_over_names_and_addresses():
+def test_uuids_of_an_agent_take_precedence_over_names_and_addresses():
     said = config_map()
     said["data"]["uuids"] = json.dumps([uuid("node-a", i) for i in (4, 5, 6, 7, 0, 1, 2, 3)])
     found = only(bare(), resource_slice(), said, claim("c", "gpu-4", "gpu-0"))
@@ -308,7 +308,7 @@ def test_more_gpus_than_a_machine_can_have_are_none_and_noted():
 # What else says of the same node.
 
 
-def test_a_config_map_tells_the_links_and_slices_the_devices():
+def test_links_come_from_the_config_map_and_devices_from_slices():
     told = config_map(healthy=gpu_set(range(7)))
     slices = resource_slice(
         devices=[device("node-a", i, productName="Tesla V100-SXM2-16GB") for i in range(8)]
@@ -348,7 +348,7 @@ def test_a_config_map_of_another_number_of_gpus_is_not_believed():
     )
 
 
-def test_a_config_map_without_links_tells_health_alone():
+def test_a_config_map_without_links_gives_health_only():
     told = config_map(healthy=gpu_set(range(6)))
     del told["data"]["linkType"]
     found = only(bare(), resource_slice(), told)
@@ -370,7 +370,7 @@ def test_where_a_device_plugin_offers_gpus_slices_only_name_them():
     )
 
 
-def test_a_device_plugin_that_offers_nothing_any_more_is_gone():
+def test_a_device_plugin_that_stops_offering_devices_counts_as_missing():
     gone = {"cpu": "32", "nvidia.com/gpu": "0"}
     found = only(node(allocatable=gone), resource_slice())
     assert found.driver == DRIVER
@@ -397,7 +397,7 @@ def test_a_device_plugin_that_offers_nothing_any_more_is_gone():
         ({"nodeName": ["node-a"]}, "nodeName: expected a text, got a list"),
     ],
 )
-def test_a_slice_that_makes_no_sense_is_a_note_and_spoils_nothing(spec: dict[str, Any], wrong: str):
+def test_an_invalid_slice_is_a_note_and_the_rest_is_read(spec: dict[str, Any], wrong: str):
     broken = resource_slice("node-b", **spec)
     found = seen(bare(), resource_slice(), broken)
     assert members(found.nodes[0].free) == tuple(range(8))

@@ -250,7 +250,7 @@ def socketed(*numas: int) -> Machine:
     ],
     ids=["switches", "sockets"],
 )
-def test_machines_that_differ_in_nothing_but_what_is_near_are_told_apart(near, far, free):
+def test_machines_that_differ_only_in_proximity_are_distinct(near, far, free):
     """All free GPUs are taken of either; of `far` none is near a GPU in use."""
     on = cluster(node("a", near, free), node("b", far, free), beyond=6.0)
     request = Request(workers=1, gpus=free.bit_count(), policy=Policy.SPREAD)

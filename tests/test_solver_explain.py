@@ -60,7 +60,7 @@ def test_two_more_gpus_are_counted():
     )
 
 
-def test_what_never_fits_waits_for_nobody():
+def test_a_gang_that_never_fits_gets_no_release():
     world = cluster(node("a", V100, 0b11), node("b", V100))
     assert said(world, workers=17, gpus=1) == "fits with --workers 16 once the cluster is empty"
     assert said(world, workers=1, gpus=9) == "fits now with --gpus 8"
@@ -104,7 +104,7 @@ def test_a_size_between_two_that_fit_need_not_fit_itself():
     )
 
 
-def test_the_bandwidth_there_is_can_be_asked_for():
+def test_the_advised_bandwidth_fits():
     world = cluster(node("a", V100, gpu_set((0, 1, 2, 4, 5))))
     text = said(world, workers=4, gpus=1, min_bandwidth=70)
     assert text.startswith("fits now with --min-bandwidth 38.4")
@@ -160,7 +160,7 @@ def test_at_most_three_changes_of_the_request_are_named():
     )
 
 
-def test_cpu_that_is_gone_is_no_matter_of_gpus():
+def test_a_shortage_of_cpu_is_not_reported_as_a_shortage_of_gpus():
     world = cluster(node("a", V100, 0b11, cpu=2.0, all_cpu=64.0))
     assert said(world, workers=4, gpus=1, cpu=1.0) == (
         "fits now with --workers 2; or when a is free of other jobs"
@@ -185,7 +185,7 @@ def test_where_a_smaller_worker_is_not_enough_fewer_of_them_are_named_as_well():
 
 
 @pytest.mark.parametrize(("workers", "gpus"), [(1, 10**9), (10**9, 1), (10**9, 10**9)])
-def test_however_much_is_asked_for_only_what_the_cluster_has_is_tried(workers, gpus):
+def test_only_sizes_that_the_cluster_has_are_tried(workers, gpus):
     world = cluster(node("a", V100, 0b1), node("b", V100))
     for floor in (0.0, 1.0, 1000.0):
         refused = explain(Request(workers=workers, gpus=gpus, min_bandwidth=floor), Index(world))
@@ -222,7 +222,7 @@ def test_a_node_that_is_down_is_waited_for(unavailable: str, well: str):
     )
 
 
-def test_what_must_become_of_each_node_reads_one_way():
+def test_the_release_of_each_node_has_a_fixed_wording():
     world = cluster(
         node("n0", V100, 0b1), node("n1", V100, 0b1), node("n2", V100, unavailable="cordoned")
     )

@@ -157,7 +157,7 @@ def test_the_cards_of_a_dgx1_tell_which_gpus_share_a_switch_below_nvlink():
     ]  # fmt: skip
 
 
-def test_below_nvlink_nothing_is_known_but_what_the_numa_node_tells():
+def test_below_nvlink_only_the_numa_node_is_known():
     assert proximity(V100)[0][1:] == (FAR,) * 7
     gpus = tuple(GPU(index=at, model="V100", numa=at // 4) for at in range(8))
     assert proximity(replace(V100, gpus=gpus))[0] == (SWITCH, *[SOCKET] * 3, *[FAR] * 4)
@@ -168,7 +168,7 @@ def test_gpus_near_the_same_third_are_near_each_other():
     assert proximity(machine("m", "A100", bridged))[0][1] == SWITCH
 
 
-def test_a_card_across_sockets_tells_nothing():
+def test_a_card_across_sockets_is_no_evidence_of_proximity():
     nic = NIC(name="nic", attachment=(Link(kind=LinkKind.SYS),) * 8)
     assert proximity(replace(V100, nics=(nic,))) == proximity(V100)
 
@@ -176,7 +176,7 @@ def test_a_card_across_sockets_tells_nothing():
 # ---------------------------------------------------------------- prices of spreading
 
 
-def test_a_single_gpu_keeps_off_the_busy_switch_then_off_the_busy_socket():
+def test_a_single_gpu_avoids_the_busy_switch_then_the_busy_socket():
     free = gpu_set(range(1, 8))
     price = prices(PCIE)
     assert cheapest(price, free, 1, 0.0) == (price.cost(free, gpu_set((4,))), gpu_set((4,)))
@@ -261,7 +261,7 @@ def test_the_cheapest_set_of_spreading_is_the_cheapest_of_all(free, size, bandwi
             assert members(found[1]) == min(costs)[-1]
 
 
-def test_gpus_in_use_that_nobody_can_name_count_as_the_nearest_neighbours():
+def test_gpus_in_use_with_unknown_indexes_count_as_nearest_neighbours():
     price = prices(PCIE)
     assert price.counted(6, 2) // PACKING == (2 * CROWD + 2) * CROWD + 2
     assert price.counted(6, 2) % PACKING == packing_cost(gpu_sets(PCIE.configuration)).counted(6, 2)
@@ -309,7 +309,7 @@ def test_a_threshold_means_what_it_says_in_decimals():
 
 
 @pytest.mark.parametrize("busy", [0, 8, 16])
-def test_pack_and_spread_do_what_they_say_at_any_load(busy):
+def test_pack_and_spread_are_independent_of_the_load(busy):
     assert not spreads(replace(SMALL, policy=Policy.PACK), half_used(busy))
     assert spreads(replace(SMALL, policy=Policy.SPREAD), half_used(busy))
 

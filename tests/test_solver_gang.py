@@ -115,7 +115,7 @@ def test_six_free_and_two_free_are_not_eight():
     assert refused.value.exit_code == 3
 
 
-def test_three_gpus_without_a_ring_still_fit_and_say_what_they_are_worth():
+def test_three_gpus_without_a_ring_fit_with_an_estimate():
     free = gpu_set((0, 3, 4))
     answer = place(Request(workers=3, gpus=1), cluster(node("a", V100, free)))
     assert answer.bandwidth.regime is Regime.NO_RING
@@ -166,7 +166,7 @@ def test_nodes_come_in_natural_order():
     assert place(Request(workers=2, gpus=8), nodes).nodes == ("node-2", "node-10")
 
 
-def test_equal_machines_are_one_kind_however_their_matrices_came_about():
+def test_equal_machines_are_one_kind_for_any_source_of_their_matrices():
     again = machine("dgx-1-v100", "V100", matrix(8, V100_LANES))
     assert again.links is not V100.links
     answer = place(Request(workers=1, gpus=8), cluster(node("gpu-aa", V100), node("gpu-b", again)))
@@ -279,14 +279,14 @@ def test_a_bandwidth_that_no_free_set_reaches_is_refused_with_the_one_that_is_th
     )
 
 
-def test_nodes_that_are_too_slow_for_one_worker_are_counted_as_such():
+def test_nodes_too_slow_for_one_worker_are_counted_as_too_slow():
     with pytest.raises(Unplaceable) as refused:
         place(Request(workers=1, gpus=2, min_bandwidth=50), TWO_DGX1)
     assert [(one.reason, one.nodes) for one in refused.value.refusals] == [(Reason.BANDWIDTH, 2)]
 
 
 @pytest.mark.parametrize("size", [{"workers": 0, "gpus": 1}, {"workers": 1, "gpus": 0}])
-def test_a_gang_of_nobody_is_refused(size):
+def test_a_gang_without_workers_is_refused(size):
     with pytest.raises(InvalidJob, match="a gang needs at least one"):
         Request(**size)
     with pytest.raises(InvalidJob):
@@ -300,7 +300,7 @@ def test_names_of_more_digits_than_python_reads_at_once_are_in_order():
     assert place(Request(workers=1, gpus=1), world).nodes == ("rack-9",)
 
 
-def test_a_limit_of_nodes_is_kept():
+def test_the_limit_of_nodes_is_respected():
     with pytest.raises(Unplaceable):
         place(
             Request(workers=4, gpus=1, max_nodes=1),
@@ -415,7 +415,7 @@ def test_a_required_level_is_never_left(level):
     assert place(replace(request, required="beyond"), racks(4, 4)).tier == "beyond"
 
 
-def test_a_preferred_level_is_kept_even_with_less_bandwidth():
+def test_a_preferred_level_wins_over_bandwidth():
     """Across the racks two GPUs would meet at 37 GB/s; in one machine they have 20."""
     pairs = [node(f"n{index}", PCIE, gpu_set((0, 4)), domains=(f"r{index}",)) for index in range(2)]
     on = cluster(*pairs, tiers=(Tier(name="leaf", bandwidth=40.0),), beyond=40.0)
@@ -425,7 +425,7 @@ def test_a_preferred_level_is_kept_even_with_less_bandwidth():
     assert place(replace(request, preferred="node"), on).bandwidth.regime is Regime.PCIE
 
 
-def test_a_preferred_level_that_cannot_be_had_is_left_one_level_at_a_time():
+def test_an_impossible_preferred_level_is_relaxed_one_level_at_a_time():
     answer = place(Request(workers=6, gpus=8, preferred="node"), racks(7, 4))
     assert answer.tier == "leaf"
     answer = place(Request(workers=10, gpus=8, preferred="leaf"), racks(7, 4))
@@ -477,7 +477,7 @@ def test_where_a_machine_has_too_many_sets_the_answer_is_not_called_proven():
     assert place(Request(workers=2, gpus=1), cluster(node("a", knot()))).proof.optimal
 
 
-def test_a_solver_answers_for_the_very_cluster_that_it_is_asked_about():
+def test_a_cached_solver_belongs_to_exactly_one_cluster():
     first, busy = cluster(node("a", V100)), cluster(node("a", V100, gpu_set((0,))))
     request = Request(workers=1, gpus=2)
     for _ in range(2):

@@ -222,7 +222,7 @@ def test_a_dgx1_v100_looks_the_same_from_four_sides_and_has_76_kinds_of_free_set
     assert len(orbits) == 76
 
 
-def test_relabelling_the_gpus_of_a_machine_by_a_symmetry_keeps_every_worth():
+def test_relabelling_gpus_by_a_symmetry_changes_no_value():
     for of in (V100, P100):
         some = list(automorphisms(of))[:6]
         for bits in range(1, 256):
@@ -236,7 +236,7 @@ def test_relabelling_the_gpus_of_a_machine_by_a_symmetry_keeps_every_worth():
 
 
 @given(st.randoms(use_true_random=False))
-def test_relabelling_the_gpus_of_all_nodes_keeps_the_worth_of_a_gang(dice):
+def test_relabelling_the_gpus_of_all_nodes_does_not_change_the_objective(dice):
     request, on = small(dice)
     nodes: list[Node] = []
     for one in on.nodes:

@@ -162,7 +162,7 @@ def test_gpus_planned_for_a_job_are_neither_idle_nor_allocated():
     assert [found.state(gpu) for gpu in range(4)] == ["planned", "planned", "idle", "idle"]
 
 
-def test_matrices_are_as_large_as_the_machine_even_where_a_device_is_gone():
+def test_matrices_have_the_size_of_the_machine_despite_a_lost_device():
     rows = top_view.details([only(node(), config_map())]).splitlines()
     header = next(row for row in rows if row.strip().startswith("GPU0  GPU1"))
     assert header.split() == [f"GPU{gpu}" for gpu in range(8)]
@@ -304,7 +304,7 @@ def test_exclusive_nodes_show_on_which_gpus_their_pods_were_measured():
     assert row.split() == ["default", "p", "Running", "2", "gpu0,gpu1"]
 
 
-def test_published_bandwidths_are_printed_with_the_digits_that_arena_keeps():
+def test_published_bandwidths_are_printed_with_arenas_digits():
     rate = 96.44000244140625
     matrix = [[0 if one == other else rate for other in range(4)] for one in range(4)]
     published = arenas_node()
@@ -370,7 +370,7 @@ def test_the_table_of_jobs_is_arenas():
     assert topjob.jobs(jobs, now=NOW) == screen("top-job-list.txt")
 
 
-def test_the_jobs_of_all_namespaces_say_theirs():
+def test_jobs_of_all_namespaces_show_their_namespace():
     first = topjob.jobs([running()], now=NOW, namespaces=True).splitlines()[:2]
     assert [line.split()[0] for line in first] == ["NAMESPACE", "default"]
 

@@ -53,7 +53,7 @@ def test_documents_of_a_dump(dump: str, capfd: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("odd", [b'"\xff"', b"1" + b"0" * 5000], ids=["text", "number"])
-def test_nonsense_in_a_pod_where_nobody_reads_it_hides_no_gpus_in_use(
+def test_invalid_unread_fields_of_a_pod_do_not_hide_its_gpus(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], odd: bytes
 ):
     node = {
@@ -119,7 +119,7 @@ def test_fragmentation_of_a_dump_by_kind(dump: str, capfd: pytest.CaptureFixture
 LOCAL = ("--backend", "local", "--emulate", "dgx-1-v100:2")
 
 
-def test_the_emulated_machines_say_so_everywhere(capfd: pytest.CaptureFixture[str]):
+def test_emulated_machines_are_marked_everywhere(capfd: pytest.CaptureFixture[str]):
     for more in ((), ("-d",), ("--frag",)):
         code, out, err = run(capfd, *LOCAL, "top", "node", *more)
         assert code == 0
@@ -140,7 +140,7 @@ def test_without_jobs_the_table_of_jobs_is_a_header_and_a_total(capfd: pytest.Ca
     assert run(capfd, *LOCAL, "top", "job", "-o", "json")[1] == "[]"
 
 
-def test_a_job_that_is_not_there_is_missed_in_arenas_words(capfd: pytest.CaptureFixture[str]):
+def test_a_missing_job_is_reported_in_arenas_words(capfd: pytest.CaptureFixture[str]):
     code, _, err = run(capfd, *LOCAL, "top", "job", "nope")
     assert code == 1
     assert "Not found training job nope in namespace default" in err
@@ -203,7 +203,7 @@ def test_refreshing_ends_when_its_time_is_over(capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("words", [("node",), ("job", "demo")])
-def test_refreshing_ends_in_time_where_nobody_answers(
+def test_refreshing_ends_in_time_without_an_answer(
     words: tuple[str, ...],
     api: FakeApi,
     configured: tuple[str, ...],
@@ -215,7 +215,7 @@ def test_refreshing_ends_in_time_where_nobody_answers(
     assert "--timeout is over" in err
 
 
-def test_what_changes_is_seen_of_a_node_on_a_terminal_of_24_rows(tmp_path: Path):
+def test_the_changing_parts_of_a_node_fit_a_terminal_of_24_rows(tmp_path: Path):
     environment = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm"}
     words = ["--backend=local", "--emulate=dgx-1-v100:1", "top", "node", "-d", "-r"]
     shown = Running(words, environment, columns=100, rows=24)
@@ -229,7 +229,7 @@ def test_what_changes_is_seen_of_a_node_on_a_terminal_of_24_rows(tmp_path: Path)
     assert "LinkTypeMatrix:" not in text
 
 
-def test_the_same_note_is_not_told_again_at_every_look(capfd: pytest.CaptureFixture[str]):
+def test_a_note_is_shown_once_while_refreshing(capfd: pytest.CaptureFixture[str]):
     heard = watching.once(set())
     heard("nothing is measured")
     heard("nothing is measured")
@@ -261,7 +261,7 @@ def test_a_cluster_and_its_dump_look_the_same(
     assert run(capfd, *configured, "top", "node", "-o", "json")[1] == screen("top-node.json")
 
 
-def test_who_may_not_look_is_told_what_is_missing(
+def test_a_user_who_may_not_read_nodes_gets_the_missing_right(
     api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ):
     api.deny("list nodes")
@@ -271,7 +271,7 @@ def test_who_may_not_look_is_told_what_is_missing(
     assert f"ask for this rule in a ClusterRole: {rule}; or for the controller" in err
 
 
-def test_who_may_not_look_sees_what_the_controller_has_seen(
+def test_a_user_who_may_not_read_nodes_gets_the_view_of_the_controller(
     api: FakeApi, configured: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ):
     machine = presets.machine("dgx-1-v100", "node-x")
@@ -311,7 +311,7 @@ def test_a_device_without_a_number_is_a_note_and_no_traceback(
 
 
 @pytest.mark.parametrize("said", ['{"0": {"0": 1e999}}', "[" * 100_000], ids=["endless", "deep"])
-def test_a_share_of_a_gpu_that_makes_no_sense_stops_no_screen(
+def test_an_invalid_gpu_share_does_not_break_the_screen(
     said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     node = {

@@ -129,7 +129,7 @@ def test_xml_comes_from_a_pipe_as_well(arena, monkeypatch):
     assert (code, out) == (0, shown().replace("nccl-quad:", "stdin:"))
 
 
-def test_what_of_a_file_is_not_used_is_said(arena, tmp_path):
+def test_unused_parts_of_a_file_get_a_note(arena, tmp_path):
     file = tmp_path / "uneven.xml"
     text = QUAD.read_text(encoding="utf-8")
     file.write_text(text.replace('count="', 'count="1', 1))
@@ -227,7 +227,7 @@ def test_a_file_from_windows_powershell_is_read(arena, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--state", "--fabric", "--from"])
 @pytest.mark.parametrize("content", [None, b"", b"\x00\xff", b"{", b"[[[", b"no such thing"])
-def test_files_that_cannot_be_read_end_alike_whichever_flag_gives_them(
+def test_an_unreadable_file_gives_the_same_error_for_every_flag(
     arena, dump, tmp_path, flag, content
 ):
     file = tmp_path / "odd"
@@ -364,7 +364,7 @@ def test_a_node_that_takes_no_jobs_says_so(arena, dump):
     assert out.endswith("  No job can start here now: cordoned\n")
 
 
-def test_a_node_without_rdma_says_how_fast_it_is_taken_to_be(arena, dump):
+def test_a_node_without_rdma_shows_its_assumed_network_rate(arena, dump):
     world = json.loads(Path(dump).read_text(encoding="utf-8"))
     for one in world["items"][:3]:
         one["status"]["allocatable"] = {**one["status"]["allocatable"], "rdma/ib": "1"}
@@ -434,7 +434,7 @@ def test_presets_are_machines_in_json(arena):
     assert yaml.safe_load(arena("presets", "-o", "yaml")[1]) == found
 
 
-def test_on_a_narrow_terminal_network_cards_stand_below_the_gpus_alone(arena, monkeypatch):
+def test_on_a_narrow_terminal_network_cards_are_listed_below_the_gpus(arena, monkeypatch):
     wide = arena("show", "dgx-1-v100")[1]
     assert "NIC0" in wide.splitlines()[0]
     monkeypatch.setattr(topology, "columns", lambda: 80)
@@ -453,7 +453,7 @@ def test_cards_that_are_called_as_their_columns_need_no_legend(arena, tmp_path):
     assert "NIC Legend:\n  NIC0: mlx5_0\n" in arena("show", "--from", str(file))[1]
 
 
-def test_gpus_that_do_not_exist_are_said_to_be_so_where_they_are_shown(arena):
+def test_emulated_gpus_are_marked_on_every_screen(arena):
     cluster = ("--backend", "local", "--emulate", "dgx-1-v100:2")
     for words in (("show",), ("show", "dgx-1-v100-0")):
         _code, out, err = arena(*words, *cluster)
@@ -461,7 +461,7 @@ def test_gpus_that_do_not_exist_are_said_to_be_so_where_they_are_shown(arena):
         assert "EMULATED" not in err
 
 
-def test_words_that_no_command_takes_are_answered_with_how_it_is_called(arena):
+def test_unknown_words_are_answered_with_the_usage(arena):
     assert arena("show", "a", "b") == (
         2,
         "",
@@ -502,7 +502,7 @@ def test_a_preset_that_no_node_is_called_by_is_shown_beside_a_cluster(arena, api
     assert [one for one in api.requests if "pods" in str(one)] == []
 
 
-def test_a_preset_is_shown_where_nobody_may_say_whether_a_node_is_called_so(arena, api):
+def test_a_preset_is_shown_if_nodes_may_not_be_read(arena, api):
     api.deny("get nodes")
     code, out, err = arena("show", "dgx-2")
     assert (code, "dgx-2: 16 x V100" in out) == (0, True)
@@ -559,7 +559,7 @@ def test_this_machine_is_what_nvidia_smi_says(arena, tool):
     assert yaml.safe_load(arena("discover", "-o", "yaml")[1]) == found
 
 
-def test_a_machine_without_gpus_says_what_was_asked_and_what_to_install(arena, monkeypatch):
+def test_discovery_without_gpus_names_the_sources_and_the_missing_packages(arena, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     code, out, err = arena("discover")
     assert (code, out) == (1, "")
@@ -675,7 +675,7 @@ def test_what_was_measured_on_a_node_is_shown_with_it(arena, api):
     assert (code, json.loads(out)["busBandwidth"]) == (0, {"0,1": 42, "0,1,2": 30.5})
 
 
-def test_a_config_map_that_makes_no_sense_is_replaced(arena, api):
+def test_an_invalid_config_map_is_replaced(arena, api):
     arena("publish", "node-1", "--from", str(QUAD))
     whole = dict(written(api)["data"])
     written(api)["data"] |= {"devices": "{", "bandwidth": "[[-1]]"}
@@ -683,7 +683,7 @@ def test_a_config_map_that_makes_no_sense_is_replaced(arena, api):
     assert written(api)["data"] == whole
 
 
-def test_the_config_map_that_acks_own_agent_keeps_is_the_one_written(arena, api):
+def test_the_config_map_of_acks_own_agent_is_updated(arena, api):
     theirs = published.config_map(presets.machine("hgx-a100-4", "node-1"), quad().everything)
     theirs["metadata"]["name"] = "gpu-topology-186"
     api.add(theirs)
@@ -700,7 +700,7 @@ def test_a_config_map_without_its_labels_gets_them_back(arena, api):
     assert written(api)["metadata"]["labels"]["nodename"] == "node-1"
 
 
-def test_whoever_writes_at_the_same_time_loses_nothing(arena, api):
+def test_concurrent_writers_lose_no_data(arena, api):
     arena("publish", "node-1", "--preset", "hgx-a100-4")
 
     def change() -> None:
@@ -715,7 +715,7 @@ def test_whoever_writes_at_the_same_time_loses_nothing(arena, api):
     assert len([line for line in api.requests if line.startswith("PUT")]) == 2
 
 
-def test_a_dry_run_prints_the_very_object_and_asks_nobody(arena, monkeypatch):
+def test_a_dry_run_prints_the_object_without_a_request(arena, monkeypatch):
     monkeypatch.setenv("NODE_NAME", "node-1")
     wanted = published.config_map(quad(), quad().everything)
     code, out, err = arena("publish", "--from", str(QUAD), "--dry-run", "-o", "yaml")
@@ -777,7 +777,7 @@ def test_what_would_be_wrong_is_not_published(arena, api, words, code, said):
         ("update configmaps .*", '{apiGroups: [""], resources: ["configmaps"], verbs: ["update"]}'),
     ],
 )
-def test_whoever_may_not_publish_is_told_the_rule_that_is_missing(arena, api, forbidden, rule):
+def test_a_user_who_may_not_publish_gets_the_missing_rule(arena, api, forbidden, rule):
     if forbidden.startswith("update"):
         arena("publish", "node-1", "--preset", "hgx-a100-4")
     api.deny(forbidden)

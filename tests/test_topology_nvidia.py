@@ -88,7 +88,7 @@ def test_a_dgx_1_has_its_published_links_whatever_the_order_of_its_nics():
     assert not machine.nvswitch
 
 
-def test_a_permuted_mesh_in_mixed_white_space_keeps_its_own_order():
+def test_a_permuted_mesh_in_mixed_white_space_is_read_in_its_own_order():
     machine = parse_topo(text_of("v100-mixed-blanks.txt"))
     doubles = {pair for pair, link in words(machine).items() if link == "NV2"}
     assert doubles == {"0-2", "0-7", "1-3", "1-6", "2-3", "4-5", "4-6", "5-7"}
@@ -302,7 +302,7 @@ def test_names_of_nics_may_be_any_that_linux_gives():
         assert [nic.name for nic in parse_topo(GOOD.replace("mlx5_0", name)).nics] == [name]
 
 
-def test_columns_may_stand_in_any_order():
+def test_columns_may_come_in_any_order():
     text = "NIC0 GPU1 GPU0\nGPU1 SYS X NV2\nNIC0 X SYS PIX\nGPU0 PIX NV2 X\n"
     machine = parse_topo(text)
     assert words(machine) == {"0-1": "NV2"}
@@ -332,7 +332,7 @@ def test_a_row_that_is_cut_before_the_end_of_the_text_is_refused():
         ("1 N/A", None),
     ],
 )
-def test_a_numa_node_is_told_from_a_cpu_by_its_place(rest, node):
+def test_a_numa_node_differs_from_a_cpu_by_its_column(rest, node):
     header = "        GPU0    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
     assert numa(parse_topo(f"{header}GPU0     X      {rest}\n")) == [node]
 
@@ -521,7 +521,7 @@ def test_two_gpus_are_behind_a_switch_if_nvml_says_so():
     ("level", "word"),
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (99, "SYS")],
 )
-def test_without_nvlink_the_common_ancestor_tells_the_path(level, word):
+def test_without_nvlink_the_path_follows_from_the_common_ancestor(level, word):
     machine = nvidia.from_nvml(FakeNVML(gpus=2, levels=level), "here")
     assert words(machine) == {"0-1": word}
 

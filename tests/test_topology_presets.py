@@ -205,7 +205,7 @@ def test_a_product_that_does_not_tell_its_links_matches_nothing(product, count):
         ("pcie-4:1,dgx-2,pcie-4:2", ["pcie-4-0", "dgx-2-0", "pcie-4-1", "pcie-4-2"]),
     ],
 )
-def test_an_emulated_cluster_has_the_machines_asked_for(spec, expected):
+def test_an_emulated_cluster_has_the_requested_machines(spec, expected):
     machines = presets.emulated(spec)
     assert [machine.name for machine in machines] == expected
     assert all(

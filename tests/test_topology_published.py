@@ -168,13 +168,13 @@ NUMBERED = 'data.devices: does not number the GPUs, as in {"0":"Healthy"}'
         ({"nodeName": "another"}, "data.nodeName: 'another', but the label nodename is"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_with_its_path(data, complaint):
+def test_an_invalid_value_is_refused_with_its_path(data, complaint):
     with pytest.raises(UnreadableTopology) as caught:
         documents.from_config_map(document(**data))
     assert str(caught.value).startswith(f"configmap kube-system/gpu-topology-186 {complaint}")
 
 
-def test_a_config_map_of_nobody_is_refused():
+def test_a_config_map_without_a_node_name_is_refused():
     nameless = document(nodeName=None)
     del nameless["metadata"]["labels"]
     with pytest.raises(
@@ -207,7 +207,7 @@ def test_a_machine_is_published_in_the_words_of_ack():
     }
 
 
-def test_nics_that_nobody_has_seen_are_not_published():
+def test_assumed_nics_are_not_published():
     machine = presets.machine("dgx-1-v100", "node")
     assert "nics" in published.config_map(machine, machine.everything)["data"]
     guessed = replace(machine, knowledge=Knowledge.ASSUMED)

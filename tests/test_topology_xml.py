@@ -108,7 +108,7 @@ def test_every_captured_file_is_read_or_refused_as_it_should_be():
 # ---------------------------------------------------------------- paths and links
 
 
-def test_the_pcie_path_is_told_by_what_two_gpus_share():
+def test_the_pcie_path_follows_from_the_devices_that_two_gpus_share():
     found = machine(
         cpu(
             0,
@@ -211,7 +211,7 @@ def test_nvlinks_to_a_cpu_join_no_gpus():
         (UNNAMED, 90, ("switch*18",), None),
     ],
 )
-def test_the_model_is_told_only_where_there_is_no_doubt(slot, sm, links, model):
+def test_the_model_is_given_only_if_it_is_certain(slot, sm, links, model):
     assert machine(cpu(0, gpu(BUS[0], 0, *links, slot=slot, sm=sm))).model == model
 
 
@@ -297,7 +297,7 @@ def test_network_cards_are_attached_as_nvidia_smi_would_say_with_their_speed():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_line(text, message):
+def test_invalid_text_is_refused_with_its_line(text, message):
     with pytest.raises(UnreadableTopology) as caught:
         read_xml(text, name="m")
     assert str(caught.value).startswith(message)

@@ -21,7 +21,7 @@ def forecast_of(guarantee: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("state", ["waiting", "held"])
-def test_a_record_that_a_waiting_job_has_left_behind_holds_nothing(state: str):
+def test_a_stale_record_of_a_waiting_job_holds_no_gpus(state: str):
     assert only(node(), job("a", "node-a/0,1", state=state)).free_count == 8
 
 
@@ -48,7 +48,7 @@ def test_a_record_of_more_workers_than_the_job_has_holds_no_more():
 
 
 @pytest.mark.parametrize("replicas", [-1, "two", None, [2]])
-def test_a_number_of_workers_that_makes_no_sense_is_the_one_that_was_asked_for(replicas: object):
+def test_an_invalid_number_of_workers_is_replaced_by_the_requested_number(replicas: object):
     odd = job(
         "a",
         "node-a/0,1;node-a/2,3",
@@ -83,7 +83,7 @@ def test_a_record_of_a_job_that_asks_for_no_gpus_holds_none():
         ({"workers": 4}, 1, "node-a/"),
     ],
 )
-def test_a_job_whose_pods_claim_their_gpus_has_asked_for_them_in_its_annotation(
+def test_the_gpus_of_a_job_with_claims_follow_from_its_annotation(
     said: dict[str, int], replicas: int, placement: str
 ):
     claiming = job(
@@ -95,7 +95,7 @@ def test_a_job_whose_pods_claim_their_gpus_has_asked_for_them_in_its_annotation(
 
 
 @pytest.mark.parametrize("said", [{"workers": "2"}, {"workers": 2, "gpus": -1}, {"workers": True}])
-def test_an_annotation_that_asks_for_nonsense_is_a_note(said: dict[str, Any]):
+def test_an_invalid_request_in_an_annotation_is_a_note(said: dict[str, Any]):
     found = seen(node(), job("a", "node-a/0,1", gpus=0, annotations=asking(**said)))
     (note,) = found.notes
     assert note.startswith("MPIJob default/a: its recorded placement makes no sense: ")
@@ -128,7 +128,7 @@ def promised(
     return pod(name, on=None, phase="Pending", gpus=gpus, annotations=notes, spec=spec, **more)
 
 
-def test_a_worker_that_no_scheduler_has_seen_yet_has_the_gpus_of_its_place():
+def test_an_unscheduled_worker_holds_the_gpus_of_its_placement():
     """Its job may be gone, or suspended, and the operator slow to delete it."""
     found = only(node(), promised(requests={"cpu": "2"}))
     assert (members(found.free), found.unattributed, found.cpu) == ((2, 3, 4, 5, 6, 7), 0, 30.0)
@@ -137,7 +137,7 @@ def test_a_worker_that_no_scheduler_has_seen_yet_has_the_gpus_of_its_place():
     assert members(only(node(), ending).free) == (2, 3, 4, 5, 6, 7)
 
 
-def test_a_worker_that_is_only_promised_its_node_has_as_many_gpus_as_it_asks_for():
+def test_a_worker_with_a_promised_node_holds_the_gpus_of_its_request():
     notes = {"arena-topo.io/guarantee": "node"}
     found = only(node(), promised(annotations=notes))
     assert (count(found.free), found.unattributed) == (8, 2)
@@ -166,7 +166,7 @@ def test_a_worker_that_is_promised_no_single_node_has_nothing_yet(spec: dict[str
     assert [one.free_count for one in found.nodes] == [8, 8]
 
 
-def test_a_worker_at_the_gate_of_somebody_else_has_its_place_already():
+def test_a_worker_at_a_foreign_gate_holds_gpus_of_its_node():
     spec = on("node-a", "node-a", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     assert only(node(), promised(spec=spec)).free_count == 6
 
@@ -220,7 +220,7 @@ def test_a_record_counts_beside_a_worker_that_is_promised_another_place(
         (True, {}, 2),
     ],
 )
-def test_what_its_own_queue_has_suspended_holds_nothing(
+def test_a_job_suspended_by_its_queue_holds_no_gpus(
     suspended: object, labels: dict[str, str], used: int
 ):
     placed = job("a", "node-a/0,1", metadata={"labels": labels})
@@ -262,7 +262,7 @@ def test_a_worker_that_claims_its_gpus_leaves_them_to_its_record():
     assert only(node(), job("a", "node-a/0,1"), claiming).free_count == 6
 
 
-def test_the_record_of_a_job_whose_workers_have_no_containers_holds_nothing():
+def test_the_record_of_a_job_without_containers_holds_no_gpus():
     """Such a job never has pods, so nobody would ever withdraw it."""
     empty = job("a", "node-a/0,1", annotations=asking(workers=1, gpus=2))
     empty["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"] = []
@@ -306,13 +306,13 @@ def test_what_a_foreign_pod_says_itself_counts_less_than_the_kubelets_word():
 
 
 @pytest.mark.parametrize("status", [{"startTime": EARLIER}, {}, {"startTime": "soon"}])
-def test_what_was_seen_before_a_pod_started_is_of_another_pod(status: dict[str, str]):
+def test_an_allocation_older_than_a_pod_belongs_to_another_pod(status: dict[str, str]):
     foreign = pod("w", gpus=2, status=status)
     found = only(node(), foreign, looked(w=(1, 6)))
     assert (count(found.free), found.unattributed) == (8, 2)
 
 
-def test_a_pod_that_holds_more_than_the_kubelet_was_seen_to_give_hides_the_rest():
+def test_gpus_of_a_pod_beyond_its_kubelet_allocation_count_as_unattributed():
     found = only(node(), pod("w", gpus=3, status={"startTime": LATER}), looked(w=(1, 6)))
     assert (count(found.free), found.unattributed) == (6, 1)
 
@@ -370,7 +370,7 @@ def test_uuids_that_an_agent_has_written_name_the_gpus():
     assert {gpu.uuid for gpu in only(node(), told).machine.gpus} == {None}
 
 
-def test_nodes_whose_agents_have_looked_share_one_matrix():
+def test_nodes_with_agents_share_one_matrix():
     one, other = seen(node("a"), node("b"), looked(on="a", w=(1,)), looked(on="b")).nodes
     assert one.machine.links is other.machine.links
 

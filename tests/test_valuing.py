@@ -48,7 +48,7 @@ def test_joined_pods_of_a_node_are_one_host():
     assert together.bandwidth.regime is Regime.SWITCH
 
 
-def test_pods_that_are_given_nics_talk_over_them_even_on_one_node():
+def test_pods_with_nics_use_them_even_on_one_node():
     found = got(ONE, 4, 1, joined=False, wire=Wire.RDMA)
     assert (found.regime, found.limited_by) == (Regime.HOSTS, Limit.NICS)
     assert found.point == pytest.approx(0.929 * 50)
@@ -71,7 +71,7 @@ def test_the_best_of_random_gpus_is_the_best_of_all_their_sets(preset: str, nics
         assert got(world, 3, 1, joined=False, wire=Wire.RDMA).point == best
 
 
-def test_a_known_rate_of_the_network_bounds_known_nics_and_takes_the_place_of_assumed_ones():
+def test_a_known_network_rate_bounds_known_nics_and_replaces_assumed_nics():
     def two(of: Machine, beyond: float) -> Estimate:
         world = cluster(node("a", of), node("b", of), beyond=beyond)
         return got(world, 2, 8, wire=Wire.RDMA)
@@ -108,7 +108,7 @@ def test_the_nearest_level_that_all_nodes_share_is_what_joins_them():
 GB200 = presets.machine("gb200-nvl72", "g")
 
 
-def test_nodes_of_one_nvlink_domain_are_one_host_whatever_their_pods():
+def test_nodes_of_one_nvlink_domain_are_one_host_for_any_pods():
     tiers = (Tier(name="nvlink", bandwidth=722.0),)
     world = cluster(*(node(f"g{at}", GB200, domains=("d",)) for at in range(4)), tiers=tiers)
     for joined in (False, True):

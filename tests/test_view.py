@@ -170,7 +170,7 @@ def test_no_name_of_a_person_or_a_job_is_in_a_view():
         assert name not in text
 
 
-def test_a_view_says_its_age_and_who_is_to_be_asked_when_it_is_old():
+def test_a_view_shows_its_age_and_an_old_view_gives_advice():
     cluster = Cluster(nodes=())
     assert taken(cluster, now=NOW + 12).notes == (
         "the cluster is shown as it was 12 s ago (configmap arena-topo-system/cluster-view)",
@@ -212,7 +212,7 @@ def many(size: int, *, unique: int = 3) -> Cluster:
     return Cluster(nodes=tuple(map(one, range(size))), tiers=tiers)
 
 
-def test_ten_thousand_nodes_fit_in_a_config_map_without_labels_that_single_out_one():
+def test_ten_thousand_nodes_fit_in_a_config_map_without_unique_labels():
     cluster = many(10_000, unique=9)
     written = view.encode(cluster, observed_at=NOW)
     assert set(written) == {"data", "binaryData"}
@@ -310,7 +310,7 @@ PLACE = "binaryData.cluster.gz: "
         ),
     ],
 )
-def test_a_view_that_makes_no_sense_is_named_with_the_place(broken: dict[str, Any], said: str):
+def test_an_invalid_view_is_named_with_its_path(broken: dict[str, Any], said: str):
     with pytest.raises(UnreadableTopology) as caught:
         view.decode(broken, now=NOW)
     assert caught.value.message.startswith(f"configmap arena-topo-system/cluster-view {said}")
@@ -324,7 +324,7 @@ def test_a_machine_without_links_is_unreadable():
 
 
 @given(data=st.data())
-def test_no_view_whatever_is_in_it_is_more_than_unreadable(data: st.DataObject):
+def test_an_invalid_view_is_always_an_unreadable_topology(data: st.DataObject):
     whole = document(written())
     odd = st.sampled_from([None, 1, -1, 1 << 70, "x", [], {}, [[]], ["a", "b"], True, 1e300])
     # Any value at any place, up to four levels down.
@@ -381,7 +381,7 @@ def test_who_may_not_list_the_cluster_sees_what_the_controller_saw(
     assert found.notes[0].startswith("the cluster is shown as it was")
 
 
-def test_who_may_list_the_cluster_never_asks_for_the_view(api: FakeApi, tmp_path: Path):
+def test_users_who_may_list_nodes_do_not_read_the_view(api: FakeApi, tmp_path: Path):
     store(api, many(3))
     found = opened(api, tmp_path).cluster()
     assert (found.nodes, found.view) == ((), None)
@@ -408,7 +408,7 @@ def test_without_a_view_that_may_be_read_the_missing_rule_is_named(
         )
 
 
-def test_a_fabric_file_beside_a_view_is_said_not_to_be_used(api: FakeApi, tmp_path: Path):
+def test_a_note_says_that_a_fabric_file_is_unused_with_a_view(api: FakeApi, tmp_path: Path):
     store(api, many(4))
     api.deny("list pods")
     levels = [{"name": "room", "label": "zone", "bandwidthGBps": 50}]
@@ -433,7 +433,7 @@ def test_gpus_that_a_driver_publishes_are_read_with_their_claims(api: FakeApi, t
     assert not [one for one in api.requests[before:] if one == "GET /apis/resource.k8s.io"]
 
 
-def test_without_gpus_in_slices_nobody_looks_at_claims(api: FakeApi, tmp_path: Path):
+def test_claims_are_not_read_without_gpus_in_slices(api: FakeApi, tmp_path: Path):
     api.add(node("node-a"))
     nic = {"name": "eth1", "attributes": {"dra.net/ifName": {"string": "eth1"}}}
     api.add(resource_slice(devices=[nic], driver="dra.net"))
