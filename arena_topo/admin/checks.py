@@ -167,7 +167,7 @@ class _Check:
                 "install mpi-operator 0.4 or later",
             )
 
-    # What places workers
+    # The mechanisms that place workers
 
     def placement(self) -> Iterator[_Judged]:
         mechanisms = self.mechanisms
@@ -212,7 +212,7 @@ class _Check:
                 _INSTALL,
             )
 
-    # What is known of the nodes
+    # The nodes
 
     def topology(self) -> Iterator[_Judged]:
         machines = [node for node in self.cluster.nodes if node.machine.gpus]
@@ -342,7 +342,7 @@ class _Check:
             if right.group in _PRESENT and not self.admin.allowed(right, self.namespace)
         ]
 
-    # Who starts what waits
+    # The controller
 
     def controller(self) -> Iterator[_Judged]:
         lease = (self.admin.lease() or {}).get("spec") or {}

@@ -42,7 +42,7 @@ ASSUMED_LANE_RATE = 20.0
 """GB/s per NVLink and direction of an unknown GPU model: the rate of V100 and A100 (topo.h)."""
 
 ASSUMED_GENERATION = 3
-"""The PCIe generation if neither machine nor model tell it: the oldest with measured rows."""
+"""The PCIe generation if machine and model are unknown: the oldest with measured rows."""
 
 MOST_OF_CARDS = 4
 """NVLinks of workstation cards whose boards differ (RTX A6000, A40: one bridge of four)."""
@@ -517,7 +517,7 @@ def _over_nics(
     constants: Constants,
     doubts: set[str],
 ) -> Estimate:
-    """The limit by RDMA between the hosts, whatever is inside them."""
+    """The limit by RDMA between the hosts alone."""
     rails, assumed = _rails(hosts, network, constants)
     net, once = constants.network, job.once
     point = net.value * once * rails.value

@@ -128,7 +128,7 @@ _Objects = Iterator[tuple[str | None, msgspec.Raw]]
 
 
 class _Head(msgspec.Struct, rename="camel"):
-    """The fields that tell the kind of an object, or a list of objects."""
+    """The fields that identify an object, or a list of objects, and its kind."""
 
     kind: Any = None
     api_version: Any = None

@@ -1,7 +1,7 @@
 """Records of Kubernetes objects -> Cluster: the GPUs, which of them are free, and the network.
 
-The same reader serves a live cluster and a dump on disk. An invalid object becomes a note and
-counts against what is free, never for it.
+The same reader serves a live cluster and a dump on disk. An invalid object becomes a note; it may
+reduce the free GPUs, but never adds to them.
 """
 
 from __future__ import annotations
@@ -544,7 +544,7 @@ class _Idle:
 
 
 def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
-    """The GPUs without a known holder, and how many of them are in use all the same."""
+    """The GPUs without a known holder, and how many of them unknown holders use."""
     free, busy, unattributed = known.healthy, GPUSet(0), use.unattributed
     for holder, gpus in use.known:
         present = GPUSet(gpus & known.machine.everything)
@@ -553,7 +553,7 @@ def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple
                 f"{holder} says it has GPU {(gpus ^ present).bit_length() - 1} of node {name},"
                 f" which has {len(known.machine.gpus)}; it counts as a GPU of unknown index",
             )
-        # Two holders of one GPU cannot both be right: one of them has another, unattributed GPU.
+        # If two holders name one GPU, one of them is wrong, and has another, unattributed GPU.
         unattributed += count(GPUSet(gpus ^ present)) + count(GPUSet(present & busy))
         busy = GPUSet(busy | present)
     return GPUSet(free & ~busy), unattributed

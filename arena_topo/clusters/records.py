@@ -252,7 +252,7 @@ class ClaimRecord(Record, frozen=True, kw_only=True, gc=False):
     def belongs(self, pods: Collection[tuple[str, str]]) -> bool:
         """Whether the claim is of a job of arena-topo, which placed these pods (namespace, name).
 
-        That is the claim of a job, or a claim that only such pods use.
+        That is the claim of a job, or a claim that only pods of jobs use.
         """
         users = [(self.namespace, name) for name in self.users]
         return self.ours or (bool(users) and all(user in pods for user in users))
@@ -599,13 +599,13 @@ def _claims(spec: _PodSpec, status: _PodStatus) -> Iterator[str]:
 
 
 def _promised(spec: _PodSpec) -> str | None:
-    """The one node to which a scheduler will bind one of our workers, for certain.
+    """The node to which a scheduler will bind an unscheduled worker of ours; None if not certain.
 
-    Neither the end of its job nor of its record prevents that: only the deletion of the pod does.
-    None for a pod at our gate, which no scheduler considers. None for a pod with several possible
-    nodes (the workers of a template share their terms): it will be on only one of them, and
-    counting it on each would block GPUs that it never gets. None for a pod without countable GPUs:
-    two pods never share the devices of a claim.
+    Only the deletion of the pod prevents the binding, not the end of its job or of its record. A
+    pod at our gate has no such node, as no scheduler considers it. Nor has a pod with several
+    possible nodes (workers of one template share their terms): counted on each of them, it would
+    block GPUs that it never gets. Nor has a pod without countable GPUs, since two pods never share
+    the devices of a claim.
     """
     if spec.affinity is None or any(gate.name == GATE for gate in spec.scheduling_gates or ()):
         return None
@@ -630,7 +630,7 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
     meta = msgspec.convert(mpijob.get("metadata"), _Meta)
     bare = JobRecord(name=meta.name, namespace=meta.namespace or "", suspended=suspended(mpijob))
     notes = meta.annotations or {}
-    # A job that its queue has suspended holds nothing, whatever its annotations say.
+    # A job that its queue has suspended holds no GPUs, even if its annotations record some.
     idle = bare.suspended and suspender(mpijob) is not None
     placed = notes.get(STATE) == "placed" and MAP in notes and not idle
     if not placed or meta.deletion_timestamp is not None or job_over(mpijob):

@@ -243,9 +243,9 @@ def allocated(
 ) -> Allocated:
     """The allocations of claims.
 
-    An allocation holds its devices as long as it is recorded, whether or not its pod still exists:
-    the scheduler gives them to no other claim. Claims without an allocation hold nothing. `ours`
-    are the pods that arena-topo placed.
+    An allocation holds its devices as long as it is recorded, even after its pod is gone: until
+    then the scheduler gives them to no other claim. Claims without an allocation hold nothing.
+    `ours` are the pods that arena-topo placed.
     """
     allocations = Allocated()
     for claim in claims:

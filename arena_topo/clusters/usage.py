@@ -224,18 +224,19 @@ def uses_of(
 
 
 def _covers(pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecord) -> bool:
-    """Whether this pod covers the worker of a job's record, which then holds nothing more.
+    """Whether the GPUs of this pod are those of the recorded worker, which must not count twice.
 
-    None is a pod with claimed GPUs. A pod that is being deleted, that is only promised its node, or
-    whose job is suspended may be of an earlier placement: then pod and record both hold their GPUs.
+    None is a pod with claimed GPUs. A pod may belong to an earlier placement if it is being
+    deleted, if its node is only promised, or if its job is suspended: then the GPUs of the pod and
+    those of the record both count as in use.
     """
     on_node = pod is not None and not pod.over and pod.node == node
     ends = pod is not None and pod.deleted is not None
     group = pod.annotations.get(GPU_GROUP) if pod is not None else None
     if on_node and group == ",".join(map(str, sorted(gpus))):
         return True
-    # Older records kept it from naming them when it was resumed, which this record does not
-    # tell: jobs are looked at as of a write, and pods after it.
+    # A record without exact GPUs gives its pods no annotation, and it may be an earlier record than
+    # this: the list of jobs is as old as the last write, the list of pods is newer.
     if on_node and not job.exact and not ends and not group:
         return True
     if ends or job.suspended:

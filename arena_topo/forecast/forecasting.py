@@ -92,7 +92,7 @@ class Against:
 
 
 def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
-    """The forecast for these GPUs of `request.nodes` such machines; UsageError if invalid."""
+    """The forecast for these GPUs of `request.nodes` equal machines; UsageError if invalid."""
     size, notes = len(machine.gpus), []
     number = size if request.gpus is None else request.gpus
     if not 1 <= request.nodes <= MOST_NODES:
@@ -245,7 +245,7 @@ def _table(text: str, result: Forecast, shown: str) -> Table:
     table = next((test for test in reversed(tables) if test.operation == "all_reduce"), tables[-1])
     if table.defect is not None:
         raise UsageError(f"{shown}: {table.defect}", hint=_MAKE)
-    # Builds without MPI list one device in JSON, whatever the number of devices.
+    # In JSON builds without MPI list a single device for any number of devices.
     ranks, nodes = len(table.ranks), len({rank.host for rank in table.ranks})
     if ranks > 1 and ranks != result.ranks:
         raise UsageError(

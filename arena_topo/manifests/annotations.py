@@ -114,7 +114,7 @@ def parse_map(text: str) -> tuple[tuple[int, str, tuple[int, ...]], ...]:
 
 
 def json_object(text: Any) -> dict[str, Any]:
-    """The JSON object in an annotation; empty for an invalid one, as anybody can edit it."""
+    """The JSON object in an annotation; empty for an invalid one, as users can edit it."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, TypeError, RecursionError):
@@ -125,7 +125,7 @@ def json_object(text: Any) -> dict[str, Any]:
 def recorded(mpijob: Manifest) -> Forecast | None:
     """The recorded placement of a job in the cluster; None without a valid record.
 
-    Never raises: anybody can edit annotations, and an invalid one must not hide the job. The valid
+    Never raises: users can edit annotations, and an invalid one must not hide the job. The valid
     parts are returned.
     """
     metadata = mpijob.get("metadata")
@@ -186,7 +186,7 @@ def asked(mpijob: Mapping[str, Any]) -> dict[str, Any]:
 def job_of(mpijob: Manifest) -> MPIJob:
     """The job of an MPIJob of any version, as far as its placement needs it.
 
-    InvalidJob names what is invalid; anybody can edit annotations.
+    InvalidJob names the invalid part; users can edit annotations.
     """
     try:
         return _job_of(mpijob)

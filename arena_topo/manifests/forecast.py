@@ -13,7 +13,7 @@ from arena_topo.topology import Cluster
 
 
 def valued_as(placement: Placement, cluster: Cluster | None, binding: Binding) -> Placement:
-    """The placement with the estimates of its pods under a binding, which may keep them apart."""
+    """The placement with estimates for its pods, which some bindings make separate hosts."""
     shared = len(placement.nodes) < len(placement.assignments)
     if shared and binding.separate is placement.joined and cluster is not None:
         return valued(placement, cluster, joined=not binding.separate)

@@ -225,7 +225,7 @@ def _path(key: str) -> str:
 
 
 def took_effect(patch: Sequence[Mapping[str, Any]], stored: Mapping[str, Any]) -> bool:
-    """Whether an object has the changes of a patch, and is the one that the patch was for.
+    """Whether a patch took effect: the object has its changes, and the uid that it was made for.
 
     Additions of the server inside a value, such as defaults, are ignored.
     """

@@ -196,7 +196,7 @@ def unplaced(mpijob: Manifest) -> Manifest:
 def avoiding_reserved(mpijob: Manifest) -> Manifest:
     """A copy of the MPIJob with its workers excluded from nodes that ACK's label reserves.
 
-    The GPUs of these nodes are allocated by placement, which the kubelet does not know.
+    The GPUs of these nodes are allocated by placement, of which the kubelet has no record.
     """
     restricted = deepcopy(mpijob)
     away = {"key": published.SCHEDULE_LABEL, "operator": "NotIn", "values": ["topology"]}
@@ -219,12 +219,12 @@ def worker_patch(
 ) -> Manifest:
     """The strategic-merge patch that sends one gated worker to its node, as it was read.
 
-    `gpus` are the worker's, in ring order (none if the kubelet picks them), `visible` those that
-    its containers may see, in the order in which they are to see them. Of a pod at its gate only
-    node affinity and tolerations may be narrowed or added and gates taken away (Kubernetes 1.27 and
-    later; anything else is refused with 422). Gates of others stay, and so does every node
-    requirement that the pod has. The server refuses the patch for a pod that was made since under
-    the same name, as its uid is another. ValueError if the pod does not wait at our gate.
+    `gpus` are the worker's, in ring order (none if the kubelet picks them). `visible` are the GPUs
+    that its containers may see, in their order there. For a pod at a gate the server accepts only
+    narrower node affinity, more tolerations and fewer gates (Kubernetes 1.27 and later; else 422).
+    Foreign gates and the node requirements of the pod are not changed. The patch contains the uid,
+    so the server refuses it for a newer pod of the same name. ValueError if the pod does not wait
+    at our gate.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if not waits_at_gate(pod):
@@ -234,7 +234,7 @@ def worker_patch(
         notes[GPU_GROUP] = ",".join(map(str, gpus))
         notes[GPU_VISIBLE] = ",".join(map(str, visible))
     if MAP in (metadata.get("annotations") or {}):
-        # It was left for a policy that is not there: the worker has its place now.
+        # The map was meant for a policy that is not installed; the patch replaces it.
         notes[MAP] = None
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     # The server replaces this list as a whole, and refuses one in which a term is missing.
@@ -253,8 +253,8 @@ def visible(
 ) -> tuple[tuple[int, ...], ...]:
     """The GPUs that each worker sees, by worker; `workers` are as `parse_map` returns them.
 
-    Its own, in ring order. Under `--pod-shape shared` then those of the job's other workers on its
-    node as well, in theirs; none if the GPUs of one of them are not known.
+    These are its own GPUs, in ring order. With `--pod-shape shared` the GPUs of the job's other
+    workers on the node follow, in their ring order; none if a worker there has unknown GPUs.
     """
     ordered = sorted(workers)
     by_node: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)

@@ -204,10 +204,10 @@ def on_host_network(job: MPIJob) -> bool:
 
 
 def one_per_node(job: MPIJob, api: ApiVersion) -> bool:
-    """Whether no two workers of a job can run on one node, whatever room it has.
+    """Whether no two workers of a job can run on one node, even if it has room.
 
-    Workers that run sshd do so on the port of their image; on the network of the node only one of
-    them gets it (kubeflow/mpi-operator issue 593).
+    Each worker runs sshd on the port of its image, and on the network of a node only one worker
+    gets that port (kubeflow/mpi-operator issue 593).
     """
     return api.traits.sshd and on_host_network(job)
 

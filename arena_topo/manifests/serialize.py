@@ -54,7 +54,7 @@ def _is_plain(line: str) -> bool:
 
 
 def as_json(value: object) -> str:
-    """JSON that YAML 1.1 reads as the same value, whatever the characters.
+    """JSON that YAML 1.1 reads as the same value, for any characters.
 
     JSON escapes characters beyond U+FFFF as two surrogates, which YAML does not join, and leaves
     some characters unescaped that YAML reads as line ends or refuses (DEL, U+0085, U+2028).

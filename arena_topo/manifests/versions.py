@@ -1,7 +1,7 @@
 """The MPIJob versions, a row for each: the fields they have and the behaviour of their operators.
 
-Other modules ask a row, and compare no versions. A new version is a member of `ApiVersion`, its row
-in `_TRAITS`, and a template if none of those in `templates/mpijob` can express it.
+Other modules read a row, and do not compare versions. A new version is a member of `ApiVersion`,
+its row in `_TRAITS`, and a template if none of those in `templates/mpijob` can express it.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def reached(tables: Iterable[Table], observed: Observed, planned: Planned) -> Re
     The lines of a test name PCI addresses and CUDA's own numbers, so the plan decides which GPUs of
     the node a worker has.
 
-    ArenaError says why there is no such table, and how to measure one.
+    ArenaError says why the table is missing, and how to measure it.
     """
     if planned.forecast.emulated:
         raise ArenaError(

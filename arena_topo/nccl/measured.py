@@ -221,7 +221,7 @@ class _Output(msgspec.Struct, frozen=True):
 def tables_in(text: str) -> list[Table]:
     """The tables in the output of nccl-tests, text or JSON.
 
-    In JSON a build without MPI lists one device whatever their number.
+    In JSON a build without MPI lists a single device for any number of devices.
     """
     if text.lstrip()[:1] != "{":
         reader = TableReader()

@@ -5,13 +5,13 @@
     host:pid:tid [dev] file.cc:123 (function) NCCL WARN   since 2.30
     host:pid:tid [dev] int f(a, b):12 NCCL WARN text      plugins of AWS: __PRETTY_FUNCTION__
 
-Tags and time stamps may stand before them. Each line is parsed alone; one that is truncated, or
-mixed with another, is counted and not used: half a number is another number.
+Tags and time stamps may come before them. Each line is parsed alone. Truncated and interleaved
+lines are counted but not used: half a number is another number.
 
 NCCL prints a communicator's name (commId) since 2.17, and its begin since 2.18. Before, only
-"Init COMPLETE" identifies the rank: it owns all lines of its thread since the last such line. Since
-2.22 ranks connect at their first collective, from other threads: such a line belongs to the one
-communicator of the process that it can belong to.
+"Init COMPLETE" identifies the rank: all lines of its thread since the last "Init COMPLETE" are
+its own. Since 2.22 ranks connect at their first collective, from other threads: the line of a
+connection then belongs to the only communicator of the process that fits it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 GPUs that pods have by a ResourceClaim are not reported: the claim itself names them. Indexes are
 those of the complete machine: a GPU that falls off the bus keeps its index and is unhealthy,
-also after a restart of the agent. After a reboot without that GPU the driver numbers the others
-anew, and so does the agent.
+also after a restart of the agent. After a reboot without that GPU the driver renumbers the others,
+and the agent follows it.
 """
 
 from __future__ import annotations
@@ -149,12 +149,12 @@ class Agent:
         machine = self._machine
         complete = machine is not None and len(sight.uuids) == len(machine.gpus)
         if machine is None or not _fits(machine, sight) or (self._remembered and complete):
-            # The machine of the last report lacks the facts that only NVML knows.
+            # The machine of the last report lacks the facts that only NVML reports.
             machine = self._machine = machines.publishing(self._node).machine
             self._remembered = False
         return machine
 
-    # ------------------------------------------------------------ what the kubelet says
+    # ------------------------------------------------------------ the kubelet
 
     def _devices_in_use(self) -> tuple[tuple[Device, ...], tuple[Holder, ...] | None]:
         """The devices that plugins offer, and the pods that use devices (None: not known)."""
@@ -184,7 +184,7 @@ class Agent:
         self._note("devices", unknown)
         return {name: gpu_set(gpus[name]) for name in sorted(gpus)}
 
-    # ------------------------------------------------------------ what is said and written
+    # ------------------------------------------------------------ messages and reports
 
     def _note(self, source: str, trouble: str | None) -> None:
         """Report the failure of a source once, and its recovery (None)."""

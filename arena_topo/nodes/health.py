@@ -28,7 +28,7 @@ returned."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """The GPUs at one look: `uuids` by index of those that answer, `ill` reasons by UUID.
+    """The GPUs at one poll: `uuids` by index of those that answer, `ill` reasons by UUID.
 
     `parts` are the MIG devices: the UUID of each, and that of its GPU.
     """

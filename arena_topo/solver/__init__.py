@@ -71,7 +71,6 @@ class Reason(Enum):
     BANDWIDTH = "no placement reaches the bandwidth asked for"
     MAX_NODES = "no placement on so few nodes holds all workers"
     PER_NODE = "one worker at most, as each would run sshd on the network of the node"
-    PODS = "one worker at most, as pods that share a node are slower than what was asked for"
     LEVEL = "no domain of the level asked for holds all workers"
     ROOM = "room for some of the workers, not for all"
 
@@ -91,12 +90,12 @@ class Request:
     `workers` pods of `gpus` GPUs each. `cpu` (cores) and `memory` (bytes) are per worker.
     `excluded` names nodes that the job may not use, each with the reason. `min_bandwidth` is GB/s
     of all-reduce bus bandwidth; `max_nodes` limits the number of nodes. `per_node` is the most
-    workers that may share a node, whatever its capacity. The workers of a node are one host for
-    NCCL if they are `joined`, else each is one. Hosts reach each other over `wire`. `required` is
-    the level that all nodes must share (`node`, a tier of the cluster, `beyond`); `preferred` is
-    the level that they share if that is possible at all, before any bandwidth. `pack_above` is the
-    share of GPUs in use above which the adaptive policy packs. InvalidJob for a gang without
-    workers or without GPUs.
+    workers that may share a node, even if it has room for more. For NCCL the workers of a node are
+    one host if they are `joined`, else a host each. Hosts reach each other over `wire`. `required`
+    is the level that all nodes must share (`node`, a tier of the cluster, `beyond`). `preferred` is
+    the level that they share if possible, even at the cost of bandwidth. `pack_above` is the share
+    of GPUs in use above which the adaptive policy packs. InvalidJob for a gang without workers or
+    without GPUs.
     """
 
     workers: int

@@ -1,7 +1,7 @@
 """Baselines: schedulers that only count GPUs, with which a placement is compared.
 
-They know what every scheduler knows (selectors, taints, cordons, free GPUs, CPU and memory) and
-nothing of links and network. The solver values their choices.
+They respect selectors, taints, cordons, free GPUs, CPU and memory, and ignore links and network.
+The solver values their choices.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from arena_topo.solver.memo import remembered
 from arena_topo.topology import Cluster, GPUSet, LinkKind, Machine, Node, count, gpu_set, members
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
-"""The job sizes of the potential; nearly all jobs ask for one of these (Philly trace)."""
+"""The job sizes of the potential; nearly all jobs have one of these sizes (Philly trace)."""
 
 WEIGHT = 64
-"""The weight of a group relative to one of half its size: more than the number of those in a
-machine, so that no number of pairs makes up for a lost quad."""
+"""The weight of a group relative to a group of half its size. It is more than the number of such
+groups in a machine, so no number of pairs outweighs a lost quad."""
 
 CROWD = 1 << 32
 """More GPUs than all nodes of a gang have: the base of one digit of interference."""
@@ -95,7 +95,7 @@ SWITCH, SOCKET, MACHINE = 2, 1, 0
 
 
 class SpreadingCost(PackingCost):
-    """The interference cost: it keeps a job off the switches, sockets and machines of GPUs in use.
+    """The interference cost: jobs avoid the switches, sockets and machines of GPUs in use.
 
     The cost of a set is a number of four digits, high to low: the GPUs in use that share a PCIe
     switch with a GPU of the set, those that share a socket, those that share the machine, and the

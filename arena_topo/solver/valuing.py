@@ -1,7 +1,7 @@
 """The value of a placement: its hosts as NCCL counts them, and the estimate of `bandwidth`.
 
 A pod is a host if each has a hostname of its own (`joined` is False), else a node is. Nodes of one
-NVLink domain are one host, whatever their pods. The network between hosts has the rate of the
+NVLink domain are one host for any pods. The network between hosts has the rate of the
 nearest level that all nodes share, if that is given.
 """
 

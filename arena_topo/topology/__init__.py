@@ -115,10 +115,10 @@ class Configuration:
 class Machine:
     """One server's GPUs and the links between them; never changes while it runs.
 
-    `pcie_generation` is set only if a preset or the machine tells it, never guessed from the model.
-    `nics_assumed` is the source of assumed NICs (`instance type p5.48xlarge`); it is empty if the
-    machine or a person told them. `bandwidth` is a published matrix for display (GB/s); the solver
-    does not use it.
+    `pcie_generation` is set only if a preset or the machine reports it, never guessed from the
+    model. `nics_assumed` is the source of assumed NICs (`instance type p5.48xlarge`); it is empty
+    if the NICs were reported by the machine or given by a person. `bandwidth` is a published matrix
+    for display (GB/s); the solver does not use it.
     """
 
     name: str
@@ -241,8 +241,8 @@ class Node:
     """A machine and its current use.
 
     `free` holds the GPUs that are healthy and not known to be in use. `unattributed` counts those
-    of them that are in use all the same, by pods whose devices are unknown: that node is counted,
-    but none of its GPUs is treated as known to be free. `allocatable` holds the healthy GPUs, in
+    of them that are in use by pods whose devices are unknown: the node still has a number of free
+    GPUs, but no single GPU of it is certainly free. `allocatable` holds the healthy GPUs, in
     use or not. `cpu` (cores) and `memory` (bytes) are the remainder of `all_cpu` and `all_memory`;
     None means not known, and not limited. `unavailable` says why no pod can start now (cordoned,
     not ready), `shared` why its GPUs can never be placed by topology (MIG, time slices). `network`
@@ -488,8 +488,8 @@ def behind_nvswitch(model: str | None, links: Matrix) -> bool:
 @functools.lru_cache(maxsize=1 << 14)
 def natural(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
     """A sort key that puts `node-2` before `node-10`."""
-    # Texts and numbers alternate, so a text is never compared with a number; a number without
-    # leading zeros is compared by its length first, whatever its length.
+    # Texts and numbers alternate, so a text is never compared with a number. A number without
+    # leading zeros is compared by its length first, so it needs no conversion.
     parts: list[str | tuple[int, str]] = [*re.split(r"(\d+)", name)]
     for at in range(1, len(parts), 2):
         digits = str(parts[at]).lstrip("0")

@@ -27,10 +27,10 @@ _MIG_COUNT = re.compile(r"nvidia\.com/mig-[^/]+\.count")
 
 
 def from_labels(name: str, labels: Mapping[str, str], count: int) -> Machine:
-    """The machine of a node whose labels tell only its GPU product and count.
+    """The machine of a node with labels for GPU product and count only.
 
-    A well-known board is marked assumed; anything else is unknown: its model, every link SYS. GPUs
-    that are divided or shared are never a well-known board.
+    The links of a well-known board are marked assumed. Otherwise the machine is unknown, and every
+    link is SYS. Divided or shared GPUs never count as a well-known board.
     """
     product = next((labels[label] for label in PRODUCT_LABELS if labels.get(label)), None)
     if product and shared(labels) is None:
