@@ -16,7 +16,7 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo.engines import Options, Phase
+from arena_topo.engines import Options, Phase, waiting
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotNow, NotPossible
@@ -738,6 +738,36 @@ def test_a_job_of_kueue_is_placed_by_the_command_that_waits_for_it(world: World)
     world.submit(stay=True, label=(label,))
     world.whole()
     assert world.suspensions == []
+
+
+def test_a_gang_that_kueue_preempts_and_starts_again_gets_gpus_that_are_free_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kueue(world, workers=1, gpus=8)
+    world.cluster.kueue.admit("gang")
+    submission.resume(world.backend, "gang", "default")
+    world.whole(workers=1)
+    [first] = world.nodes()
+    monkeypatch.setattr(world.backend, "look_every", 0.05)
+    watch = ("gang", "default")
+    waits = threading.Thread(
+        target=lambda: submission.to_the_end(world.backend, *watch, hears=waiting.Listener()),
+        daemon=True,
+    )
+    waits.start()
+    world.cluster.kueue.evict("gang")
+    world.until(lambda: not world.pods())
+    world.api.now = world.api.clock() + 10
+    # The record of the gang counts no longer, so another gang may have its GPUs.
+    world.submit("next", workers=1, gpus=8)
+    assert world.nodes("next") == [first]
+    world.cluster.kueue.admit("gang")
+    world.until(lambda: world.pods() and world.nodes()[0] is not None)
+    assert world.nodes() != [first]
+    world.whole(workers=1)
+    world.cluster.finish("gang")
+    waits.join(20)
+    assert not waits.is_alive()
 
 
 def test_a_gang_that_its_quota_keeps_from_starting_keeps_nothing_from_others(world: World) -> None:

@@ -36,7 +36,7 @@ from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import Backend, heartbeat
 from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.engines.kubernetes.mpijob import condition_of, is_launcher
-from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued, written
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, written
 from arena_topo.errors import ArenaError, UsageError
 from arena_topo.gang import fairness, rollout
 from arena_topo.gang.planning import share
@@ -44,7 +44,7 @@ from arena_topo.gang.protocol import Starter
 from arena_topo.gang.rollout import Fate
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob, NodeLoss
-from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
+from arena_topo.manifests import REQUEST, TRIES, patches, pinning
 from arena_topo.manifests.annotations import job_of, recorded
 from arena_topo.manifests.cause import Cause, CauseCode, because
 from arena_topo.notes import Alert
@@ -335,7 +335,9 @@ class Controller:
         """Look after a resumed job; whether anything that others may see was changed."""
         if rollout.gated(seen.pods):
             self._again(PERIOD)
-        if job.suspender is not None and (job.suspended or _fresh(job, seen.pods, seen.now)):
+        if job.suspender is not None and (
+            job.suspended or rollout.awaits_placement(job, seen.pods, seen.now)
+        ):
             return self._handed(job, seen)
         if job.suspended:
             if job.state == "placed":
@@ -354,12 +356,10 @@ class Controller:
 
     def _bound(self, job: QueuedJob, pods: Sequence[Object]) -> None:
         """Send gated workers to the nodes that the job's present record names."""
-        stored = self.queue.get(*job.key)
-        if stored is not None and stored["metadata"]["uid"] == job.manifest["metadata"]["uid"]:
-            now = queued(stored, {})
-            if now is not None and not now.suspended and now.state == "placed":
-                for pod, patch in rollout.worker_places(stored, pods):
-                    self.queue.bind(pod, patch)
+        stored = self.starter.current(job.manifest)
+        if stored is not None:
+            for pod, patch in rollout.worker_places(stored, pods):
+                self.queue.bind(pod, patch)
 
     def _handed(self, job: QueuedJob, seen: _Seen) -> bool:
         """Place a gang that its queue has started, or clear its record when the queue stops it."""
@@ -373,7 +373,7 @@ class Controller:
             return False
         if self._just_refused(job) and (seen.quiet or not self._fits(asked, job, seen.view)):
             return False
-        if not _fresh(job, self.queue.pods(job.manifest), seen.now):
+        if not rollout.awaits_placement(job, self.queue.pods(job.manifest), seen.now):
             return False
         outcome = self.starter.admitted(asked, job.manifest)
         if outcome.resumed:
@@ -615,29 +615,6 @@ class _Seen:
     now: float
     view: Snapshot
     quiet: bool
-
-
-def _fresh(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
-    """Whether the gated workers are newer than the record of their placement.
-
-    An unconfirmed record whose writer must be dead by now does not count.
-    """
-    waiting = rollout.gated(pods)
-    if job.state != "placed" or job.recorded is None:
-        return bool(waiting)
-    if PROPOSED in (job.manifest["metadata"].get("annotations") or {}):
-        return bool(waiting) and abs(now - job.recorded) > fairness.STALE
-    # A worker that is created again joins the others, on their nodes.
-    if any(map(_is_bound, pods)):
-        return False
-    # Creation times are whole seconds.
-    return bool(waiting) and min(map(rollout.born, waiting)) > job.recorded + 1
-
-
-def _is_bound(pod: Object) -> bool:
-    """Whether a worker has a node and is not about to leave it."""
-    leaves = is_launcher(pod) or pod_over(pod) or pod["metadata"].get("deletionTimestamp")
-    return bool(pod["spec"].get("nodeName")) and not leaves
 
 
 def _unscheduled(pod: Object) -> bool:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import quota
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
+from arena_topo.clusters.usage import pod_over
 from arena_topo.engines.kubernetes.mpijob import (
     is_about_pod,
     is_launcher,
@@ -24,12 +25,13 @@ from arena_topo.engines.kubernetes.mpijob import (
     when,
     worker_index,
 )
-from arena_topo.engines.kubernetes.queued import MOST_TRIES, moment, queued
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, moment, queued
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.gang import Watcher
+from arena_topo.gang.fairness import STALE
 from arena_topo.gang.protocol import Outcome, Starter
 from arena_topo.job import MPIJob
-from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, patches, pinning
+from arena_topo.manifests import GATE, MAP, PROPOSED, RECORDED, Manifest, patches, pinning
 from arena_topo.manifests.annotations import asked, parse_map
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 
@@ -282,10 +284,47 @@ class StallTimer:
         return now - self.since >= self.limit
 
 
-def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object, Manifest]]:
-    """The patches that send gated workers to the nodes in the record of their job."""
+def has_node(pod: Object) -> bool:
+    """Whether a worker has its node and will not leave it."""
+    leaves = is_launcher(pod) or pod_over(pod) or pod["metadata"].get("deletionTimestamp")
+    return bool(pod["spec"].get("nodeName")) and not leaves
+
+
+def awaits_placement(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
+    """Whether the gated workers of a gang that another queue starts need a new placement.
+
+    A proposed record counts until its writer must be dead. `now` is the server's time (Unix
+    seconds).
+    """
+    if job.state != "placed" or job.recorded is None:
+        return bool(gated(pods))
+    if PROPOSED in (job.manifest["metadata"].get("annotations") or {}):
+        return bool(gated(pods)) and abs(now - job.recorded) > STALE
+    return _is_outdated(job.recorded, pods)
+
+
+def _is_outdated(recorded: float, pods: Sequence[Object]) -> bool:
+    """Whether the workers are younger than the record of their gang (`recorded`, Unix seconds).
+
+    The queue has stopped the gang since, and others may have its GPUs. But a single worker that is
+    created again joins those that have their nodes.
+    """
+    waiting = gated(pods)
+    # Creation times are whole seconds.
+    young = bool(waiting) and min(map(born, waiting)) > recorded + 1
+    return young and not any(map(has_node, pods))
+
+
+def worker_places(mpijob: Manifest, pods: Sequence[Object]) -> list[tuple[Object, Manifest]]:
+    """The patches that send gated workers to the nodes in the record of their job.
+
+    None if the job is suspended, or its record is only proposed or outdated.
+    """
     notes = mpijob["metadata"].get("annotations") or {}
-    if PROPOSED in notes or not notes.get(MAP):
+    if PROPOSED in notes or not notes.get(MAP) or suspended(mpijob):
+        return []
+    recorded = moment(notes.get(RECORDED))
+    if recorded is not None and suspender(mpijob) is not None and _is_outdated(recorded, pods):
         return []
     try:
         workers = parse_map(notes[MAP])

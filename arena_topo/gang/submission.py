@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines import Backend, JobStatus, Phase, waiting
-from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued
 from arena_topo.engines.waiting import command
 from arena_topo.errors import (
@@ -430,17 +429,24 @@ def to_the_end(
 ) -> JobStatus:
     """Wait until a job is over; meanwhile send its recreated workers to their nodes.
 
+    A gang that another queue starts is placed anew each time that the queue has started it.
+
+
     JobFailed, with the launcher's exit code, if it fails; JobDeleted if it is deleted; TimedOut
     after `timeout` seconds, and the job goes on.
     """
 
     def tend() -> None:
-        """Send recreated workers of a running gang to their nodes."""
+        """Send recreated workers to their nodes; place a gang that its queue has started again."""
         queue = backend.queue
         stored = queue.get(namespace, name) if queue is not None else None
-        if queue is None or stored is None or queued(stored, {}) is None:
+        mine = None if stored is None else queued(stored, {})
+        if queue is None or stored is None or mine is None or mine.suspended:
             return
-        for pod, patch in rollout.worker_places(stored, queue.pods(stored)):
+        pods = queue.pods(stored)
+        if mine.suspender is not None and rollout.awaits_placement(mine, pods, queue.now()):
+            stored = open_starter(backend, queue).admitted(job_of(stored), stored).stored
+        for pod, patch in rollout.worker_places(stored, pods):
             queue.bind(pod, patch)
 
     try:
@@ -507,7 +513,7 @@ def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
         if mine.suspended:
             raise _not_ours(stored, mine.suspender, "starts")
         # If a worker has its node already, the others follow the same record.
-        if not any(map(_is_bound, queue.pods(stored))):
+        if not any(map(rollout.has_node, queue.pods(stored))):
             outcome = starter.admitted(job, stored)
     elif mine.suspended:
         view = queue.read()
@@ -516,11 +522,6 @@ def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
         released = queue.change(stored, patches.releasing(stored)) or _read(queue, name, namespace)
         outcome = starter.start(job, released, None)
     return wait_until_placed(starter, job, outcome, watcher)
-
-
-def _is_bound(pod: Manifest) -> bool:
-    leaves = is_launcher(pod) or pod["metadata"].get("deletionTimestamp")
-    return bool(pod["spec"].get("nodeName")) and not leaves
 
 
 def _read(queue: Queue, name: str, namespace: str) -> Manifest:
