@@ -725,6 +725,77 @@ def test_a_gang_that_waits_is_started_by_the_command_that_waits_for_it(world: Wo
     assert any("gang waits: " in line and "started once it fits" in line for line in world.told)
 
 
+def awaited(world: World) -> tuple[threading.Thread, list[Any]]:
+    """A command that waits to start a gang, on a cluster that another job fills."""
+    world.submit("full", workers=2, gpus=8)
+    done: list[Any] = []
+    waits = threading.Thread(target=lambda: done.append(world.submit(stay=True)), daemon=True)
+    waits.start()
+    world.until(lambda: any("gang waits: " in line for line in world.told))
+    return waits, done
+
+
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_command_that_waits_to_start_a_gang_outlives_an_outage(world: World, status: int) -> None:
+    waits, done = awaited(world)
+    world.api.fail("GET .*", status=status, retry_after=0, times=7)
+    world.until(lambda: not any(fault.times for fault in world.api.faults))
+    world.backend.delete("full", "default")
+    waits.join(20)
+    assert [one.starter for one in done] == [None]
+    world.whole()
+
+
+def test_a_command_that_waits_to_start_a_gang_notices_that_another_has_started_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "_AGAIN", 1.0)
+    waits, done = awaited(world)
+    world.backend.delete("full", "default")
+    world.until(lambda: not world.cluster.workers("full"))
+    other = kubernetes.open_backend(Options(kubeconfig=world.config))
+    assert submission.resume(other, "gang", "default").resumed
+    waits.join(20)
+    assert [(one.starter, one.plan.waiting) for one in done] == [(None, None)]
+
+
+def test_a_command_that_waits_to_start_a_gang_leaves_it_to_who_suspends_it(world: World) -> None:
+    waits, done = awaited(world)
+    assert submission.suspend(world.backend, "gang", "default")
+    waits.join(20)
+    assert "arena-topo resume gang" in done[0].starter
+    world.quiet()
+
+
+def test_of_two_that_resume_a_gang_at_once_both_hear_that_it_runs(world: World) -> None:
+    world.submit()
+    submission.suspend(world.backend, "gang", "default")
+    world.until(lambda: not world.pods())
+    other = kubernetes.open_backend(Options(kubeconfig=world.config))
+
+    def first() -> None:
+        submission.resume(other, "gang", "default")
+        world.whole()
+
+    world.api.before("PATCH .*mpijobs/gang", first)
+    assert submission.resume(world.backend, "gang", "default").resumed
+
+
+def test_a_server_that_is_slow_once_does_not_end_the_watch_of_a_gang(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.cluster.images["theirs"] = "missing"
+    late = kubernetes.open_backend(Options(kubeconfig=world.config, request_timeout=0.5))
+    monkeypatch.setattr(world, "backend", late)
+    world.api.after(
+        "PATCH .*mpijobs/gang",
+        lambda: world.api.fail("GET .*mpijobs/gang", delay=1.0, times=1),
+    )
+    done = world.submit(image="theirs")
+    world.quiet()
+    assert "not tried again" in done.starter
+
+
 def test_a_job_of_kueue_is_placed_by_the_command_that_waits_for_it(world: World) -> None:
     label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
 

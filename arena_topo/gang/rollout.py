@@ -26,6 +26,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     worker_index,
 )
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, moment, queued
+from arena_topo.engines.looking import looks
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.gang import Watcher
 from arena_topo.gang.fairness import STALE
@@ -51,11 +52,9 @@ within a second or two."""
 _GONE = 30.0
 """Seconds to wait for the old pods of a gang after a rollback: kubelets grant them 30 s."""
 
-_PATIENCE = 60.0
-"""Seconds of failing requests after which the watch of a gang ends with the error."""
-
-_LOOK = 0.25
-"""Seconds between two polls of a gang during its rollout."""
+_LOOK, _SELDOM = 0.25, 2.0
+"""Seconds between two polls of a gang during its rollout: of its old pods, and, after a while, of
+its new ones."""
 
 _KEPT = 3600.0
 """Seconds for which an API server stores events (kube-apiserver, --event-ttl)."""
@@ -403,24 +402,30 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
     """
     queue = starter.queue
     since, timer = queue.now(), StallTimer(limit=float(job.gang_timeout))
-    bound_at, delay, answered = None, _LOOK / 5, time.monotonic()
-    while True:
-        try:
-            if not _comes_together(starter, stored):
-                return None
-            pods = queue.pods(stored)
-        except ClusterError as error:
-            # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
-            if isinstance(error, AccessDenied) or time.monotonic() - answered > _PATIENCE:
-                raise
-            time.sleep(_LOOK)
-            continue
-        answered = time.monotonic()
+    bound_at, delay = None, _LOOK / 5
+
+    def look() -> tuple[GangStatus, bool] | None:
+        """The state of the gang, and whether it pulls an image; None if its rollout is over."""
+        if not _comes_together(starter, stored):
+            return None
+        pods = queue.pods(stored)
         for pod, patch in worker_places(stored, pods):
             queue.bind(pod, patch)
         unsettled = len(pods) <= _wanted(stored) or pulls(pods, (), now=queue.now())
         events = queue.events(stored) if unsettled else []
         seen = status_of(stored, pods, events, now=queue.now(), since=since)
+        return seen, pulls(pods, events, now=queue.now())
+
+    def pause(most: float) -> None:
+        nonlocal delay
+        time.sleep(min(delay, most))
+        delay *= 1.5
+
+    # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
+    for found in looks(look, every=_SELDOM, pause=pause):
+        if found is None:
+            return None
+        seen, pulling = found
         now = time.monotonic()
         watcher.sees(seen.progress)
         if watcher.late or seen.fate is Fate.STARTED:
@@ -432,10 +437,9 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
             # If one worker runs, its image could be pulled; the others use the same.
             if not watcher.stay and (seen.running or now - bound_at > _SETTLE):
                 return None
-        if timer.expired(seen, pulling=pulls(pods, events, now=queue.now()), now=now):
+        if timer.expired(seen, pulling=pulling, now=now):
             return because(CauseCode.STALLED, limit=str(job.gang_timeout), text=seen.progress)
-        time.sleep(delay)
-        delay = min(2.0, delay * 1.5)
+    raise AssertionError("polling does not end by itself")
 
 
 def _comes_together(starter: Starter, stored: Manifest) -> bool:
