@@ -37,17 +37,18 @@ from arena_topo.engines import Backend, heartbeat
 from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.engines.kubernetes.mpijob import condition_of, is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, written
-from arena_topo.errors import ArenaError, UsageError
+from arena_topo.errors import ArenaError, InvalidJob, UsageError
 from arena_topo.gang import fairness, rollout
-from arena_topo.gang.planning import share
+from arena_topo.gang.planning import Decision, share
 from arena_topo.gang.protocol import Starter
 from arena_topo.gang.rollout import Fate
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import REQUEST, TRIES, patches, pinning
 from arena_topo.manifests.annotations import job_of, recorded
-from arena_topo.manifests.cause import Cause, CauseCode, because
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.notes import Alert
+from arena_topo.solver import Unplaceable
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.lease import Lease
@@ -386,8 +387,7 @@ class Controller:
     def _broken(self, job: QueuedJob, seen: _Seen) -> bool:
         """Roll back a gang that cannot complete; whether that was done."""
         pods = [self._dated(pod) for pod in seen.pods]
-        since = job.started or job.recorded or 0.0
-        stands = rollout.status_of(job.manifest, pods, (), now=seen.now, since=since)
+        stands = rollout.status_of(job.manifest, pods, (), now=seen.now, since=job.since)
         if stands.fate is Fate.STARTED:
             if TRIES in (job.manifest["metadata"].get("annotations") or {}):
                 self.queue.change(job.manifest, patches.settled(job.manifest))
@@ -404,8 +404,7 @@ class Controller:
         self, job: QueuedJob, pods: Sequence[Object], events: Sequence[Object], now: float
     ) -> Cause | None:
         """Why a gang cannot complete, or has stalled for too long; None while it may complete."""
-        since = job.started or job.recorded or 0.0
-        stands = rollout.status_of(job.manifest, pods, events, now=now, since=since)
+        stands = rollout.status_of(job.manifest, pods, events, now=now, since=job.since)
         if stands.broken is not None:
             return stands.broken
         limit = float(job_of(job.manifest).gang_timeout)
@@ -548,7 +547,12 @@ class Controller:
         if (older or self._just_refused(job)) and not self._fits(asked, job, view):
             return False
         if not older:
-            found = self.starter.decide(asked, job, view)
+            try:
+                found = self.starter.decide(asked, job, view)
+            except (InvalidJob, Unplaceable) as never:
+                # The cluster is not the one that the gang was submitted to.
+                self._told_once(Alert(f"{job.namespace}/{job.name}: {_told(never)}"))
+                found = Decision(refused=in_words(_told(never)))
             if found.placement is None:
                 self._refused[*job.key, job.created] = self.clock()
                 return self._reasoned(job, found.refused)
