@@ -190,6 +190,21 @@ def test_a_gang_that_can_never_fit_any_more_says_so_and_is_not_tried_in_every_ro
     assert [line for line in here.said if "can never be placed" in line]
 
 
+def test_a_gang_whose_binding_the_cluster_does_not_have_keeps_nothing_from_others(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("claims", workers=8, binding="claims")
+    here.later(2)
+    here.submit("fine", workers=8)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    for _ in range(3):
+        here.rounds()
+        here.later(2)
+    assert here.runs("fine")
+    assert not here.runs("claims")
+
+
 def test_an_event_of_an_earlier_try_does_not_cost_the_next_where_the_operator_is_slow(world):
     here = world(2)
     here.submit("gang")
