@@ -23,7 +23,7 @@ from arena_topo.errors import ArenaError, ClusterError, NotFound, NotNow, NotPos
 from arena_topo.gang import Watcher, comparison, planning, rollout, submission
 from arena_topo.gang.existing_job import same
 from arena_topo.gang.request import Site
-from arena_topo.job import ConfigFile, EnvVar, KeyValue, MPIJob, PodShape
+from arena_topo.job import CleanPodPolicy, ConfigFile, EnvVar, KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Unplaceable
@@ -485,6 +485,24 @@ def test_a_gang_that_is_resumed_keeps_the_nics_that_its_user_named(world: World)
         (container,) = pod["spec"]["containers"]
         said = [one for one in container["env"] if one["name"] == "NCCL_IB_HCA"]
         assert said == [{"name": "NCCL_IB_HCA", "value": "mlx5_7"}]
+
+
+@pytest.mark.parametrize("may_delete", [True, False])
+def test_resume_replaces_a_worker_that_failed_and_was_left_there(
+    world: World, *, may_delete: bool
+) -> None:
+    world.submit(clean_task_policy=CleanPodPolicy.RUNNING)
+    world.whole()
+    world.cluster.evict("gang-worker-1")
+    submission.suspend(world.backend, "gang", "default")
+    world.until(lambda: len(world.pods()) == 1)
+    if not may_delete:
+        world.api.deny("delete pods .*")
+    assert submission.resume(world.backend, "gang", "default").resumed is may_delete
+    if may_delete:
+        world.whole()
+    else:
+        assert "gang-worker-1: Evicted" in world.reason()
 
 
 def test_resume_of_a_job_that_does_not_fit_leaves_it_waiting_with_the_reason(world: World) -> None:

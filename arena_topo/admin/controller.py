@@ -463,19 +463,21 @@ class Controller:
         return done
 
     def _force_delete(self, pods: Sequence[Object]) -> None:
-        """Force-delete the pods of a rolled-back gang on a node that does not answer.
+        """Force-delete the failed workers of a suspended gang, and its pods on a silent node.
 
         The kubelet of that node never confirms the deletion, and while the pods exist the operator
         creates no others of their names. If the kubelet answers, as on a node that is only
         cordoned, containers end within their grace period, and use their GPUs until then.
         """
-        for pod in pods:
-            leaves = bool(pod["metadata"].get("deletionTimestamp"))
-            # `cleanPodPolicy: Running` keeps a failed pod, which blocks its name.
-            failed = (pod.get("status") or {}).get("phase") == "Failed" and not is_launcher(pod)
-            if failed if not leaves else self._is_silent(pod["spec"].get("nodeName")):
-                self._again(PERIOD)
-                self.queue.force_delete(pod)
+        silent = [
+            pod
+            for pod in pods
+            if pod["metadata"].get("deletionTimestamp")
+            and self._is_silent(pod["spec"].get("nodeName"))
+        ]
+        for pod in (*rollout.failed_workers(pods), *silent):
+            self._again(PERIOD)
+            self.queue.force_delete(pod)
 
     def _is_silent(self, node: str | None) -> bool:
         """Whether a node has not answered for long, and does not answer now."""

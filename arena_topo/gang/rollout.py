@@ -11,6 +11,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -388,8 +389,28 @@ def roll_back(queue: Queue, stored: Manifest, cause: Cause, tries: int) -> Manif
     return queue.change(stored, patch)
 
 
+def failed_workers(pods: Iterable[Object]) -> list[Object]:
+    """The failed workers of a suspended gang, which `cleanPodPolicy: Running` leaves.
+
+    While they exist the operator creates no others of their names.
+    """
+    return [
+        pod
+        for pod in pods
+        if _phase(pod) == "Failed"
+        and not is_launcher(pod)
+        and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
 def wait_for_old_pods(starter: Starter, stored: Manifest) -> None:
-    """Wait until the old pods of a gang have freed their GPUs, at most 30 s."""
+    """Delete the failed workers of a suspended gang, and wait until its other pods have ended.
+
+    At most 30 s. A failed worker that the caller may not delete stays.
+    """
+    with suppress(AccessDenied):
+        for pod in failed_workers(starter.queue.pods(stored)):
+            starter.queue.force_delete(pod)
     end = time.monotonic() + _GONE
     while time.monotonic() < end and starter.has_old_pods(stored):
         time.sleep(_LOOK)
