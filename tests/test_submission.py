@@ -943,6 +943,24 @@ def test_a_job_of_kueue_gets_its_claims_when_it_is_placed(claims: World) -> None
     assert len(claims.api.all("ResourceClaim")) == 4
 
 
+def test_a_gang_is_not_started_with_a_claim_that_is_being_deleted(claims: World) -> None:
+    claims.submit()
+    claims.whole()
+    submission.suspend(claims.backend, "gang", "default")
+    claims.until(lambda: not claims.pods())
+    [name, *_] = [one["metadata"]["name"] for one in claims.api.all("ResourceClaim")]
+    path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}"
+    held = {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}}
+    claims.backend.api.patch(path, held, "merge")
+    claims.backend.api.delete(path)
+    free = {"metadata": {"finalizers": None}}
+    threading.Timer(0.5, lambda: claims.backend.api.patch(path, free, "merge")).start()
+    assert submission.resume(claims.backend, "gang", "default").resumed
+    threading.Event().wait(0.6)
+    assert len(claims.api.all("ResourceClaim")) == 4
+    claims.whole()
+
+
 def test_a_plan_leaves_what_is_kept_for_a_gang_that_waits_longer(world: World) -> None:
     world.submit("busy", workers=1, gpus=8)
     world.submit("large", workers=2, gpus=8)
