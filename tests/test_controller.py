@@ -164,6 +164,68 @@ def test_a_waiting_gang_starts_once_there_is_room(world):
     assert "default/second: started" in here.said
 
 
+def test_a_gang_that_can_never_fit_any_more_says_so_and_is_not_tried_in_every_round(
+    world, monkeypatch
+):
+    here = world(2)
+    here.submit("first", workers=16)
+    here.submit("second", workers=16)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.cluster.remove_node("node-1")
+    here.cluster.settle()
+    tried: list[str] = []
+    decide = Starter.decide
+
+    def decided(self, job, *rest, **more):
+        tried.append(job.name)
+        return decide(self, job, *rest, **more)
+
+    monkeypatch.setattr(Starter, "decide", decided)
+    for _ in range(10):
+        here.rounds()
+        here.later(2)
+    assert "can never be placed" in here.reason("second")
+    assert len(tried) == 1
+    assert [line for line in here.said if "can never be placed" in line]
+
+
+def test_a_gang_whose_binding_the_cluster_does_not_have_keeps_nothing_from_others(world):
+    here = world(1)
+    here.submit("first", workers=8)
+    here.submit("claims", workers=8, binding="claims")
+    here.later(2)
+    here.submit("fine", workers=8)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    for _ in range(3):
+        here.rounds()
+        here.later(2)
+    assert here.runs("fine")
+    assert not here.runs("claims")
+
+
+def test_an_event_of_an_earlier_try_does_not_cost_the_next_where_the_operator_is_slow(world):
+    here = world(2)
+    here.submit("gang")
+    here.later(100)
+    here.cluster.operates = False
+    here.cluster.preempt("gang-worker-3")
+    here.cluster.settle()
+    said = 'pods "gang-worker-3" is forbidden: exceeded quota: gpus'
+    here.cluster.event(here.job("gang"), "FailedCreate", said)
+    here.rounds()
+    assert not here.runs("gang")
+    here.cluster.operates = True
+    here.cluster.settle()
+    here.cluster.operates = False
+    for _ in range(4):
+        here.later(5)
+        here.rounds()
+    assert here.job("gang")["metadata"]["annotations"][TRIES] == "1"
+    assert here.runs("gang")
+
+
 def test_the_name_of_a_machine_does_not_cost_the_oldest_gang_its_turn(world):
     here = world(0)
     for index in range(2):

@@ -16,14 +16,14 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
 
-from arena_topo.engines import Options, Phase
+from arena_topo.engines import Options, Phase, waiting
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queue import Queue
 from arena_topo.errors import ArenaError, ClusterError, NotFound, NotNow, NotPossible
 from arena_topo.gang import Watcher, comparison, planning, rollout, submission
 from arena_topo.gang.existing_job import same
 from arena_topo.gang.request import Site
-from arena_topo.job import ConfigFile, EnvVar, KeyValue, MPIJob, PodShape
+from arena_topo.job import CleanPodPolicy, ConfigFile, EnvVar, KeyValue, MPIJob, PodShape
 from arena_topo.manifests import FORECAST, GATE, MAP, STATE, TRIES, install
 from arena_topo.manifests.annotations import parse_map
 from arena_topo.solver import Unplaceable
@@ -487,6 +487,24 @@ def test_a_gang_that_is_resumed_keeps_the_nics_that_its_user_named(world: World)
         assert said == [{"name": "NCCL_IB_HCA", "value": "mlx5_7"}]
 
 
+@pytest.mark.parametrize("may_delete", [True, False])
+def test_resume_replaces_a_worker_that_failed_and_was_left_there(
+    world: World, *, may_delete: bool
+) -> None:
+    world.submit(clean_task_policy=CleanPodPolicy.RUNNING)
+    world.whole()
+    world.cluster.evict("gang-worker-1")
+    submission.suspend(world.backend, "gang", "default")
+    world.until(lambda: len(world.pods()) == 1)
+    if not may_delete:
+        world.api.deny("delete pods .*")
+    assert submission.resume(world.backend, "gang", "default").resumed is may_delete
+    if may_delete:
+        world.whole()
+    else:
+        assert "gang-worker-1: Evicted" in world.reason()
+
+
 def test_resume_of_a_job_that_does_not_fit_leaves_it_waiting_with_the_reason(world: World) -> None:
     world.submit(gpus=4)
     world.submit("late", gpus=4)
@@ -725,6 +743,77 @@ def test_a_gang_that_waits_is_started_by_the_command_that_waits_for_it(world: Wo
     assert any("gang waits: " in line and "started once it fits" in line for line in world.told)
 
 
+def awaited(world: World) -> tuple[threading.Thread, list[Any]]:
+    """A command that waits to start a gang, on a cluster that another job fills."""
+    world.submit("full", workers=2, gpus=8)
+    done: list[Any] = []
+    waits = threading.Thread(target=lambda: done.append(world.submit(stay=True)), daemon=True)
+    waits.start()
+    world.until(lambda: any("gang waits: " in line for line in world.told))
+    return waits, done
+
+
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_command_that_waits_to_start_a_gang_outlives_an_outage(world: World, status: int) -> None:
+    waits, done = awaited(world)
+    world.api.fail("GET .*", status=status, retry_after=0, times=7)
+    world.until(lambda: not any(fault.times for fault in world.api.faults))
+    world.backend.delete("full", "default")
+    waits.join(20)
+    assert [one.starter for one in done] == [None]
+    world.whole()
+
+
+def test_a_command_that_waits_to_start_a_gang_notices_that_another_has_started_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "_AGAIN", 1.0)
+    waits, done = awaited(world)
+    world.backend.delete("full", "default")
+    world.until(lambda: not world.cluster.workers("full"))
+    other = kubernetes.open_backend(Options(kubeconfig=world.config))
+    assert submission.resume(other, "gang", "default").resumed
+    waits.join(20)
+    assert [(one.starter, one.plan.waiting) for one in done] == [(None, None)]
+
+
+def test_a_command_that_waits_to_start_a_gang_leaves_it_to_who_suspends_it(world: World) -> None:
+    waits, done = awaited(world)
+    assert submission.suspend(world.backend, "gang", "default")
+    waits.join(20)
+    assert "arena-topo resume gang" in done[0].starter
+    world.quiet()
+
+
+def test_of_two_that_resume_a_gang_at_once_both_hear_that_it_runs(world: World) -> None:
+    world.submit()
+    submission.suspend(world.backend, "gang", "default")
+    world.until(lambda: not world.pods())
+    other = kubernetes.open_backend(Options(kubeconfig=world.config))
+
+    def first() -> None:
+        submission.resume(other, "gang", "default")
+        world.whole()
+
+    world.api.before("PATCH .*mpijobs/gang", first)
+    assert submission.resume(world.backend, "gang", "default").resumed
+
+
+def test_a_server_that_is_slow_once_does_not_end_the_watch_of_a_gang(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.cluster.images["theirs"] = "missing"
+    late = kubernetes.open_backend(Options(kubeconfig=world.config, request_timeout=0.5))
+    monkeypatch.setattr(world, "backend", late)
+    world.api.after(
+        "PATCH .*mpijobs/gang",
+        lambda: world.api.fail("GET .*mpijobs/gang", delay=1.0, times=1),
+    )
+    done = world.submit(image="theirs")
+    world.quiet()
+    assert "not tried again" in done.starter
+
+
 def test_a_job_of_kueue_is_placed_by_the_command_that_waits_for_it(world: World) -> None:
     label = KeyValue(key="kueue.x-k8s.io/queue-name", value="research")
 
@@ -738,6 +827,36 @@ def test_a_job_of_kueue_is_placed_by_the_command_that_waits_for_it(world: World)
     world.submit(stay=True, label=(label,))
     world.whole()
     assert world.suspensions == []
+
+
+def test_a_gang_that_kueue_preempts_and_starts_again_gets_gpus_that_are_free_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kueue(world, workers=1, gpus=8)
+    world.cluster.kueue.admit("gang")
+    submission.resume(world.backend, "gang", "default")
+    world.whole(workers=1)
+    [first] = world.nodes()
+    monkeypatch.setattr(world.backend, "look_every", 0.05)
+    watch = ("gang", "default")
+    waits = threading.Thread(
+        target=lambda: submission.to_the_end(world.backend, *watch, hears=waiting.Listener()),
+        daemon=True,
+    )
+    waits.start()
+    world.cluster.kueue.evict("gang")
+    world.until(lambda: not world.pods())
+    world.api.now = world.api.clock() + 10
+    # The record of the gang counts no longer, so another gang may have its GPUs.
+    world.submit("next", workers=1, gpus=8)
+    assert world.nodes("next") == [first]
+    world.cluster.kueue.admit("gang")
+    world.until(lambda: world.pods() and world.nodes()[0] is not None)
+    assert world.nodes() != [first]
+    world.whole(workers=1)
+    world.cluster.finish("gang")
+    waits.join(20)
+    assert not waits.is_alive()
 
 
 def test_a_gang_that_its_quota_keeps_from_starting_keeps_nothing_from_others(world: World) -> None:
@@ -822,6 +941,24 @@ def test_a_job_of_kueue_gets_its_claims_when_it_is_placed(claims: World) -> None
     submission.resume(claims.backend, "gang", "default")
     claims.until(lambda: claims.nodes() == ["dra-1"] * 4)
     assert len(claims.api.all("ResourceClaim")) == 4
+
+
+def test_a_gang_is_not_started_with_a_claim_that_is_being_deleted(claims: World) -> None:
+    claims.submit()
+    claims.whole()
+    submission.suspend(claims.backend, "gang", "default")
+    claims.until(lambda: not claims.pods())
+    [name, *_] = [one["metadata"]["name"] for one in claims.api.all("ResourceClaim")]
+    path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}"
+    held = {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}}
+    claims.backend.api.patch(path, held, "merge")
+    claims.backend.api.delete(path)
+    free = {"metadata": {"finalizers": None}}
+    threading.Timer(0.5, lambda: claims.backend.api.patch(path, free, "merge")).start()
+    assert submission.resume(claims.backend, "gang", "default").resumed
+    threading.Event().wait(0.6)
+    assert len(claims.api.all("ResourceClaim")) == 4
+    claims.whole()
 
 
 def test_a_plan_leaves_what_is_kept_for_a_gang_that_waits_longer(world: World) -> None:

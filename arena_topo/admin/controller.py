@@ -36,18 +36,19 @@ from arena_topo.clusters.usage import pod_over
 from arena_topo.engines import Backend, heartbeat
 from arena_topo.engines.kubernetes.lease import DURATION
 from arena_topo.engines.kubernetes.mpijob import condition_of, is_launcher
-from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued, written
-from arena_topo.errors import ArenaError, UsageError
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, written
+from arena_topo.errors import ArenaError, InvalidJob, UsageError
 from arena_topo.gang import fairness, rollout
-from arena_topo.gang.planning import share
+from arena_topo.gang.planning import Decision, share
 from arena_topo.gang.protocol import Starter
 from arena_topo.gang.rollout import Fate
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob, NodeLoss
-from arena_topo.manifests import PROPOSED, REQUEST, TRIES, patches, pinning
+from arena_topo.manifests import REQUEST, TRIES, patches, pinning
 from arena_topo.manifests.annotations import job_of, recorded
-from arena_topo.manifests.cause import Cause, CauseCode, because
+from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.notes import Alert
+from arena_topo.solver import Unplaceable
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.lease import Lease
@@ -335,7 +336,9 @@ class Controller:
         """Look after a resumed job; whether anything that others may see was changed."""
         if rollout.gated(seen.pods):
             self._again(PERIOD)
-        if job.suspender is not None and (job.suspended or _fresh(job, seen.pods, seen.now)):
+        if job.suspender is not None and (
+            job.suspended or rollout.awaits_placement(job, seen.pods, seen.now)
+        ):
             return self._handed(job, seen)
         if job.suspended:
             if job.state == "placed":
@@ -354,12 +357,10 @@ class Controller:
 
     def _bound(self, job: QueuedJob, pods: Sequence[Object]) -> None:
         """Send gated workers to the nodes that the job's present record names."""
-        stored = self.queue.get(*job.key)
-        if stored is not None and stored["metadata"]["uid"] == job.manifest["metadata"]["uid"]:
-            now = queued(stored, {})
-            if now is not None and not now.suspended and now.state == "placed":
-                for pod, patch in rollout.worker_places(stored, pods):
-                    self.queue.bind(pod, patch)
+        stored = self.starter.current(job.manifest)
+        if stored is not None:
+            for pod, patch in rollout.worker_places(stored, pods):
+                self.queue.bind(pod, patch)
 
     def _handed(self, job: QueuedJob, seen: _Seen) -> bool:
         """Place a gang that its queue has started, or clear its record when the queue stops it."""
@@ -373,7 +374,7 @@ class Controller:
             return False
         if self._just_refused(job) and (seen.quiet or not self._fits(asked, job, seen.view)):
             return False
-        if not _fresh(job, self.queue.pods(job.manifest), seen.now):
+        if not rollout.awaits_placement(job, self.queue.pods(job.manifest), seen.now):
             return False
         outcome = self.starter.admitted(asked, job.manifest)
         if outcome.resumed:
@@ -386,8 +387,7 @@ class Controller:
     def _broken(self, job: QueuedJob, seen: _Seen) -> bool:
         """Roll back a gang that cannot complete; whether that was done."""
         pods = [self._dated(pod) for pod in seen.pods]
-        since = job.started or job.recorded or 0.0
-        stands = rollout.status_of(job.manifest, pods, (), now=seen.now, since=since)
+        stands = rollout.status_of(job.manifest, pods, (), now=seen.now, since=job.since)
         if stands.fate is Fate.STARTED:
             if TRIES in (job.manifest["metadata"].get("annotations") or {}):
                 self.queue.change(job.manifest, patches.settled(job.manifest))
@@ -404,8 +404,7 @@ class Controller:
         self, job: QueuedJob, pods: Sequence[Object], events: Sequence[Object], now: float
     ) -> Cause | None:
         """Why a gang cannot complete, or has stalled for too long; None while it may complete."""
-        since = job.started or job.recorded or 0.0
-        stands = rollout.status_of(job.manifest, pods, events, now=now, since=since)
+        stands = rollout.status_of(job.manifest, pods, events, now=now, since=job.since)
         if stands.broken is not None:
             return stands.broken
         limit = float(job_of(job.manifest).gang_timeout)
@@ -464,19 +463,21 @@ class Controller:
         return done
 
     def _force_delete(self, pods: Sequence[Object]) -> None:
-        """Force-delete the pods of a rolled-back gang on a node that does not answer.
+        """Force-delete the failed workers of a suspended gang, and its pods on a silent node.
 
         The kubelet of that node never confirms the deletion, and while the pods exist the operator
         creates no others of their names. If the kubelet answers, as on a node that is only
         cordoned, containers end within their grace period, and use their GPUs until then.
         """
-        for pod in pods:
-            leaves = bool(pod["metadata"].get("deletionTimestamp"))
-            # `cleanPodPolicy: Running` keeps a failed pod, which blocks its name.
-            failed = (pod.get("status") or {}).get("phase") == "Failed" and not is_launcher(pod)
-            if failed if not leaves else self._is_silent(pod["spec"].get("nodeName")):
-                self._again(PERIOD)
-                self.queue.force_delete(pod)
+        silent = [
+            pod
+            for pod in pods
+            if pod["metadata"].get("deletionTimestamp")
+            and self._is_silent(pod["spec"].get("nodeName"))
+        ]
+        for pod in (*rollout.failed_workers(pods), *silent):
+            self._again(PERIOD)
+            self.queue.force_delete(pod)
 
     def _is_silent(self, node: str | None) -> bool:
         """Whether a node has not answered for long, and does not answer now."""
@@ -548,7 +549,12 @@ class Controller:
         if (older or self._just_refused(job)) and not self._fits(asked, job, view):
             return False
         if not older:
-            found = self.starter.decide(asked, job, view)
+            try:
+                found = self.starter.decide(asked, job, view)
+            except (InvalidJob, Unplaceable) as never:
+                # The cluster is not the one that the gang was submitted to.
+                self._told_once(Alert(f"{job.namespace}/{job.name}: {_told(never)}"))
+                found = Decision(refused=in_words(_told(never)))
             if found.placement is None:
                 self._refused[*job.key, job.created] = self.clock()
                 return self._reasoned(job, found.refused)
@@ -615,29 +621,6 @@ class _Seen:
     now: float
     view: Snapshot
     quiet: bool
-
-
-def _fresh(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
-    """Whether the gated workers are newer than the record of their placement.
-
-    An unconfirmed record whose writer must be dead by now does not count.
-    """
-    waiting = rollout.gated(pods)
-    if job.state != "placed" or job.recorded is None:
-        return bool(waiting)
-    if PROPOSED in (job.manifest["metadata"].get("annotations") or {}):
-        return bool(waiting) and abs(now - job.recorded) > fairness.STALE
-    # A worker that is created again joins the others, on their nodes.
-    if any(map(_is_bound, pods)):
-        return False
-    # Creation times are whole seconds.
-    return bool(waiting) and min(map(rollout.born, waiting)) > job.recorded + 1
-
-
-def _is_bound(pod: Object) -> bool:
-    """Whether a worker has a node and is not about to leave it."""
-    leaves = is_launcher(pod) or pod_over(pod) or pod["metadata"].get("deletionTimestamp")
-    return bool(pod["spec"].get("nodeName")) and not leaves
 
 
 def _unscheduled(pod: Object) -> bool:

@@ -11,8 +11,9 @@ from arena_topo.errors import ClusterError, TimedOut
 PATIENCE = 60.0
 """Seconds without an answer of the server after which polling ends."""
 
-SERVER_ERROR = 500
-"""HTTP codes from here on are the server's fault, not the caller's (RFC 9110, 15.6)."""
+OVERLOADED, SERVER_ERROR = 429, 500
+"""HTTP codes of a server that refuses requests for now, and, from there on, of its own errors (RFC
+6585, 4; RFC 9110, 15.6)."""
 
 Clock = Callable[[], float]
 
@@ -55,5 +56,7 @@ def looks(
 
 
 def _passing(error: ClusterError | TimedOut) -> bool:
-    """Whether an error may be temporary: no answer, or an error of the server."""
-    return isinstance(error, TimedOut) or error.status is None or error.status >= SERVER_ERROR
+    """Whether an error may be temporary: no answer, an error of the server, or its overload."""
+    if isinstance(error, TimedOut) or error.status is None:
+        return True
+    return error.status == OVERLOADED or error.status >= SERVER_ERROR

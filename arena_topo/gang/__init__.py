@@ -42,10 +42,3 @@ class Watcher:
     def late(self) -> bool:
         """Whether the deadline has passed."""
         return self.end is not None and time.monotonic() >= self.end
-
-    def pause(self, seconds: float) -> bool:
-        """Wait before the next poll; False if the deadline has passed."""
-        if self.late:
-            return False
-        time.sleep(seconds)
-        return True

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 from arena_topo import files
 from arena_topo.bandwidth import rate_is_assumed
 from arena_topo.engines import Backend
-from arena_topo.errors import AccessDenied, ArenaError, InvalidJob
+from arena_topo.errors import AccessDenied, ArenaError, ClusterError, InvalidJob, TimedOut
 from arena_topo.gang import fairness, shape
 from arena_topo.gang.request import NOWHERE, Site, alternatives, check_preferred, request_of
-from arena_topo.job import ConfigFile, MPIJob, PodShape
-from arena_topo.manifests import Binding, Forecast, Plan, estimates, render
+from arena_topo.job import BindingChoice, ConfigFile, MPIJob, PodShape
+from arena_topo.manifests import Binding, Forecast, Plan, estimates, pinning, render
 from arena_topo.manifests.annotations import job_of
 from arena_topo.manifests.binding import double_booked
 from arena_topo.manifests.cause import Cause, in_words
@@ -317,15 +317,26 @@ def share(
 
 
 def _blocked(head: QueuedJob, view: Snapshot, queue: Queue, site: Site) -> bool:
-    """Whether something other than GPUs prevents the start of a gang."""
+    """Whether something other than GPUs prevents the start of a gang.
+
+    That is a quota, or a binding that cannot be used, or that gives its pods less bandwidth than
+    the gang requires. It is judged as if its starter may patch pods, which the caller may not know.
+    """
     if fairness.short_of_quota(queue, head):
         return True
-    job, where = job_of(head.manifest), replace(site, namespace=head.namespace)
+    job = job_of(head.manifest)
+    # Workers that request a number of GPUs can always be bound, one way or another.
+    if not (
+        job.min_bandwidth
+        or job.binding is not BindingChoice.AUTO
+        or pinning.claims_gpus(head.manifest)
+    ):
+        return False
     try:
-        # The binding may give its pods less bandwidth than the gang requires.
-        return job.min_bandwidth > 0 and not find(
-            job, view.emptied(), where, gated=head.suspender is not None
-        )
+        where = replace(site, namespace=head.namespace, patches=True)
+        return find(job, view.emptied(), where) is None
+    except (ClusterError, TimedOut):
+        raise
     except ArenaError:
         return True
 

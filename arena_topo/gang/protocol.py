@@ -134,6 +134,8 @@ class Starter:
         is solved again, and waits while pods of its last run exist. An operator that sees the job
         resumed before it has seen it suspended would leave these pods where they are.
         """
+        if not suspended(stored):
+            return self.lost_race(stored)
         if decision is None and self.has_old_pods(stored):
             return Outcome(
                 stored=stored,

@@ -25,13 +25,15 @@ class Site:
     """The site of a job: an engine (None: only a dump), a namespace, a version of MPIJob.
 
     Without a `version` the engine's own is used. `gates` is False if the operator drops scheduling
-    gates, so that only templates place pods.
+    gates, so that only templates place pods. `patches` tells whether the starter of the job may
+    patch pods; None: as the engine finds it for the caller.
     """
 
     backend: Backend | None = None
     namespace: str = ""
     version: ApiVersion | None = None
     gates: bool = True
+    patches: bool | None = None
 
     @property
     def api(self) -> ApiVersion:
@@ -60,6 +62,8 @@ class Site:
         if self.backend is None or self.native is not None:
             return None
         found = self.backend.mechanisms(self.namespace)
+        if self.patches is not None:
+            found = replace(found, patches=self.patches)
         return found if self.gates else replace(found, admission=False, patches=False, claims=False)
 
     def bind(

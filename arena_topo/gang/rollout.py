@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters import quota
-from arena_topo.clusters.queues import suspender
+from arena_topo.clusters.queues import suspended, suspender
+from arena_topo.clusters.usage import pod_over
 from arena_topo.engines.kubernetes.mpijob import (
     is_about_pod,
     is_launcher,
@@ -24,12 +26,14 @@ from arena_topo.engines.kubernetes.mpijob import (
     when,
     worker_index,
 )
-from arena_topo.engines.kubernetes.queued import MOST_TRIES, moment, queued
+from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, moment, queued
+from arena_topo.engines.looking import looks
 from arena_topo.errors import AccessDenied, ClusterError, TimedOut
 from arena_topo.gang import Watcher
+from arena_topo.gang.fairness import STALE
 from arena_topo.gang.protocol import Outcome, Starter
 from arena_topo.job import MPIJob
-from arena_topo.manifests import GATE, MAP, PROPOSED, Manifest, patches, pinning
+from arena_topo.manifests import GATE, MAP, PROPOSED, RECORDED, Manifest, patches, pinning
 from arena_topo.manifests.annotations import asked, parse_map
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 
@@ -49,11 +53,9 @@ within a second or two."""
 _GONE = 30.0
 """Seconds to wait for the old pods of a gang after a rollback: kubelets grant them 30 s."""
 
-_PATIENCE = 60.0
-"""Seconds of failing requests after which the watch of a gang ends with the error."""
-
-_LOOK = 0.25
-"""Seconds between two polls of a gang during its rollout."""
+_LOOK, _SELDOM = 0.25, 2.0
+"""Seconds between two polls of a gang during its rollout: of its old pods, and, after a while, of
+its new ones."""
 
 _KEPT = 3600.0
 """Seconds for which an API server stores events (kube-apiserver, --event-ttl)."""
@@ -282,10 +284,47 @@ class StallTimer:
         return now - self.since >= self.limit
 
 
-def worker_places(mpijob: Manifest, pods: Iterable[Object]) -> list[tuple[Object, Manifest]]:
-    """The patches that send gated workers to the nodes in the record of their job."""
+def has_node(pod: Object) -> bool:
+    """Whether a worker has its node and will not leave it."""
+    leaves = is_launcher(pod) or pod_over(pod) or pod["metadata"].get("deletionTimestamp")
+    return bool(pod["spec"].get("nodeName")) and not leaves
+
+
+def awaits_placement(job: QueuedJob, pods: Sequence[Object], now: float) -> bool:
+    """Whether the gated workers of a gang that another queue starts need a new placement.
+
+    A proposed record counts until its writer must be dead. `now` is the server's time (Unix
+    seconds).
+    """
+    if job.state != "placed" or job.recorded is None:
+        return bool(gated(pods))
+    if PROPOSED in (job.manifest["metadata"].get("annotations") or {}):
+        return bool(gated(pods)) and abs(now - job.recorded) > STALE
+    return _is_outdated(job.recorded, pods)
+
+
+def _is_outdated(recorded: float, pods: Sequence[Object]) -> bool:
+    """Whether the workers are younger than the record of their gang (`recorded`, Unix seconds).
+
+    The queue has stopped the gang since, and others may have its GPUs. But a single worker that is
+    created again joins those that have their nodes.
+    """
+    waiting = gated(pods)
+    # Creation times are whole seconds.
+    young = bool(waiting) and min(map(born, waiting)) > recorded + 1
+    return young and not any(map(has_node, pods))
+
+
+def worker_places(mpijob: Manifest, pods: Sequence[Object]) -> list[tuple[Object, Manifest]]:
+    """The patches that send gated workers to the nodes in the record of their job.
+
+    None if the job is suspended, or its record is only proposed or outdated.
+    """
     notes = mpijob["metadata"].get("annotations") or {}
-    if PROPOSED in notes or not notes.get(MAP):
+    if PROPOSED in notes or not notes.get(MAP) or suspended(mpijob):
+        return []
+    recorded = moment(notes.get(RECORDED))
+    if recorded is not None and suspender(mpijob) is not None and _is_outdated(recorded, pods):
         return []
     try:
         workers = parse_map(notes[MAP])
@@ -350,8 +389,28 @@ def roll_back(queue: Queue, stored: Manifest, cause: Cause, tries: int) -> Manif
     return queue.change(stored, patch)
 
 
+def failed_workers(pods: Iterable[Object]) -> list[Object]:
+    """The failed workers of a suspended gang, which `cleanPodPolicy: Running` leaves.
+
+    While they exist the operator creates no others of their names.
+    """
+    return [
+        pod
+        for pod in pods
+        if _phase(pod) == "Failed"
+        and not is_launcher(pod)
+        and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
 def wait_for_old_pods(starter: Starter, stored: Manifest) -> None:
-    """Wait until the old pods of a gang have freed their GPUs, at most 30 s."""
+    """Delete the failed workers of a suspended gang, and wait until its other pods have ended.
+
+    At most 30 s. A failed worker that the caller may not delete stays.
+    """
+    with suppress(AccessDenied):
+        for pod in failed_workers(starter.queue.pods(stored)):
+            starter.queue.force_delete(pod)
     end = time.monotonic() + _GONE
     while time.monotonic() < end and starter.has_old_pods(stored):
         time.sleep(_LOOK)
@@ -364,24 +423,30 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
     """
     queue = starter.queue
     since, timer = queue.now(), StallTimer(limit=float(job.gang_timeout))
-    bound_at, delay, answered = None, _LOOK / 5, time.monotonic()
-    while True:
-        try:
-            if not _comes_together(starter, stored):
-                return None
-            pods = queue.pods(stored)
-        except ClusterError as error:
-            # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
-            if isinstance(error, AccessDenied) or time.monotonic() - answered > _PATIENCE:
-                raise
-            time.sleep(_LOOK)
-            continue
-        answered = time.monotonic()
+    bound_at, delay = None, _LOOK / 5
+
+    def look() -> tuple[GangStatus, bool] | None:
+        """The state of the gang, and whether it pulls an image; None if its rollout is over."""
+        if not _comes_together(starter, stored):
+            return None
+        pods = queue.pods(stored)
         for pod, patch in worker_places(stored, pods):
             queue.bind(pod, patch)
         unsettled = len(pods) <= _wanted(stored) or pulls(pods, (), now=queue.now())
         events = queue.events(stored) if unsettled else []
         seen = status_of(stored, pods, events, now=queue.now(), since=since)
+        return seen, pulls(pods, events, now=queue.now())
+
+    def pause(most: float) -> None:
+        nonlocal delay
+        time.sleep(min(delay, most))
+        delay *= 1.5
+
+    # A short outage is tolerated, as a gang that is left at its gates wastes its GPUs.
+    for found in looks(look, every=_SELDOM, pause=pause):
+        if found is None:
+            return None
+        seen, pulling = found
         now = time.monotonic()
         watcher.sees(seen.progress)
         if watcher.late or seen.fate is Fate.STARTED:
@@ -393,10 +458,9 @@ def _trouble(starter: Starter, job: MPIJob, stored: Manifest, watcher: Watcher) 
             # If one worker runs, its image could be pulled; the others use the same.
             if not watcher.stay and (seen.running or now - bound_at > _SETTLE):
                 return None
-        if timer.expired(seen, pulling=pulls(pods, events, now=queue.now()), now=now):
+        if timer.expired(seen, pulling=pulling, now=now):
             return because(CauseCode.STALLED, limit=str(job.gang_timeout), text=seen.progress)
-        time.sleep(delay)
-        delay = min(2.0, delay * 1.5)
+    raise AssertionError("polling does not end by itself")
 
 
 def _comes_together(starter: Starter, stored: Manifest) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspender
 from arena_topo.clusters.usage import job_over
 from arena_topo.engines import Backend, JobStatus, Phase, waiting
-from arena_topo.engines.kubernetes.mpijob import is_launcher
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued
+from arena_topo.engines.looking import looks
 from arena_topo.engines.waiting import command
 from arena_topo.errors import (
     AccessDenied,
@@ -246,30 +247,52 @@ class _Submission:
             marked_whole(self.queue, outcome.stored)
         while True:
             outcome = wait_until_placed(starter, job, outcome, self.watcher)
-            awaited = self.watcher.stay and not outcome.resumed
-            again = self._awaited(starter, job, outcome) if awaited else None
-            if again is None:
+            if outcome.resumed or not self._starts(outcome):
                 return outcome
-            outcome = again
+            self.watcher.tell(
+                f"{job.name} waits: {outcome.decision.refused}; it is started once it fits"
+            )
+            outcome = self._polled(partial(self._again, starter, job, outcome), outcome)
+            if not outcome.resumed:
+                return outcome
 
-    def _awaited(self, starter: Starter, job: MPIJob, outcome: Outcome) -> Outcome | None:
-        """Wait until the gang can start; None if this command is not its starter."""
-        if patches.tries_of(outcome.stored) >= MOST_TRIES or self.queue.watched():
+    def _starts(self, outcome: Outcome) -> bool:
+        """Whether this command starts the gang, which waits."""
+        given_up = patches.tries_of(outcome.stored) >= MOST_TRIES
+        return self.watcher.stay and not given_up and not self.queue.watched()
+
+    def _again(self, starter: Starter, job: MPIJob, waiting: Outcome) -> Outcome | None:
+        """Start a waiting gang if it fits now; None if it waits further.
+
+        `waiting` again if it does not wait for a starter: it was deleted, or suspended by a user.
+        """
+        stored = starter.current(waiting.stored)
+        if stored is None:
+            return waiting
+        if not suspended(stored):
+            return starter.lost_race(stored)
+        stored = marked_whole(self.queue, stored)
+        mine = queued(stored, {})
+        if mine is None or mine.state == "held" or mine.stopped or mine.suspender is not None:
+            return waiting
+        view = self.queue.read()
+        mine = view.job(*mine.key) or mine
+        # A record is that of another starter, or of an earlier try that was interrupted.
+        starter.withdraw([mine], view.now)
+        if not fairness.waits(mine) or starter.decide(job, mine, view).placement is None:
             return None
-        reason = outcome.decision.refused
-        self.watcher.tell(f"{job.name} waits: {reason}; it is started once it fits")
-        while self.watcher.pause(_AGAIN):
-            stored = self.queue.get(self.site.namespace, job.name)
-            mine = None if stored is None else queued(stored, {})
-            if stored is None or mine is None or not fairness.waits(mine):
-                return None
-            view = self.queue.read()
-            mine = view.job(*mine.key) or mine
-            if starter.decide(job, mine, view).placement is not None:
-                started = starter.start(job, stored, None)
-                if started.resumed:
-                    return started
-        return None
+        started = starter.start(job, stored, None)
+        return started if started.resumed else None
+
+    def _polled(self, look: Callable[[], Outcome | None], otherwise: Outcome) -> Outcome:
+        """The first outcome that a look has; `otherwise` at the deadline.
+
+        A server that does not answer for a while does not end the polling.
+        """
+        for found in looks(look, every=_AGAIN):
+            if found is not None or self.watcher.late:
+                return found or otherwise
+        raise AssertionError("polling does not end by itself")
 
     def _completed(self, stored: Manifest, planned: Plan) -> tuple[str, ...]:
         """Create the objects that the job owns; returns the names of all created objects."""
@@ -302,8 +325,6 @@ class _Submission:
             return f"It is not tried again until you run: arena-topo resume {self.job.name}"
         if self.queue.watched():
             return "The controller starts it once it can."
-        if self.watcher.stay and not self.watcher.late:
-            return "This command starts it once it can."
         return (
             "The job waits and uses no GPUs. No controller runs here; start it once it fits:"
             f" arena-topo resume {self.job.name}"
@@ -333,9 +354,11 @@ class _Submission:
             self.watcher.tell(
                 f"{owner} decides when {job.name} starts; this command places it then"
             )
+            queued_only = Outcome(stored=stored, resumed=False)
             with left_behind(job.name, self.site.namespace):
-                outcome = self._admitted(job)
-            if outcome is not None:
+                outcome = self._polled(partial(self._admitted, queued_only), queued_only)
+                outcome = wait_until_placed(self.starter, job, outcome, self.watcher)
+            if outcome.resumed:
                 planned = built(job, self.site, outcome.decision)
                 return self._told(self.starter, planned, created, outcome)
         places = f"its workers then wait at their gates until you run: arena-topo resume {job.name}"
@@ -343,19 +366,22 @@ class _Submission:
             places = "the controller places it then."
         return _submitted(self.site, planned, created, starter=f"{owner} starts it; {places}")
 
-    def _admitted(self, job: MPIJob) -> Outcome | None:
-        """Wait until the queue has started the gang, and place it; None if the time runs out."""
-        while self.watcher.pause(_AGAIN):
-            found = self.queue.get(self.site.namespace, job.name)
-            mine = None if found is None else queued(found, {})
-            if found is None or mine is None:
-                return None
-            if mine.suspended or not rollout.gated(self.queue.pods(found)):
-                continue
-            outcome = self.starter.admitted(job_of(found), found)
-            if outcome.resumed and outcome.decision.placement is not None:
-                return wait_until_placed(self.starter, job, outcome, self.watcher)
-        return None
+    def _admitted(self, waiting: Outcome) -> Outcome | None:
+        """Place a gang if its queue has started it; None if the queue has not.
+
+        `waiting` again if the gang is over or deleted.
+        """
+        stored = self.starter.current(waiting.stored)
+        mine = None if stored is None else queued(stored, {})
+        if stored is None or mine is None:
+            return waiting
+        pods = [] if mine.suspended else self.queue.pods(stored)
+        if any(map(rollout.has_node, pods)):
+            return self.starter.lost_race(stored)
+        if not rollout.gated(pods):
+            return None
+        placed = self.starter.admitted(job_of(stored), stored)
+        return placed if placed.resumed and placed.decision.placement is not None else None
 
     def _unsuspendable(self, starter: Starter, job: MPIJob, mine: QueuedJob) -> Submitted:
         """Create a gang whose operator cannot suspend: it runs before other jobs can be checked.
@@ -430,17 +456,24 @@ def to_the_end(
 ) -> JobStatus:
     """Wait until a job is over; meanwhile send its recreated workers to their nodes.
 
+    A gang that another queue starts is placed anew each time that the queue has started it.
+
+
     JobFailed, with the launcher's exit code, if it fails; JobDeleted if it is deleted; TimedOut
     after `timeout` seconds, and the job goes on.
     """
 
     def tend() -> None:
-        """Send recreated workers of a running gang to their nodes."""
+        """Send recreated workers to their nodes; place a gang that its queue has started again."""
         queue = backend.queue
         stored = queue.get(namespace, name) if queue is not None else None
-        if queue is None or stored is None or queued(stored, {}) is None:
+        mine = None if stored is None else queued(stored, {})
+        if queue is None or stored is None or mine is None or mine.suspended:
             return
-        for pod, patch in rollout.worker_places(stored, queue.pods(stored)):
+        pods = queue.pods(stored)
+        if mine.suspender is not None and rollout.awaits_placement(mine, pods, queue.now()):
+            stored = open_starter(backend, queue).admitted(job_of(stored), stored).stored
+        for pod, patch in rollout.worker_places(stored, pods):
             queue.bind(pod, patch)
 
     try:
@@ -507,7 +540,7 @@ def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
         if mine.suspended:
             raise _not_ours(stored, mine.suspender, "starts")
         # If a worker has its node already, the others follow the same record.
-        if not any(map(_is_bound, queue.pods(stored))):
+        if not any(map(rollout.has_node, queue.pods(stored))):
             outcome = starter.admitted(job, stored)
     elif mine.suspended:
         view = queue.read()
@@ -516,11 +549,6 @@ def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
         released = queue.change(stored, patches.releasing(stored)) or _read(queue, name, namespace)
         outcome = starter.start(job, released, None)
     return wait_until_placed(starter, job, outcome, watcher)
-
-
-def _is_bound(pod: Manifest) -> bool:
-    leaves = is_launcher(pod) or pod["metadata"].get("deletionTimestamp")
-    return bool(pod["spec"].get("nodeName")) and not leaves
 
 
 def _read(queue: Queue, name: str, namespace: str) -> Manifest:

@@ -54,6 +54,14 @@ class QueuedJob:
         return self.namespace, self.name
 
     @property
+    def since(self) -> float:
+        """The time (Unix seconds) of the present start: earlier events are about earlier starts.
+
+        An operator that lags behind has not written the time of the resumption yet.
+        """
+        return max(self.started or 0.0, self.recorded or 0.0)
+
+    @property
     def stopped(self) -> bool:
         """Whether the job has failed to start so often that only a person starts it again."""
         return self.tries >= MOST_TRIES

@@ -75,7 +75,8 @@ class Writer:
     def _renew(self, one: Manifest, job: Object, path: str) -> None:
         left = self._api.find(path)
         if left is not None and is_owned(left, job):
-            if left.get("spec") == one.get("spec"):
+            leaves = "deletionTimestamp" in left["metadata"]
+            if left.get("spec") == one.get("spec") and not leaves:
                 return
             self._api.delete(path, deletion(uid=left["metadata"]["uid"]))
             self._gone(path)
