@@ -624,7 +624,20 @@ def test_replan_of_a_job_that_would_lose_its_gpus_to_a_waiting_job_leaves_it_run
     assert (after.phase, after.instances) == (before.phase, before.instances)
     assert engine.job("next", "default").phase is Phase.PENDING
     engine.delete("next", "default")
+    submit(engine, job("none", LONG, workers=16))
+    engine.suspend("none", "default")
     assert run("replan", "demo", "--backend", "local")[0] == 0
+
+
+def test_replan_goes_before_a_younger_job_that_waits_for_gpus_of_others_too(engine, run):
+    submit(engine, job("other", LONG, workers=8))
+    submit(engine, job("demo", LONG, workers=4))
+    submit(engine, job("large", LONG, workers=16))
+    started(engine, "demo")
+    code, _, err = run("replan", "demo", "--backend", "local")
+    assert code == 0, err
+    started(engine, "demo")
+    assert engine.job("large", "default").phase is Phase.PENDING
 
 
 def test_replan_does_not_stop_a_job_that_a_broken_setting_would_keep_from_starting(

@@ -282,15 +282,16 @@ def check_restart(job: Job, jobs: Iterable[Job]) -> None:
 
     `jobs` are all jobs, oldest first. While the job is suspended, waiting jobs may take its GPUs.
     """
-    others, started = [one for one in jobs if not one.same(job)], []
-    for index, other in enumerate(others):
+    after, started = list(jobs), []
+    for index, other in enumerate(after):
         if other.waiting and is_here(other):
+            others = [one for one in after if not one.same(job)]
             with suppress(Unplaceable):
                 state = other.changed(forecast=schedule(other, others))
-                others[index] = structs.replace(other, state=state)
+                after[index] = structs.replace(other, state=state)
                 started.append(other.submission.name)
     try:
-        schedule(job, (*others, job))
+        schedule(job, after)
     except Unplaceable as refused:
         if refused.verdict is Verdict.NEVER or not started:
             raise
