@@ -26,7 +26,7 @@ class Flag:
     an argument has its name in the help (`JOB`). Flags that a command does not have are ignored
     there. `completes` are the kinds of KINDS that a shell offers for the value, separated by
     spaces; choices and switches need none. `choices` are the allowed values of an enumeration, if
-    not all.
+    not all, or the examples of a text that a shell offers.
     """
 
     help: str

@@ -115,6 +115,7 @@ class Wanted:
         "As --all, but only these: rank:0-3,7, worker:2 or launcher; repeat for more.",
         "WHO",
         panel=MANY,
+        choices=("launcher", "rank:0", "worker:0"),
     )
     fold: bool = flag(
         True,
