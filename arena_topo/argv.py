@@ -12,7 +12,7 @@ Completion loads this module at each TAB, so it imports nothing slow.
 
 from __future__ import annotations
 
-from arena_topo.errors import UsageError
+from arena_topo.errors import UsageError, near
 
 TYPE_CHECKING = False
 """As in `typing`, which takes as long to import as all the rest."""
@@ -193,14 +193,10 @@ class Reader:
             self.given.append((option.name, truth(name, value) if option.switch else value))
 
     def _unknown(self, name: str, message: str) -> UsageError:
-        import difflib  # noqa: PLC0415 - only for the hint
-
         known = [text for text, one in self.options.items() if not one.hidden]
         known = [text for text in known if text not in self.options[text].old]
-        # With the dashes any two short flags would be similar.
-        names = {text.lstrip("-"): text for text in known}
-        near = difflib.get_close_matches(name.lstrip("-"), names, n=1)
-        guess = f"did you mean {names[near[0]]}?" if near else None
+        # A single letter begins many names.
+        guess = near(name, known) if name.startswith("--") else None
         return self._unquoted(name, guess) if self.bare else UnknownFlag(message, hint=guess)
 
     def _unquoted(self, option: str, guess: str | None = None) -> UsageError:

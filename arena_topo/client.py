@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from html import escape
 from typing import Any, Literal, Self, TypeVar
 
 from arena_topo.admin import checks, inspection
@@ -593,6 +594,13 @@ def _in_notebook(shown: Proposal | Machine | Cluster) -> str | None:
     except ArenaError:
         return None
 
+
+def _on_screen(status: JobStatus) -> str:
+    """The screen of `get` for a notebook."""
+    return f"<pre>{escape(view.job(status, now=time.time()))}</pre>"
+
+
+setattr(JobStatus, "_repr_html_", _on_screen)  # noqa: B010 - as below
 
 for _drawn in (Proposal, Machine, Cluster):
     # The types are in lower layers than their drawings.

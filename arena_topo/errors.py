@@ -202,9 +202,24 @@ class TimedOut(ArenaError):
     final = False
 
 
+_MOST_NEAR = 3
+
+
 def near(name: str, known: Iterable[str]) -> str | None:
-    """The hint with the known name nearest to this one; None without a near name."""
+    """The hint with the known name nearest to this one; None without a near name.
+
+    Capitals and punctuation are ignored. The shortest names that begin with this one come first.
+    """
     import difflib  # noqa: PLC0415 - only for what is wrong
 
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {found[0]}?" if found else None
+    key, plain = _plain(name), dict[str, str]()
+    for one in known:
+        plain.setdefault(_plain(one), one)
+    longer = sorted((one for one in plain if key and one.startswith(key)), key=len)
+    found = [one for one in longer if len(one) == len(longer[0])][:_MOST_NEAR]
+    found = found or difflib.get_close_matches(key, list(plain), n=1)
+    return f"did you mean {' or '.join(plain[one] for one in found)}?" if found else None
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from arena_topo.errors import UsageError
 
@@ -26,7 +26,7 @@ class Flag:
     an argument has its name in the help (`JOB`). Flags that a command does not have are ignored
     there. `completes` are the kinds of KINDS that a shell offers for the value, separated by
     spaces; choices and switches need none. `choices` are the allowed values of an enumeration, if
-    not all.
+    not all, or the examples of a text that a shell offers.
     """
 
     help: str
@@ -117,6 +117,20 @@ def kinds_of(record: Any) -> Mapping[str, tuple[Any, bool, bool]]:
 def spelling(field: str, flag: Flag) -> str:
     """The flag as typed: `working_dir` is `--working-dir` unless the flag has a name of its own."""
     return flag.name or "--" + field.replace("_", "-")
+
+
+def words_of(record: Any) -> list[str]:
+    """The fields of a record that differ from their defaults, as words of a command line."""
+    words, kind = list[str](), cast("Any", type(record))
+    for name, flag in flags_of(kind).items():
+        value, text = getattr(record, name), spelling(name, flag)
+        if value == kind.__dataclass_fields__[name].default:
+            continue
+        if isinstance(value, bool):
+            words.append((flag.short or text) if value else f"{text}=false")
+        else:
+            words += (f"{text}={one}" for one in (value if isinstance(value, tuple) else (value,)))
+    return words
 
 
 def check(

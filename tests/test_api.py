@@ -274,6 +274,9 @@ def test_there_is_a_difference_between_not_now_and_never(local):
         "<Explanation next: PENDING, WaitingForGPUs: 2 workers x 4 GPUs cannot be placed now>"
     )
     assert explained._repr_html_().startswith("<pre>next: PENDING, WaitingForGPUs\n")
+    shown = replace(waits.status, name="<b>")._repr_html_()
+    assert shown.startswith("<pre>Name:        &lt;b&gt;\nStatus:      PENDING\n")
+    assert "<b>" not in shown
     with pytest.raises(arena_topo.TimedOut, match="next is still PENDING"):
         Client(HERE).wait("next", timeout=0.1)
     with pytest.raises(arena_topo.Unplaceable) as never:

@@ -140,6 +140,10 @@ def no_mpijobs(api: FakeApi) -> None:
     api.versions = []
 
 
+def new_mpijobs(api: FakeApi) -> None:
+    api.versions = ["v4", "v3"]
+
+
 def old_mpijobs(api: FakeApi) -> None:
     api.versions = ["v1alpha1"]
 
@@ -234,8 +238,15 @@ def restricted(api: FakeApi) -> None:
             no_mpijobs,
             "mpijobs",
             "fail",
-            "this cluster serves no MPIJob",
-            "install the MPI operator: https://github.com/kubeflow/mpi-operator/releases",
+            "the MPI operator is not installed: this cluster serves no MPIJob",
+            "installs a release of it: https://github.com/kubeflow/mpi-operator/releases",
+        ),
+        (
+            new_mpijobs,
+            "mpijobs",
+            "fail",
+            "serves MPIJob only as v4, v3; arena-topo knows v2beta1, v1, v1alpha1",
+            "installs an operator of these versions: https://github.com/kubeflow/mpi-operator",
         ),
         (old_mpijobs, "mpijobs", "warn", "v1alpha1, which cannot be suspended", "v2beta1"),
         (

@@ -149,6 +149,11 @@ def test_choices_with_capitals_can_be_typed_without():
     assert offered("list", "--status", "run") == ["running"]
 
 
+def test_which_pods_of_logs_are_completed():
+    assert offered("logs", "--only", "") == ["launcher", "rank:0", "worker:0"]
+    assert offered("logs", "--only=r") == ["--only=rank:0"]
+
+
 def test_states_are_completed_after_a_comma_and_none_twice():
     assert offered("list", "--status", "RUNNING,P") == ["RUNNING,PENDING"]
     assert offered("list", "--status=running,f") == ["--status=running,failed"]

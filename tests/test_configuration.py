@@ -345,6 +345,21 @@ def test_what_is_wrong_with_a_job_names_the_table(user: Path, run: Run):
     )
 
 
+@pytest.mark.parametrize("table", ["profile.other", "profile.other.submit"])
+def test_a_slip_in_a_profile_that_is_not_chosen_is_a_warning(table: str, user: Path, run: Run):
+    user.write_text(f'namespace = "n"\n[{table}]\ngpu = 1\nnamespace = 3\n')
+    wrong = [f"warning: {user} [{table}]: there is no setting 'gpu', which is left out;"]
+    keys = "keys are flags without the dashes in front"
+    hint = "did you mean gpus?" if "submit" in table else keys
+    code, _, err = run("plan", "mpi", *HERE, "--workers=1", "--gpus=1")
+    assert (code, [one.strip() for one in err.splitlines() if "gpu'" in one]) == (
+        0,
+        [f"{wrong[0]} {hint}"],
+    )
+    code, _, err = run("plan", "mpi", *HERE, "--profile=other", "--workers=1", "--gpus=1")
+    assert (code, f"error: {user} [{table}]: there is no setting 'gpu'" in err) == (2, True)
+
+
 @pytest.mark.parametrize("table", ["submit", "profile.lab.submit"])
 def test_a_slip_in_the_table_of_jobs_is_one_for_the_commands_that_take_a_job(
     table: str, user: Path, run: Run

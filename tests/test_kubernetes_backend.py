@@ -450,6 +450,16 @@ def test_a_version_that_is_not_served_is_named_with_the_one_that_is(backend: Kub
     assert caught.value.hint == "it serves v2beta1: use --api-version v2beta1"
 
 
+def test_versions_that_are_not_known_are_named_with_those_that_are(
+    api: FakeApi, backend: KubernetesBackend
+):
+    api.versions = ["v3"]
+    with pytest.raises(ClusterError) as caught:
+        backend.api_version()
+    assert caught.value.message == "this cluster serves MPIJob only as v3"
+    assert caught.value.why == "arena-topo knows v2beta1, v1, v1alpha1"
+
+
 def test_the_server_can_check_a_plan_without_storing_it(api: FakeApi, backend: KubernetesBackend):
     api.warnings = ["unknown field"]
     assert backend.validate(plan(tensorboard=True)) == ("unknown field",) * 4

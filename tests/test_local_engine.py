@@ -607,6 +607,50 @@ def test_replan_starts_a_job_again_on_the_best_gpus_there_are_now(engine, run):
     assert log(engine, "demo", previous=True) == "runs\n"
 
 
+def test_replan_of_a_job_that_would_lose_its_gpus_to_a_waiting_job_leaves_it_running(engine, run):
+    submit(engine, job("demo", LONG, workers=16))
+    submit(engine, job("next", LONG, workers=8))
+    before = started(engine, "demo")
+    assert run("replan", "demo", "--backend", "local") == (
+        3,
+        "",
+        (
+            "error: demo cannot be placed anew, and runs on\n"
+            "  why:  next waits and would start on its GPUs\n"
+            "  try:  arena-topo suspend demo -n default frees its GPUs until it is resumed\n"
+        ),
+    )
+    after = engine.job("demo", "default")
+    assert (after.phase, after.instances) == (before.phase, before.instances)
+    assert engine.job("next", "default").phase is Phase.PENDING
+    engine.delete("next", "default")
+    submit(engine, job("none", LONG, workers=16))
+    engine.suspend("none", "default")
+    assert run("replan", "demo", "--backend", "local")[0] == 0
+
+
+def test_replan_goes_before_a_younger_job_that_waits_for_gpus_of_others_too(engine, run):
+    submit(engine, job("other", LONG, workers=8))
+    submit(engine, job("demo", LONG, workers=4))
+    submit(engine, job("large", LONG, workers=16))
+    started(engine, "demo")
+    code, _, err = run("replan", "demo", "--backend", "local")
+    assert code == 0, err
+    started(engine, "demo")
+    assert engine.job("large", "default").phase is Phase.PENDING
+
+
+def test_replan_does_not_stop_a_job_that_a_broken_setting_would_keep_from_starting(
+    engine, run, monkeypatch
+):
+    submit(engine, job("demo", LONG))
+    before = started(engine, "demo")
+    monkeypatch.setenv("ARENA_TOPO_LOCAL_LOG_LIMIT", "much")
+    code, _, err = run("replan", "demo", "--backend", "local")
+    assert code == 2, err
+    assert engine.job("demo", "default").instances == before.instances
+
+
 def test_a_job_that_is_over_or_not_there_cannot_be_placed_anew(engine, run):
     submit(engine, job("demo", "exit 0"))
     ended(engine, "demo")

@@ -242,12 +242,14 @@ def test_quiet_is_heeded_while_waiting(machine):
 
 def test_who_leaves_is_told_how_to_come_back(machine):
     machine.submit("echo hello; sleep 600")
-    shown = machine.follow(columns=220)
+    flags = ("--all", "--exclude", "a b", "--fold=false", "--tail=10")
+    shown = machine.follow(*flags, columns=220)
     shown.until("hello")
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[-1].removeprefix("^C") == (
-        f"{GOES_ON}arena-topo logs -f demo -n default; delete it: arena-topo delete demo -n default"
+        f"{GOES_ON}arena-topo logs -f --tail=10 --all --fold=false '--exclude=a b' demo -n default;"
+        " delete it: arena-topo delete demo -n default"
     )
 
 
@@ -259,7 +261,8 @@ def test_what_a_terminal_echoes_of_ctrl_c_takes_no_room_of_the_words_after_it(ma
     shown.program.sendintr()
     assert shown.end(within=SOON) == 130
     assert shown.screen.text.splitlines()[1:] == [
-        "The job leaves goes on. Come back: arena-topo logs -f leaves -n default; delete it:",
+        "The job leaves goes on. Come back:",
+        "  arena-topo logs -f --instance=leaves-launcher leaves -n default; delete it:",
         "  arena-topo delete leaves -n default",
     ]
 

@@ -236,18 +236,22 @@ def test_a_placement_of_one_gpu_has_no_bandwidth():
 
 
 @pytest.mark.parametrize(
-    ("binding", "doubt"),
+    ("binding", "words", "doubt"),
     [
-        ("admission", "whether a policy places workers could not be tried"),
-        ("claims", "whether workers get the claims that are meant for them could not be tried"),
-        ("gates", "whether workers may be patched could not be asked"),
+        ("admission", "an admission policy", "whether a policy places workers could not be tried"),
+        (
+            "claims",
+            "resource claims",
+            "whether workers get the claims that are meant for them could not be tried",
+        ),
+        ("gates", "scheduling gates", "whether workers may be patched could not be asked"),
     ],
 )
-def test_a_binding_that_nobody_could_try_is_shown_as_unconfirmed(binding, doubt):
+def test_a_binding_that_nobody_could_try_is_shown_as_unconfirmed(binding, words, doubt):
     one = Forecast(state="placed", workers=((0, "n", (5,)),), binding=binding, guarantee="gpus")
     assert "unconfirmed" not in view.placement(one, "demo", slots=1)
     shown = view.placement(replace(one, confirmed=False), "demo", slots=1)
-    said = f"  Guarantee: gpus, by {binding}, unconfirmed: {doubt} (each worker gets these GPUs)\n"
+    said = f"  Guarantee: gpus, by {words}, unconfirmed: {doubt} (each worker gets these GPUs)\n"
     assert said in shown
 
 
@@ -255,7 +259,7 @@ def test_a_guarantee_of_a_later_version_is_shown_as_it_was_recorded():
     one = replace(PLACED, guarantee="device", binding="admission", emulated=False)
     status = mpi_dist(Phase.RUNNING, launcher(), name="demo", forecast=one)
     assert (
-        "  Guarantee: device, by admission"
+        "  Guarantee: device, by an admission policy"
         " (this version of arena-topo does not know what that means)\n"
     ) in view.job(status, now=CREATED + 5)
 

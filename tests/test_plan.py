@@ -91,6 +91,14 @@ def test_a_plan_draws_the_machine_and_compares_with_schedulers_that_only_count(p
     assert (code, out) == (0, screen("plan-mesh.txt"))
 
 
+def test_a_scheduler_that_mixes_models_of_gpus_is_marked():
+    mixed = cluster(node("a", presets.machine("hgx-a100", "a")), node("b", V100), node("c", V100))
+    said = shown(mixed, workers=2, gpus=8)
+    first, spread = (line for line in said.splitlines() if re.match("  (first fit|spread)", line))
+    assert first.endswith(", mixes GPU models")
+    assert said.count("mixes GPU models") == 1 + spread.endswith(", mixes GPU models")
+
+
 def test_fused_pods_are_drawn_with_their_ranks_and_what_they_can_use(plan):
     code, out, _err = plan(TWO_DGX_1, 4, 1, "--pod-shape=fused")
     assert (code, out) == (0, screen("plan-fused.txt"))
@@ -373,7 +381,9 @@ def test_a_binding_that_nobody_could_try_is_said_to_be_unconfirmed():
     assert screen_of.value(found)["confirmed"] is True
     doubtful = replace(found.plan.forecast, binding="admission", confirmed=False)
     found = replace(found, plan=replace(found.plan, forecast=doubtful))
-    said = "by admission, unconfirmed: whether a policy places workers could not be tried ("
+    said = (
+        "by an admission policy, unconfirmed: whether a policy places workers could not be tried ("
+    )
     assert said in screen_of.text(found, unicode=True, width=300)
     assert screen_of.value(found)["confirmed"] is False
 

@@ -566,6 +566,34 @@ def test_replan_of_a_gang_that_would_have_no_place_leaves_it_running(
     world.whole(workers=1)
 
 
+@pytest.mark.parametrize("hard", [{"gpus": "6"}, {"pods": "4"}])
+def test_replan_of_a_gang_that_a_quota_would_keep_from_starting_leaves_it_running(
+    world: World, hard: dict[str, str]
+) -> None:
+    world.submit()
+    before, started = [pod["metadata"]["uid"] for pod in world.pods()], list(world.suspensions)
+    world.cluster.quota(**hard)
+    with pytest.raises(NotNow, match="gang cannot be placed anew, and runs on") as refused:
+        submission.replan(world.backend, "gang", "default")
+    assert refused.value.why.startswith("quota gpu-quota of the namespace leaves ")
+    assert refused.value.hint == (
+        "arena-topo suspend gang -n default frees its GPUs until it is resumed"
+    )
+    assert world.suspensions == started
+    assert [pod["metadata"]["uid"] for pod in world.pods()] == before
+    world.whole()
+
+
+@pytest.mark.parametrize("hard", [{"gpus": "8"}, {"pods": "5"}])
+def test_replan_counts_the_pods_of_the_gang_itself_as_ended_in_quotas(
+    world: World, hard: dict[str, str]
+) -> None:
+    world.cluster.quota(**hard)
+    assert world.submit().starter is None
+    assert submission.replan(world.backend, "gang", "default").resumed
+    world.whole()
+
+
 @pytest.mark.parametrize("watched", [True, False])
 def test_replan_by_who_may_not_see_the_jobs_of_others_leaves_the_start_to_a_controller(
     world: World, monkeypatch: pytest.MonkeyPatch, *, watched: bool

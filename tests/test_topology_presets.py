@@ -135,6 +135,23 @@ def test_an_unknown_preset_is_refused_with_the_nearest():
         presets.machine("DGX1-v100", "node")
     assert str(caught.value) == "unknown preset 'DGX1-v100'"
     assert caught.value.hint == "did you mean dgx-1-v100?"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("dgx1", "dgx-1-p100 or dgx-1-v100"),
+        ("DGX2", "dgx-2"),
+        ("gb200", "gb200-nvl72"),
+        ("pcie8", "pcie-8"),
+        ("h100", "hgx-h100"),
+        ("hgx-h10", "hgx-h100"),
+    ],
+)
+def test_the_presets_that_begin_like_an_unknown_one_are_the_nearest(typed: str, meant: str):
+    with pytest.raises(UsageError) as caught:
+        presets.machine(typed, "node")
+    assert caught.value.hint == f"did you mean {meant}?"
     assert "hgx-h100" in caught.value.why
 
 

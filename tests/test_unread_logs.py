@@ -27,6 +27,7 @@ from arena_topo.joblogs import follow as logs
 from arena_topo.joblogs import notices, window
 from arena_topo.joblogs.follow import AGAIN, Asked, FollowState
 from arena_topo.joblogs.notices import Note
+from arena_topo.reasons import launcher_log
 
 ALL = Asked(everyone=True)
 SOURCE = Source(pod=LAUNCHER, uid="1", chief=True)
@@ -245,6 +246,18 @@ def test_logs_none_of_which_may_be_read_are_an_error(
         shown = Shown(backend, asked)
         assert isinstance(shown.error, AccessDenied)
         assert shown.texts == []
+
+
+def test_a_log_that_the_server_does_not_have_is_asked_for_once(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
+):
+    running(backend, operator, "unread")
+    api.fail(rf"GET .*/{LAUNCHER}/log", times=1000, status=404)
+    api.requests.clear()
+    assert launcher_log.read(backend, backend.job("demo", "default")) is None
+    shown = Shown(backend, Asked())
+    assert (isinstance(shown.error, NotFound), shown.texts) == (True, [])
+    assert sum("/log" in one for one in api.requests) == 2
 
 
 # What is known of what could not be read.

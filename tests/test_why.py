@@ -1097,7 +1097,7 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     assert said.why == (
         "bus bandwidth 46.5 GB/s (40 to 50), limited by the NICs between 2 nodes within one"
         " leaf, the best that there was; one host would reach 76.8 GB/s there; each worker has"
-        " these GPUs, by gates"
+        " these GPUs, by scheduling gates"
     )
     guessed = replace(runs_there, forecast=replace(forecast, optimal=False, assumed=True))
     assert verdict(here(guessed)).why.startswith(
@@ -1121,7 +1121,7 @@ def test_a_job_that_runs_says_where_with_which_bandwidth_and_how_firmly():
     assert said.what == "the job runs on n0, n1, n2, n3 and 3 more nodes"
     assert said.why == (
         "bus bandwidth 46.5 GB/s, between 7 nodes within one leaf; each worker has its node, and"
-        " the kubelet picked the GPUs, by gates, unconfirmed"
+        " the kubelet picked the GPUs, by scheduling gates, unconfirmed"
     )
     plain = case(mpijob(RUNNING), launcher(**runs()), worker(0, "Running", node="a", **runs()))
     assert (verdict(plain).what, verdict(plain).why) == ("the job runs on a", None)

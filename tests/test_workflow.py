@@ -479,8 +479,9 @@ def test_a_broken_gpu_may_come_back():
 
 
 def test_a_cluster_without_nodes_says_so():
-    with pytest.raises(Unplaceable, match="there are no nodes"):
+    with pytest.raises(Unplaceable, match="there are no nodes") as refused:
         planned()
+    assert refused.value.hint == "submit it once nodes have joined: arena-topo top node lists them"
 
 
 def test_what_this_machine_does_not_use_is_said(tmp_path):

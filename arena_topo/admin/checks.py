@@ -126,10 +126,8 @@ class _Check:
     def mpijobs(self) -> Iterator[_Judged]:
         self.served = self.admin.served()
         if not self.served:
-            yield _fail(
-                "this cluster serves no MPIJob",
-                "install the MPI operator: https://github.com/kubeflow/mpi-operator/releases",
-            )
+            error = self.admin.no_operator()
+            yield _fail("; ".join(filter(None, (error.message, error.why))), error.hint)
         elif self.unsuspended:
             yield _warn(
                 f"{', '.join(self.served)}, which cannot be suspended: jobs cannot wait, and are"

@@ -13,7 +13,6 @@ line. The JSON schema for editors is made from the same tables.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 from arena_topo.argv import shell_command
 from arena_topo.cli.options import PROGRAM, Globals
 from arena_topo.cli.settings import Layer
-from arena_topo.errors import UsageError
+from arena_topo.errors import UsageError, near
 from arena_topo.files import STDIN, encoding, whole
 from arena_topo.flag import Flag, flags_of, kinds_of, spelling
 from arena_topo.job import QUANTITY, Device, Duration, KeyValue, MPIJob, Quantity
@@ -438,11 +437,7 @@ class _File:
         self.said.setdefault(field, []).append(_Value(text, source, line))
 
     def _unknown(self, path: Path, line: int, known: Iterable[str]) -> NoReturn:
-        # Compared without capitals, dashes and underscores, which people confuse.
-        plain = {re.sub(r"[-_]", "", one.lower()): one for one in sorted(known, reverse=True)}
-        key = re.sub(r"[-_]", "", str(path[-1]).lower())
-        near = difflib.get_close_matches(key, plain, n=1)
-        hint = f"did you mean {plain[near[0]]}?" if near else _FORM
+        hint = near(str(path[-1]), sorted(known)) or _FORM
         if f"--{_written(path)}" in self._options:
             hint = f"a file says what the job is; say --{_written(path)} on the command line"
         self._wrong(path, line, "is not known", hint=hint)

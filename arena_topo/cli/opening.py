@@ -51,9 +51,7 @@ def alike(name: str, namespace: str, backend: Backend) -> str | None:
     names: list[str] = []
     with stopping.briefly(_GLANCE), suppress(ArenaError):
         names = [one.name for one in backend.jobs(namespace)]
-    # Of a generated name people remember the prefix.
-    begun = next((one for one in names if one.startswith(f"{name}-")), None)
-    return near(name, names) or (begun and f"did you mean {begun}?")
+    return near(name, names)
 
 
 def network(file: str, state: tuple[str, ...] = ()) -> FabricFile | None:

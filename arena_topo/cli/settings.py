@@ -201,9 +201,9 @@ def read(
 
     `above` are the sources that win over files; if none of them chooses a profile, the files do.
     `of_jobs` returns all options that `[submit]` may have, and is called only where that table has
-    a key that is not among `params`; without it the command ignores the table. An unknown key of
-    the site's file is a warning: it may be meant for another version. A home folder that does not
-    exist, or cannot be read, has no files.
+    a key that is not among `params`; without it the command ignores the table. An unknown key of a
+    profile that is not chosen is a warning. So is a key of the site's file, as it may be meant for
+    another version. A home folder that does not exist, or cannot be read, has no files.
     """
     files, arena = tuple(_files()), _arenas()
     chosen = (one for one in merged(params, above) if one.name == _PROFILE)
@@ -213,7 +213,9 @@ def read(
     layers: list[Layer] = []
     warnings: list[str] = []
     said: list[tuple[tuple[str, ...], Mapping[str, Any], dict[str, Any], Any]]
-    for where in ((_PROFILE, profile[0]), ()) if profile[0] else ((),):
+    wheres: list[tuple[str, ...]] = [(_PROFILE, profile[0]), ()] if profile[0] else [()]
+    unused = [(_PROFILE, name) for name in _profiles(files) if name != profile[0]]
+    for where in (*wheres, *unused):
         for file in files:
             tables = {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
             own = {key: one for key, one in file.table(*where).items() if key not in tables}
@@ -223,33 +225,40 @@ def read(
                 said.append((jobs, file.table(*jobs), named, of_jobs))
             for at, table, options, others in said:
                 origin = f"{file.path} [{'.'.join(at)}]" if at else file.path
-                given, unknown = _layer(origin, table, options, others)
-                layers += [Layer(origin, given)] * bool(given)
-                if unknown and file.path != SITE:
+                unknown = tuple(_unknown(origin, table, options, others))
+                if unknown and file.path != SITE and where not in unused:
                     raise unknown[0]
                 warnings += [f"{one.message}, which is left out; {one.hint}" for one in unknown]
+                if where not in unused and (given := _given(origin, table, options)):
+                    layers.append(Layer(origin, given))
     layers += _of_arena(arena, {param.name for param in params})
     return Settings(
         files=(*files, arena), profile=profile, layers=tuple(layers), warnings=tuple(warnings)
     )
 
 
-def _layer(
+def _given(
+    origin: str, table: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[tuple[str, str], ...]:
+    """The options that a table sets: the name and the text of each."""
+    return tuple(
+        (options[key].name, text)
+        for key, value in table.items()
+        if key in options
+        for text in _texts(origin, key, value, options[key])
+    )
+
+
+def _unknown(
     origin: str,
     table: Mapping[str, Any],
     options: Mapping[str, Any],
     others: Callable[[], Iterable[Any]] | None,
-) -> tuple[tuple[tuple[str, str], ...], list[UsageError]]:
-    """The options that a table sets, and the errors of its unknown keys."""
-    given: list[tuple[str, str]] = []
-    unknown = []
-    for key, value in table.items():
-        if key in options:
-            param = options[key]
-            given += [(param.name, text) for text in _texts(origin, key, value, param)]
-        elif others is None or key not in (known := _options(others())):
-            unknown.append(_unknown(origin, key, options if others is None else known))
-    return tuple(given), unknown
+) -> Iterator[UsageError]:
+    """The errors of the unknown keys of a table; `others` returns more options that it may have."""
+    for key in table:
+        if key not in options and (others is None or key not in (known := _options(others()))):
+            yield _no_setting(origin, key, options if others is None else known)
 
 
 def _files() -> Iterator[File]:
@@ -265,12 +274,17 @@ def _arenas() -> File:
     return found if found is not None and found.there else _read("~/.arena/config", _lines)
 
 
+def _profiles(files: Iterable[File]) -> list[str]:
+    """The names of all profiles."""
+    return sorted({name for file in files for name in file.table(_PROFILE)})
+
+
 def _profile(files: Sequence[File], name: str, origin: str) -> tuple[str, str]:
     """The name of the profile and the source that chooses it; ("", "") for none."""
     for file in files:
         if not name and _DEFAULT in file.says:
             name, origin = _text(file.path, _DEFAULT, file.says[_DEFAULT]), file.path
-    known = sorted({each for file in files for each in file.table(_PROFILE)})
+    known = _profiles(files)
     if not name or name in known:
         return name, origin
     raise UsageError(
@@ -376,7 +390,7 @@ _GLOBAL = frozenset(name for name, flag in flags_of(Globals).items() if not flag
 }
 
 
-def _unknown(origin: str, key: str, known: Mapping[str, Any]) -> UsageError:
+def _no_setting(origin: str, key: str, known: Mapping[str, Any]) -> UsageError:
     from arena_topo.job import MPIJob  # noqa: PLC0415 - only for what is wrong
 
     hint = near(key, known)

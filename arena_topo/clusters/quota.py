@@ -38,19 +38,22 @@ def shortfall(
     *,
     claims: Iterable[Object] = (),
     held: Iterable[Object] = (),
+    ending: Iterable[Object] = (),
 ) -> Cause | None:
     """The shortage of a namespace for all pods of an MPIJob; None if its quotas suffice.
 
     `mpijob` is the job in the form in which it would run, `claims` are the claims that it would
-    have, `held` its existing claims, which count already. Scoped quotas count if their scope is the
-    job's priority class or pods without a deadline; invalid quantities are skipped, as the server
-    itself decides in the end.
+    have, `held` its existing claims, which count already, `ending` its existing pods, which end
+    before the new ones start. Scoped quotas count if their scope is the job's priority class or
+    pods without a deadline; invalid quantities are skipped, as the server itself decides in the
+    end.
     """
     needs = _needs(mpijob)
     for name, value in _claimed(claims).items():
         needs[name] += value
     for name, value in _claimed(held).items():
         needs[name] -= value
+    freed = _of_pods((1, of(pod, "spec")) for pod in ending)
     classes = {
         str(of(of(role, "template"), "spec").get("priorityClassName") or "")
         for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values()
@@ -64,6 +67,7 @@ def shortfall(
             needed = needs.get(_SYNONYMS.get(key, key), 0.0)
             try:
                 remaining = amount(limit) - amount(used.get(key))
+                remaining += min(amount(used.get(key)), freed[_SYNONYMS.get(key, key)])
             except ValueError:
                 continue
             if needed > max(0.0, remaining):
@@ -79,10 +83,16 @@ def shortfall(
 
 def _needs(mpijob: Manifest) -> dict[str, float]:
     """The use of all pods of a job, by the names that quotas have."""
+    return _of_pods(
+        (int(role.get("replicas", 1)), of(of(role, "template"), "spec"))
+        for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values()
+    )
+
+
+def _of_pods(pods: Iterable[tuple[int, Object]]) -> dict[str, float]:
+    """The use of pods, each given by its number of replicas and its spec."""
     total: dict[str, float] = defaultdict(float)
-    for role in of(of(mpijob, "spec"), "mpiReplicaSpecs").values():
-        replicas = int(role.get("replicas", 1))
-        pod = of(of(role, "template"), "spec")
+    for replicas, pod in pods:
         for key in _PODS:
             total[key] += replicas
         for name, value in _of_pod(pod).items():

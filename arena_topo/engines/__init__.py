@@ -172,6 +172,9 @@ class Pausing(Protocol):
     def asked(self, name: str, namespace: str) -> tuple[Request, Cluster]:
         """The request of a job to the solver, and the machines for which the job was submitted."""
 
+    def check_restart(self, name: str, namespace: str) -> None:
+        """Unplaceable if a job that has GPUs would not start at once after a suspension."""
+
     def suspend(self, name: str, namespace: str) -> bool:
         """End a job's pods until it is resumed; False if it was suspended already."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 
 from arena_topo.engines import Backend, JobStatus, unheard
-from arena_topo.errors import NotFound, NotPossible
+from arena_topo.errors import NotFound, NotPossible, near
 
 
 def attach(
@@ -34,12 +33,11 @@ def unknown(named: str, job: JobStatus) -> NotFound:
     `named` may leave out the name of the job.
     """
     names = [one.name for one in job.instances]
-    near = [one for one in names if one.endswith(f"-{named}")]
-    near = near or difflib.get_close_matches(named, names, n=1)
+    whole = f"{job.name}-{named}"
     return NotFound(
         f"invalid instance name {named} in job {job.name},please use"
         f" 'arena-topo get {job.name}' to make sure instance name",
-        hint=f"did you mean {near[0]}?" if near else None,
+        hint=near(whole if whole in names else named, names),
     )
 
 

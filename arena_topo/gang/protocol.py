@@ -16,7 +16,7 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -264,13 +264,9 @@ class Starter:
 
         A job that a quota or a policy refuses waits: a retry would be refused too.
         """
-        placement, binding = decision.placement, decision.binding
-        assert placement is not None
-        assert binding is not None
-        placed = pinned(stored, placement, binding, decision.cluster)
-        claims = claims_of(placed, placement, binding, decision.cluster)
+        placed, claims = _with_claims(stored, decision)
         # Pods at their gates count in quotas already.
-        short = None if gated else self._shortfall(stored, placed, claims)
+        short = None if gated else self.shortfall(stored, decision)
         try:
             if short is None and claims:
                 self.queue.renew(stored, claims)
@@ -291,13 +287,17 @@ class Starter:
         refused = replace(decision, placement=None, binding=None, refused=short)
         return None if back is None else Outcome(stored=back, decision=refused, resumed=False)
 
-    def _shortfall(
-        self, stored: Manifest, placed: Manifest, claims: Sequence[Manifest]
+    def shortfall(
+        self, stored: Manifest, decision: Decision, ending: Iterable[Manifest] = ()
     ) -> Cause | None:
-        """The shortage in the quotas of a job's namespace, with its claims; None without one."""
+        """The shortage in the quotas of a job's namespace for a placement; None without one.
+
+        `ending` are the pods of the job that end before it starts.
+        """
+        placed, claims = _with_claims(stored, decision)
         held = self.queue.claims(stored) if claims else ()
         quotas = self.queue.quotas(stored["metadata"]["namespace"])
-        return quota.shortfall(placed, quotas, claims=claims, held=held)
+        return quota.shortfall(placed, quotas, claims=claims, held=held, ending=ending)
 
     # Other starters
 
@@ -354,6 +354,15 @@ def left_behind(name: str, namespace: str) -> Iterator[None]:
             left = f"the job was created: {resume} starts it if it waits, {delete} ends it"
             error.hint = f"{left}; {error.hint}" if error.hint else left
         raise
+
+
+def _with_claims(stored: Manifest, decision: Decision) -> tuple[Manifest, Sequence[Manifest]]:
+    """A stored job with its workers pinned by a decision, and the claims of its workers."""
+    placement, binding, cluster = decision.placement, decision.binding, decision.cluster
+    assert placement is not None
+    assert binding is not None
+    placed = pinned(stored, placement, binding, cluster)
+    return placed, claims_of(placed, placement, binding, cluster)
 
 
 def pinned(stored: Manifest, placement: Placement, binding: Binding, cluster: Cluster) -> Manifest:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arena_topo.bandwidth import Wire
 from arena_topo.engines import Backend
-from arena_topo.errors import InvalidJob, UsageError
+from arena_topo.errors import InvalidJob, UsageError, near
 from arena_topo.job import MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Mechanisms, render
 from arena_topo.manifests.binding import bind
@@ -143,13 +142,11 @@ def _no_such_level(
     flag: str, level: str, here: Iterable[str], elsewhere: Iterable[str] = ()
 ) -> InvalidJob:
     """The error for a level that does not exist."""
-    near = difflib.get_close_matches(level, [*here, *elsewhere], n=1)
     return InvalidJob(
         f"{flag} {level}: this cluster has no such level",
         why=f"its levels are {', '.join(here)}",
-        hint=f"did you mean {near[0]}?"
-        if near
-        else "leave it out, or on a cluster name the levels with --fabric FILE",
+        hint=near(level, (*here, *elsewhere))
+        or "leave it out, or on a cluster name the levels with --fabric FILE",
         flag=flag,
     )
 

@@ -7,13 +7,14 @@ the queue: only their `runPolicy.suspend` counts, which the operators of MPIJob 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspender
-from arena_topo.clusters.usage import job_over
+from arena_topo.clusters.usage import job_over, pod_over
 from arena_topo.engines import Backend, JobStatus, Phase, waiting
 from arena_topo.engines.kubernetes.queued import MOST_TRIES, QueuedJob, Snapshot, queued
 from arena_topo.engines.looking import looks
@@ -654,6 +655,8 @@ def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
                 why=f"it has {phase}",
                 hint=f"{command('delete', name, namespace=namespace)}, and submit it again",
             )
+        with _runs_on(name, namespace):
+            backend.pausing.check_restart(name, namespace)
         backend.pausing.suspend(name, namespace)
         return replace(resume(backend, name, namespace, watcher), notes=())
     queue, stored = _queue_of(backend, name, namespace)
@@ -673,7 +676,8 @@ def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
         return resume(backend, name, namespace, watcher)
     starter, cause = open_starter(backend, queue), because(CauseCode.REPLANNED)
     job = job_of(stored)
-    _check_place(starter, job, mine)
+    with _runs_on(name, namespace):
+        _check_restart(starter, job, stored, mine)
     back = rollout.roll_back(queue, stored, cause, mine.tries)
     if back is None:
         raise ArenaError(f"{name} was changed by another program meanwhile", hint="try again")
@@ -683,31 +687,48 @@ def replan(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
     return wait_until_placed(starter, job, starter.start(job, back, None), watcher)
 
 
-def _check_place(starter: Starter, job: MPIJob, mine: QueuedJob) -> None:
-    """NotNow, or Unplaceable (NEVER), if a running gang could not start again once it is stopped.
+def _check_restart(starter: Starter, job: MPIJob, stored: Manifest, mine: QueuedJob) -> None:
+    """Unplaceable if a running gang could not start again once it is stopped.
 
-    Its own GPUs count as free. A controller places a gang whose submitter may not see all jobs:
-    then only what can never fit is refused.
+    Its own GPUs count as free, and its pods as ended in the quotas of its namespace. A controller
+    places a gang whose submitter may not see all jobs: then only what can never fit is refused.
     """
-    view, stays = starter.queue.read(), f"{job.name} cannot be placed anew, and runs on"
-    try:
-        if not view.everything and starter.queue.watched():
-            _check_possible(job, view.cluster(), starter.site)
-            return
-        decision = starter.decide(job, view.job(*mine.key) or mine, view, pods=False)
-    except Unplaceable as never:
+    view = starter.queue.read()
+    if not view.everything and starter.queue.watched():
+        _check_possible(job, view.cluster(), starter.site)
+        return
+    decision = starter.decide(job, view.job(*mine.key) or mine, view, pods=False)
+    short = decision.refused
+    if decision.placement is not None:
+        # Without the right to list the pods, the quotas cannot be compared with the new ones.
+        with suppress(AccessDenied):
+            ending = [pod for pod in starter.queue.pods(stored) if not pod_over(pod)]
+            short = starter.shortfall(stored, decision, ending)
+    if short is not None:
         raise Unplaceable(
-            stays,
-            verdict=never.verdict,
-            refusals=never.refusals,
-            nearest=never.nearest,
-            notes=never.notes,
-            why=never.reason,
-        ) from never
-    if decision.placement is None:
-        stop = command("suspend", job.name, namespace=mine.namespace)
-        hint = decision.nearest or f"{stop} frees its GPUs until it is resumed"
-        raise NotNow(stays, why=str(decision.refused), hint=hint)
+            str(short), verdict=Verdict.NOT_NOW, refusals=(), nearest=decision.nearest
+        )
+
+
+@contextmanager
+def _runs_on(name: str, namespace: str) -> Iterator[None]:
+    """Say of a refusal in the block that the job runs on: NotNow, or Unplaceable (NEVER)."""
+    stays = f"{name} cannot be placed anew, and runs on"
+    try:
+        yield
+    except Unplaceable as refused:
+        if refused.verdict is Verdict.NEVER:
+            raise Unplaceable(
+                stays,
+                verdict=refused.verdict,
+                refusals=refused.refusals,
+                nearest=refused.nearest,
+                notes=refused.notes,
+                why=refused.reason,
+            ) from refused
+        stop = command("suspend", name, namespace=namespace)
+        hint = refused.nearest or f"{stop} frees its GPUs until it is resumed"
+        raise NotNow(stays, why=refused.reason, hint=hint) from refused
 
 
 def _check_suspended(stored: Manifest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 import warnings
@@ -22,7 +23,7 @@ from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.waiting import starting
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.escaping import one_line
-from arena_topo.flag import flag
+from arena_topo.flag import flag, words_of
 from arena_topo.joblogs import follow, ranks
 from arena_topo.joblogs.follow import Asked, Waiting
 from arena_topo.joblogs.notices import Note
@@ -114,6 +115,7 @@ class Wanted:
         "As --all, but only these: rank:0-3,7, worker:2 or launcher; repeat for more.",
         "WHO",
         panel=MANY,
+        choices=("launcher", "rank:0", "worker:0"),
     )
     fold: bool = flag(
         True,
@@ -247,7 +249,8 @@ def show_logs(name: str, wanted: Wanted, everywhere: Globals) -> None:
     if wanted.kind is Kind.OTHER:
         raise missing(name, namespace)
     shown = _Shown(name, namespace, wanted, many=asked.many)
-    with detaching(backend, name, namespace, there=lambda: bool(shown.known)):
+    back = shlex.join([PROGRAM, "logs", *words_of(wanted), name, "-n", namespace])
+    with detaching(backend, name, namespace, there=lambda: bool(shown.known), back=back):
         try:
             with stopping.in_time():
                 failure = (shown.nccl if wanted.nccl else shown.lines)(backend, asked)

@@ -185,7 +185,7 @@ def _bandwidths(proposal: Proposal, found: Worth, cluster: Cluster) -> str:
     proof = found.proof and f", {found.proof}"
     lines = ["Bus bandwidth of an all-reduce:"]
     facts = _facts(placement, ours, cluster, proof)
-    lines += [f"  {label:<12}{words}" for label, words in facts]
+    lines += [f"  {label:<12}{text}" for label, text in facts]
     comparison = proposal.comparison
     if comparison is None:
         return "".join(f"{line}\n" for line in lines)
@@ -233,11 +233,11 @@ def _doubt(found: Estimate) -> str:
 def limited(one: Placement, found: Estimate, cluster: Cluster) -> str:
     """The limit of a placement's bandwidth, with the NICs of the pods if they are the limit."""
     nodes = len(one.nodes)
-    words = estimates.limit(str(found.regime), str(found.limited_by), tier=one.tier, nodes=nodes)
+    cause = estimates.limit(str(found.regime), str(found.limited_by), tier=one.tier, nodes=nodes)
     if found.limited_by is not Limit.NICS:
-        return words
+        return cause
     cards = _cards(one, cluster)
-    return f"{words}: {cards}" if cards else words
+    return f"{cause}: {cards}" if cards else cause
 
 
 def _cards(placement: Placement, cluster: Cluster) -> str:
@@ -287,9 +287,11 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _place(one: Placement, cluster: Cluster) -> str:
-    """The place of the workers: `2 + 2, unknown network`."""
+    """The place of the workers: `2 + 2, unknown network`; GPUs of several models are marked."""
     loads = list(one.loads.values())
-    where = meets(one.tier, cluster)
+    chosen = {*one.loads}
+    models = {node.machine.model for node in cluster.nodes if node.name in chosen} - {None}
+    where = meets(one.tier, cluster) + (", mixes GPU models" if len(models) > 1 else "")
     if len(loads) == 1:
         return where
     shares = " + ".join(map(str, loads)) if len(loads) <= _MOST_SHARES else f"{len(loads)} nodes"

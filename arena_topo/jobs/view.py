@@ -23,7 +23,7 @@ from arena_topo.layout import (
     tabulated,
     truth,
 )
-from arena_topo.manifests import Binding, Forecast, Guarantee, estimates
+from arena_topo.manifests import Binding, Forecast, Guarantee, enforced_by, estimates
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
@@ -202,9 +202,10 @@ def placement(forecast: Forecast, name: str, *, slots: int, binding: Binding | N
 
 def guarantee(forecast: Forecast) -> str:
     """The guarantee of a placement, its mechanism, and whether that is confirmed."""
-    by = one_line(str(forecast.binding))
+    binding = str(forecast.binding)
+    by = one_line(enforced_by(binding))
     if not forecast.confirmed:
-        doubt = UNCONFIRMED.get(by)
+        doubt = UNCONFIRMED.get(binding)
         by += f", unconfirmed: {doubt}" if doubt else ", unconfirmed"
     named = one_line(str(forecast.guarantee))
     # A newer version may have recorded a guarantee of its own.

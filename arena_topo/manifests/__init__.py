@@ -112,6 +112,20 @@ class Binding:
     gang_version: str = ""
 
 
+_ENFORCED_BY = {
+    "admission": "an admission policy",
+    "claims": "resource claims",
+    "gates": "scheduling gates",
+    "local": "the local engine",
+    "template": "the pod template",
+}
+
+
+def enforced_by(binding: str) -> str:
+    """The mechanism of a binding, in words; the name of a binding of another version."""
+    return _ENFORCED_BY.get(binding, binding)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanisms:
     """The mechanisms that a cluster offers to enforce placements; None: not known.

@@ -41,7 +41,16 @@ from arena_topo.engines.kubernetes.queued import MOST_TRIES, moment
 from arena_topo.gang.fairness import STALE
 from arena_topo.job import NodeLoss
 from arena_topo.layout import duration
-from arena_topo.manifests import GATE, INCOMPLETE, MAP, RECORDED, TRIES, Guarantee, estimates
+from arena_topo.manifests import (
+    GATE,
+    INCOMPLETE,
+    MAP,
+    RECORDED,
+    TRIES,
+    Guarantee,
+    enforced_by,
+    estimates,
+)
 from arena_topo.manifests.annotations import asked
 from arena_topo.manifests.cause import CauseCode
 from arena_topo.manifests.versions import version_of
@@ -617,7 +626,7 @@ def _worth(status: JobStatus) -> Iterator[str]:
         if found.falls_short and found.bus_bandwidth is not None:
             yield f"one host would reach {estimates.amount(found.bus_bandwidth)} GB/s there"
     if found.guarantee in set(Guarantee):
-        by = f", by {found.binding}" if found.binding else ""
+        by = f", by {enforced_by(found.binding)}" if found.binding else ""
         doubt = "" if found.confirmed else ", unconfirmed"
         yield f"{_SURE[Guarantee(found.guarantee)]}{by}{doubt}"
 

@@ -77,6 +77,7 @@ def explain(
             f"{gang} cannot be placed: there are no nodes",
             verdict=Verdict.NEVER,
             refusals=(),
+            nearest="submit it once nodes have joined: arena-topo top node lists them",
             notes=notes,
         )
     changes = _Changes(request, index, others, each=each, fusible=fusible and each == 1)

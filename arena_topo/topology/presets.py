@@ -11,7 +11,6 @@ Azure (azhpc-images) and Oracle (oci-hpc) publish.
 
 from __future__ import annotations
 
-import difflib
 import json
 import pkgutil
 import re
@@ -21,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
-from arena_topo.errors import UsageError
+from arena_topo.errors import UsageError, near
 from arena_topo.topology import Knowledge, Machine, nvidia
 from arena_topo.topology.nics import NICs
 
@@ -77,11 +76,10 @@ def names() -> tuple[str, ...]:
 def machine(preset: str, name: str) -> Machine:
     """The machine of a preset under a name of its own; UsageError if there is no such preset."""
     if preset not in PRESETS:
-        near = difflib.get_close_matches(preset.lower(), PRESETS, n=1)
         raise UsageError(
             f"unknown preset {preset!r}",
             why=f"the presets are {', '.join(PRESETS)}",
-            hint=f"did you mean {near[0]}?" if near else None,
+            hint=near(preset, PRESETS),
         )
     return replace(_parsed(preset), name=name)
 

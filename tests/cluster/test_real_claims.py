@@ -64,7 +64,7 @@ def planned(cluster: Real, name: str) -> dict[str, set[tuple[str, str]]]:
 def test_the_scheduler_allocates_to_each_worker_the_gpus_of_the_plan(dra: Real):
     done = dra.arena(*words("gang", 8, 2))
     assert done.code == 0, done.err
-    assert "Guarantee: gpus, by claims" in done.err
+    assert "Guarantee: gpus, by resource claims" in done.err
     dra.until(lambda: dra.exact("gang"), "all workers run where they were planned")
     wanted = planned(dra, "gang")
     held = {name: allocated(one) for name, one in claims(dra).items()}

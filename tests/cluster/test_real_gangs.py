@@ -23,7 +23,7 @@ def test_a_gang_bound_by_admission_runs_exactly_where_it_was_planned(cluster: Re
     cluster.machines(2)
     done = cluster.arena(*words("gang", 8, 2))
     assert done.code == 0, done.err
-    assert "by admission" in done.err
+    assert "by an admission policy" in done.err
     cluster.until(lambda: cluster.exact("gang"), "all workers run where they were planned")
     uid = cluster.pods()["gang-worker-3"]["metadata"]["uid"]
     cluster.called("DELETE", cluster.live.path("pods", "gang-worker-3"))

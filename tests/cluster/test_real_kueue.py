@@ -169,7 +169,7 @@ def test_a_job_of_a_queue_waits_for_kueue_and_is_placed_where_kueue_admits_it(qu
     queue.until(lambda: len(queue.pods()) == 3, "the pods wait at their gates")
     done = queue.arena("resume", "vgg16")
     assert done.code == 0, done.err
-    assert "by gates" in done.out + done.err
+    assert "by scheduling gates" in done.out + done.err
     queue.until(lambda: queue.exact("vgg16"), "the workers run where they were planned")
     assert set(queue.bound("vgg16").values()) == {"node-2", "node-3"}
     said(

@@ -15,6 +15,7 @@ from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL, seconds
 from arena_topo.engines.kubernetes.probing import allowed
 from arena_topo.engines.kubernetes.shapes import bare, oddity
+from arena_topo.engines.kubernetes.sources import NoOperator
 from arena_topo.engines.kubernetes.writing import part, path_of
 from arena_topo.engines.volume import Volume
 from arena_topo.errors import AccessDenied, ArenaError, NotFound
@@ -88,8 +89,12 @@ class Administration:
         return self._api.find(f"/api/v1/namespaces/{part(name)}")
 
     def served(self) -> tuple[ApiVersion, ...]:
-        """The versions of MPIJob that are served; none without an operator."""
+        """The versions of MPIJob that are served and known; `no_operator` says why none is."""
         return tuple(one for one in ApiVersion if self._api.serves(GROUP, one, PLURAL))
+
+    def no_operator(self) -> NoOperator:
+        """The error of a cluster that serves no known version of MPIJob."""
+        return NoOperator.of(self._api)
 
     def operators(self) -> list[Object]:
         """The Deployments of all namespaces that run an MPI operator."""

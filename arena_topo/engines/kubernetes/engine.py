@@ -65,10 +65,6 @@ a policy, or grant a right."""
 _KNOWN = 30.0
 """Seconds for which the address of a TensorBoard is cached."""
 
-_NO_CRD = "the MPI operator is not installed: this cluster serves no MPIJob"
-_INSTALL = (
-    "an administrator installs a release of it: https://github.com/kubeflow/mpi-operator/releases"
-)
 _VIEWED = (
     'ask for this rule in a ClusterRole: {apiGroups: [""], resources: ["nodes", "pods"],'
     ' verbs: ["list"]}; or for the controller of arena-topo: its ConfigMap'
@@ -144,7 +140,7 @@ class KubernetesBackend(Writer):
             served = (one for one in ApiVersion if self.api.serves(GROUP, one, PLURAL))
             self._version = next(served, None)
         if self._version is None:
-            raise NoOperator(_NO_CRD, hint=_INSTALL)
+            raise NoOperator.of(self.api)
         return self._version
 
     def cluster(self) -> Cluster:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import difflib
 import json
 import os
 import re
@@ -26,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 from arena_topo.clusters import safe_yaml
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes.shapes import misfit, typed
-from arena_topo.errors import AccessDenied, TimedOut, UsageError
+from arena_topo.errors import AccessDenied, TimedOut, UsageError, near
 from arena_topo.escaping import brief
 
 IN_CLUSTER = "the pod's service account"
@@ -336,11 +335,10 @@ class _Kubeconfig:
     def _chosen(self, name: str, kind: str, entries: Mapping[str, _Entry]) -> _Entry:
         if name in entries:
             return entries[name]
-        close = difflib.get_close_matches(name, entries, n=1)
         raise UsageError(
             f"{self.where}: there is no {kind} {name!r}",
             why=_there_are(entries),
-            hint=f"did you mean {close[0]}?" if close else None,
+            hint=near(name, entries),
             flag=f"--{kind}",
         )
 

@@ -149,5 +149,7 @@ def no_previous(error: ArenaError) -> bool:
 
 def passes(error: ArenaError) -> bool:
     """Whether a failure is temporary: the server or the network restarts."""
+    if isinstance(error, NotFound):
+        return False
     status = error.status if isinstance(error, ClusterError) else None
     return status is None or status == _OVERLOADED or status >= _SERVER_ERRORS

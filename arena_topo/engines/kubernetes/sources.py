@@ -21,8 +21,29 @@ Object = dict[str, Any]
 _Answer = TypeVar("_Answer")
 
 
+_RELEASES = "https://github.com/kubeflow/mpi-operator/releases"
+
+
 class NoOperator(ClusterError):
-    """The cluster serves no MPIJobs."""
+    """The cluster serves no MPIJobs, or none of a version in `ApiVersion`."""
+
+    @classmethod
+    def of(cls, api: Connection) -> NoOperator:
+        """The error of a cluster that serves no version in `ApiVersion`."""
+        group = api.find(f"/apis/{GROUP}") or {}
+        versions = [str(one.get("version")) for one in group.get("versions") or ()]
+        # Other kinds of the group may have other versions.
+        unknown = [version for version in versions if api.serves(GROUP, version, PLURAL)]
+        if not unknown:
+            return cls(
+                "the MPI operator is not installed: this cluster serves no MPIJob",
+                hint=f"an administrator installs a release of it: {_RELEASES}",
+            )
+        return cls(
+            f"this cluster serves MPIJob only as {', '.join(unknown)}",
+            why=f"arena-topo knows {', '.join(ApiVersion)}",
+            hint=f"an administrator installs an operator of these versions: {_RELEASES}",
+        )
 
 
 UNREAD = (AccessDenied, NoOperator, NotFound)

@@ -367,6 +367,17 @@ class LocalBackend:
         """How jobs are suspended and resumed."""
         return self
 
+    def check_restart(self, name: str, namespace: str) -> None:
+        """Unplaceable if a job that has GPUs would not start at once after a suspension.
+
+        NotFound, or NotPossible for a job of another machine.
+        """
+        logs.limit(self._environment)
+        job = self._store.job(name, namespace)
+        _check_pausable(job, f"{name} cannot be placed anew", f"{_deletion(job)} removes it")
+        if job.holding:
+            scheduler.check_restart(job, self._store.jobs()[0])
+
     def suspend(self, name: str, namespace: str) -> bool:
         """End a job's processes until it is resumed; False if it was suspended already."""
         with self._store.lock():

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from arena_topo.engines.local import processes
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Forecast, Guarantee
@@ -270,6 +272,31 @@ def schedule(job: Job, jobs: Iterable[Job]) -> Forecast:
             raise refused from None
         raise Unplaceable(
             f"{older.submission.name} has waited longer and comes first",
+            verdict=Verdict.NOT_NOW,
+            refusals=(),
+        ) from None
+
+
+def check_restart(job: Job, jobs: Iterable[Job]) -> None:
+    """Unplaceable if a job that has GPUs would not start at once after a suspension.
+
+    `jobs` are all jobs, oldest first. While the job is suspended, waiting jobs may take its GPUs.
+    """
+    after, started = list(jobs), []
+    for index, other in enumerate(after):
+        if other.waiting and is_here(other):
+            others = [one for one in after if not one.same(job)]
+            with suppress(Unplaceable):
+                state = other.changed(forecast=schedule(other, others))
+                after[index] = structs.replace(other, state=state)
+                started.append(other.submission.name)
+    try:
+        schedule(job, after)
+    except Unplaceable as refused:
+        if refused.verdict is Verdict.NEVER or not started:
+            raise
+        raise Unplaceable(
+            f"{started[0]} waits and would start on its GPUs",
             verdict=Verdict.NOT_NOW,
             refusals=(),
         ) from None
