@@ -47,6 +47,9 @@ from arena_topo.topology.nics import is_rdma
 KUEUE = "kueue.x-k8s.io"
 """The API group of the `Topology` that describes the network."""
 
+DRA = "resource.k8s.io"
+"""The API group of ResourceSlices and ResourceClaims."""
+
 MEMORY_GIVEN = "scheduler.framework.gpushare.allocation"
 CORE_GIVEN = "gpushare.alibabacloud.com/core-percentage"
 MEMORY_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
@@ -73,6 +76,14 @@ _BARRING = frozenset({"NoSchedule", "NoExecute"})
 _STANDARD = "resource.kubernetes.io"
 """The domain of attributes that all drivers share (k8s.io/dynamic-resource-allocation,
 deviceattribute)."""
+
+_GROUPS = {
+    "MPIJob": "kubeflow.org",
+    "Topology": KUEUE,
+    "ResourceSlice": DRA,
+    "ResourceClaim": DRA,
+}
+"""The API group of each kind outside the core group; Longhorn, for one, has a `Node` too."""
 
 
 # ---------------------------------------------------------------- the records
@@ -317,9 +328,9 @@ def known_kind(kind: object, version: object) -> str | None:
     """The kind if it is read; other API groups have kinds of the same names."""
     if not isinstance(kind, str) or kind not in KINDS:
         return None
-    # Items of a bare list may lack their group.
-    group = KUEUE if version is None else str(version).partition("/")[0]
-    return None if kind == "Topology" and group != KUEUE else kind
+    # Items of a bare list may lack their version. That of the core group is `v1` alone.
+    known = version is None or str(version).rpartition("/")[0] == _GROUPS.get(kind, "")
+    return kind if known else None
 
 
 _Item = TypeVar("_Item")
