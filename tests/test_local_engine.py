@@ -1203,6 +1203,38 @@ def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(monkeypatch,
     scheduler.this_machine.cache_clear()
 
 
+@pytest.fixture
+def smi(monkeypatch, tmp_path):
+    """The file of a program nvidia-smi on the PATH; it fails as long as it cannot be run."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    scheduler.this_machine.cache_clear()
+    yield tool
+    scheduler.this_machine.cache_clear()
+
+
+@pytest.mark.usefixtures("engine", "anew")
+def test_a_job_that_waits_outlives_a_moment_in_which_the_gpus_cannot_be_listed(smi):
+    real = open_backend(Options())
+    submit(real, job("busy", LONG, workers=2))
+    smi.chmod(0o600)
+    submit(real, job("next", "true", workers=2))
+    until(real, "next", lambda status: "no GPUs that NVML" in str(status.reason))
+    smi.chmod(0o700)
+    real.delete("busy", "default")
+    assert ended(real, "next").phase is Phase.SUCCEEDED
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_program_that_found_no_gpus_once_asks_again(smi):
+    smi.chmod(0o600)
+    assert open_backend(Options()).cluster().emulated
+    smi.chmod(0o700)
+    assert not open_backend(Options()).cluster().emulated
+
+
 def test_the_path_of_jobs_prefers_the_environment_that_was_called(monkeypatch):
     own = str(Path(sys.executable).parent)
     for started_as, first in (

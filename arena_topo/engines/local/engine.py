@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -176,7 +177,7 @@ class LocalBackend:
 
     def cluster(self) -> Cluster:
         """This machine, or the emulated ones, with what is free on them now."""
-        return self._cluster(self._emulate())
+        return self._cluster(self._emulate)
 
     def _cluster(self, emulate: str | None) -> Cluster:
         jobs, broken = self._jobs(None)
@@ -219,9 +220,11 @@ class LocalBackend:
 
     def machines(self) -> tuple[Node, ...]:
         """This machine, or those that are emulated."""
-        return scheduler.machines(self._emulate()).nodes
+        return scheduler.machines(self._emulate).nodes
 
+    @cached_property
     def _emulate(self) -> str | None:
+        """The machines to emulate, or None: one answer for all of a command."""
         return scheduler.emulation(self._options.emulate, self._environment)
 
     # ------------------------------------------------------------------ writing
@@ -294,7 +297,7 @@ class LocalBackend:
             host=scheduler.host(),
             workers=plan.job.workers,
             gpus=plan.job.gpus,
-            emulate=self._emulate(),
+            emulate=self._emulate,
             request=plan.request,
             priority=plan.job.priority,
             environment={**self._environment, "PATH": search_path(self._environment)},
@@ -548,7 +551,7 @@ class LocalBackend:
     ) -> tuple[GpuSample, ...]:
         """None: nvidia-smi shows what the GPUs of this machine do."""
         del namespace, pods
-        if self._emulate() is None:
+        if self._emulate is None:
             tell("nvidia-smi shows what the GPUs of this machine do")
         return ()
 
