@@ -16,6 +16,7 @@ import time
 from argparse import ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from log_bytes import log_of
@@ -756,6 +757,38 @@ def test_a_supervisor_in_another_container_is_seen_to_live(engine, tmp_path):
     Path("go").touch()
     eventually(lambda: record_of(tmp_path, "demo")["phase"] == "FAILED")
     assert engine.job("demo", "default").exit_code == 3
+
+
+class Stopped(subprocess.Popen):
+    """A process that does nothing yet, as on a busy machine."""
+
+    last: int
+
+    def __init__(self, *words, **more) -> None:
+        super().__init__(*words, **more)
+        Stopped.last = self.pid
+        os.kill(self.pid, signal.SIGSTOP)
+
+
+def test_a_job_whose_supervisor_starts_is_no_orphan_for_another_container(
+    engine, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Stopped, DEVNULL=-3))
+    (tmp_path / "proc").mkdir()
+
+    def begins() -> None:
+        with monkeypatch.context() as container:
+            # It sees no processes but its own.
+            container.setattr(processes, "PROC", tmp_path / "proc")
+            assert engine.job("demo", "default").phase is Phase.PENDING
+        os.kill(Stopped.last, signal.SIGCONT)
+        assert started(engine, "demo").phase is Phase.RUNNING
+
+    submit(engine, job("demo", LONG))
+    begins()
+    assert engine.suspend("demo", "default")
+    assert engine.resume("demo", "default")
+    begins()
 
 
 @pytest.mark.usefixtures("anew")

@@ -329,7 +329,7 @@ class LocalBackend:
     def _start(self, submission: Submission, diary: Path) -> processes.Process:
         """Start a supervisor that outlives this process and its terminal.
 
-        Its errors go into a file in the folder `diary`.
+        Its errors go into a file in the folder `diary`. Its standard input is its liveness lock.
         """
         _reap()
         folder = self._store.folder(submission.name, submission.namespace)
@@ -344,11 +344,14 @@ class LocalBackend:
         command = [sys.executable, "-P", "-m", "arena_topo.engines.local.supervisor", str(folder)]
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            with os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log:
+            with (
+                os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log,
+                self._store.starting(diary) as lock,
+            ):
                 started = subprocess.Popen(
                     command,
                     env={**self._environment, **marks, "PYTHONPATH": path},
-                    stdin=subprocess.DEVNULL,
+                    stdin=lock,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
                     start_new_session=True,

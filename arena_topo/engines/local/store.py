@@ -255,13 +255,18 @@ class JobStore:
         finally:
             os.close(descriptor)
 
-    def supervise(self, job: Job) -> int:
-        """Take the liveness lock of a job, which shows that its supervisor lives.
+    @contextlib.contextmanager
+    def starting(self, folder: Path) -> Iterator[int]:
+        """Take the liveness lock of a job for its supervisor, which inherits the descriptor.
 
-        The descriptor that holds it.
+        So the lock is held from the supervisor's first instant to its last.
         """
         with self._writing():
-            return _locked(job.folder / "alive")
+            descriptor = _locked(folder / "alive")
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def deleting(self, job: Job) -> Iterator[None]:

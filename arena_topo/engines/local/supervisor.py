@@ -8,6 +8,7 @@ Workers have no output: their only process sleeps, and ranks write through the l
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -644,6 +645,15 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
+def _inherited_lock() -> int:
+    """The liveness lock, which standard input is; no child of this process inherits it."""
+    lock = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return lock
+
+
 def main() -> None:
     """Run the job whose folder is named on the command line."""
     # nohup and shells' `&` ignore signals, which pods would inherit.
@@ -655,6 +665,7 @@ def main() -> None:
     os.chdir("/")
     # Files of this process are private; files of the job follow the umask of the submitter.
     umask = os.umask(0o077)
+    lock = _inherited_lock()
     folder = Path(sys.argv[1])
     store = JobStore(folder.parent.parent.parent)
     # The submitter has the lock until the job is recorded, with this process as its supervisor.
@@ -663,7 +674,6 @@ def main() -> None:
         job = store.read(folder)
         if job is None or job.state.supervisor != processes.process(os.getpid()):
             return
-        lock = store.supervise(job)
     _adopt_orphans()
     Supervisor(store, job, umask, lock).run()
 
