@@ -791,6 +791,19 @@ def test_a_job_whose_supervisor_starts_is_no_orphan_for_another_container(
     begins()
 
 
+def test_a_job_can_be_suspended_from_another_container(engine, tmp_path):
+    submit(engine, job("demo", f"echo x >> tries; {LONG}"))
+    started(engine, "demo")
+    eventually(lambda: Path("tries").exists())
+    (tmp_path / "proc").mkdir()
+    with pytest.MonkeyPatch.context() as container:
+        container.setattr(processes, "PROC", tmp_path / "proc")
+        assert engine.suspend("demo", "default")
+        assert engine.job("demo", "default").phase is Phase.SUSPENDED
+    assert engine.resume("demo", "default")
+    eventually(lambda: Path("tries").read_text() == "x\nx\n")
+
+
 @pytest.mark.usefixtures("anew")
 def test_a_supervisor_that_breaks_down_leaves_no_process(engine, tmp_path, monkeypatch):
     # A fault of this program.

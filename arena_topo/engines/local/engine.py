@@ -86,6 +86,8 @@ _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
 """Seconds that a supervisor gets to end its job before `delete` ends the processes itself: the
 supervisor may have to end a launcher first and then the rest."""
 
+_STEP = 0.05
+"""Seconds between two looks at a supervisor that ends."""
 
 _supervisors: set[int] = set()
 """The process IDs of supervisors that this process has started and not yet collected."""
@@ -382,6 +384,10 @@ class LocalBackend:
                 return False
             self._store.mark(job, HELD)
         left = _stop(job)
+        # No signal reaches a supervisor in another container, but it sees the mark.
+        late = time.monotonic() + _PATIENCE
+        while job.supervised and time.monotonic() < late:
+            time.sleep(_STEP)
         after = self._settled(self._store.job(name, namespace))
         if after is None or not job.same(after):
             raise JobNotFound(name, namespace)
