@@ -1126,6 +1126,36 @@ def test_a_submit_to_a_full_disk_says_so_and_leaves_nothing(engine, monkeypatch,
     assert engine.jobs(None) == ()
 
 
+def test_the_last_output_that_a_full_disk_did_not_take_is_counted(engine, monkeypatch, tmp_path):
+    room = tmp_path / "state/arena-topo/jobs/default/demo/room"
+    write, replace_file = os.write, store.replace_file
+
+    def checked() -> None:
+        if room.exists() and Path(tmp_path / "work/full").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def written(descriptor: int, data: bytes) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".log"):
+            checked()
+        return write(descriptor, data)
+
+    def replaced(*words, **more) -> None:
+        checked()
+        replace_file(*words, **more)
+
+    # The supervisor is a fork of this process.
+    monkeypatch.setattr(os, "write", written)
+    monkeypatch.setattr(store, "replace_file", replaced)
+    submit(engine, job("demo", "echo first; until test -s log; do sleep 0.02; done; exec sh end"))
+    Path("end").write_text("touch full; echo lost; exit 3")
+    eventually(lambda: "first" in log(engine, "demo"))
+    Path("log").write_text("it is there")
+    assert ended(engine, "demo").exit_code == 3
+    assert log(engine, "demo") == (
+        "first\narena-topo: 5 bytes are missing here, since they could not be written\n"
+    )
+
+
 def test_a_supervisor_that_cannot_write_the_end_of_its_job_ends_when_it_is_told(engine, tmp_path):
     submit(engine, job("demo", "while ! test -e go; do sleep 0.02; done; exit 3"))
     started(engine, "demo")

@@ -470,10 +470,12 @@ class JobStore:
             with os.fdopen(descriptor, "a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(event)) + "\n")
 
-    def make_room(self, job: Job) -> None:
-        """Free the space that was reserved for the record of the job's end."""
+    def make_room(self, job: Job) -> bool:
+        """Free the space that was reserved for the record of the job's end; False if it is free."""
         with contextlib.suppress(OSError):
             (job.folder / "room").unlink()
+            return True
+        return False
 
     def _make(self, *folders: Path) -> None:
         # Environments and logs may contain secrets.

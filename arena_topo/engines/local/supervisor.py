@@ -432,8 +432,11 @@ class Supervisor:
                 try:
                     return self._write(**end)
                 except ArenaError:
-                    self._store.make_room(self._job)
-                    self._signals.wait(_TICK)
+                    if not self._store.make_room(self._job):
+                        self._signals.wait(_TICK)
+                    elif self._log is not None:
+                        # The remark about output that the full disk did not take.
+                        self._log.write(b"")
 
     def _write(self, **changes: Any) -> None:
         try:
