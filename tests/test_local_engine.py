@@ -1135,7 +1135,7 @@ def test_the_last_output_that_a_full_disk_did_not_take_is_counted(engine, monkey
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def written(descriptor: int, data: bytes) -> int:
-        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".log"):
+        if Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".log":
             checked()
         return write(descriptor, data)
 
