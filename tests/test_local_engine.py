@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -789,6 +790,24 @@ def test_a_job_whose_supervisor_starts_is_no_orphan_for_another_container(
     assert engine.suspend("demo", "default")
     assert engine.resume("demo", "default")
     begins()
+
+
+def test_a_program_without_a_free_file_takes_no_job_for_an_orphan(engine, tmp_path):
+    submit(engine, job("demo", LONG))
+    started(engine, "demo")
+    one = store.JobStore(tmp_path / "state/arena-topo").job("demo", "default")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] + 1, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+        assert not supervisor.is_orphaned(one)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for file in files:
+            os.close(file)
 
 
 def test_a_job_can_be_suspended_from_another_container(engine, tmp_path):

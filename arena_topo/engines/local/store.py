@@ -173,14 +173,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def supervised(self) -> bool:
         """Whether a supervisor lives, even if its process is not visible from here.
 
-        Containers may share a state folder and a host name, but not their processes.
+        Containers may share a state folder and a host name, but not their processes. True also if
+        that cannot be told now: the job of a supervisor that is taken for dead is ended.
         """
-        return _is_locked(self.folder / "alive")
+        return _is_locked(self.folder / "alive") is not False
 
     @property
     def being_deleted(self) -> bool:
         """Whether a process is deleting the job; no longer if that process is killed."""
-        return _is_locked(self.folder / "deleted")
+        return _is_locked(self.folder / "deleted") is True
 
     def is_marked(self, mark: str) -> bool:
         """Whether the job has a mark."""
@@ -521,12 +522,17 @@ def _require_own(descriptor: int, what: str) -> None:
         raise PermissionError(f"{what} belongs to another user")
 
 
-def _is_locked(path: Path) -> bool:
+def _is_locked(path: Path) -> bool | None:
+    """Whether a process has locked a file; None if that cannot be told now."""
     try:
         with path.open("rb+") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno == errno.EWOULDBLOCK
+    except BlockingIOError:
+        return True
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    except OSError:
+        return None
     return False
 
 
