@@ -974,6 +974,35 @@ def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
     assert engine.cluster().nodes[0].free == 0xFF
 
 
+@pytest.mark.parametrize("room", [True, False])
+def test_a_killed_supervisor_fails_the_job_on_a_full_disk_too(engine, tmp_path, monkeypatch, room):
+    submit(engine, job("demo", LONG))
+    uid = started(engine, "demo").uid
+    supervised = record_of(tmp_path, "demo")["supervisor"]["pid"]
+    children = Path(f"/proc/{supervised}/task/{supervised}/children")
+    (guard,) = {int(pid) for pid in children.read_text().split()} - processes.descendants(
+        supervised
+    )
+    for pid in (guard, supervised):
+        os.kill(pid, signal.SIGKILL)
+    reserved = tmp_path / "state/arena-topo/jobs/default/demo/room"
+    replace_file = store.replace_file
+
+    def full(*words, **more) -> None:
+        if reserved.exists() or not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(*words, **more)
+
+    monkeypatch.setattr(store, "replace_file", full)
+    assert ended(engine, "demo").reason == "the process that ran the job was killed"
+    assert (record_of(tmp_path, "demo")["phase"] == "FAILED") is room
+    assert not processes.of_job(uid)
+    assert [one.phase for one in engine.jobs(None)] == [Phase.FAILED]
+    assert engine.cluster().nodes[0].free == 0xFF
+    engine.delete("demo", "default")
+    assert engine.jobs(None) == ()
+
+
 @pytest.mark.usefixtures("anew")
 def test_the_processes_of_a_killed_supervisor_end_although_nobody_looks(engine, run, tmp_path):
     submit(engine, job("demo", "mpirun sleep 600"))

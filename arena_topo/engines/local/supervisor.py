@@ -35,6 +35,7 @@ from arena_topo.engines.local.store import (
     HELD,
     UNWANTED,
     Job,
+    JobState,
     JobStore,
     PodState,
     Submission,
@@ -519,14 +520,29 @@ def settled(store: JobStore, job: Job) -> Job | None:
         store.remove(found.folder)
         return None
     if found.is_marked(HELD):
-        return store.write(found, found.changed(**_held(found)))
+        return _recorded(store, found, found.changed(**_held(found)))
     supervisor = found.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
         reason = f"{reason}; {processes.listed(left)} of it cannot be ended"
     end = _ended(found.state.pods.items(), None, reason)
-    return store.write(found, found.changed(**end, supervisor=None))
+    return _recorded(store, found, found.changed(**end, supervisor=None))
+
+
+def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
+    """The job in a state that is recorded, but for a disk that is full in spite of the reserve.
+
+    Then each command that looks at the job finds this state anew, and `delete` makes room.
+    """
+    while True:
+        try:
+            return store.write(job, state)
+        except NotFound:
+            raise
+        except ArenaError:
+            if not store.make_room(job):
+                return msgspec.structs.replace(job, state=state)
 
 
 def _ended(
