@@ -174,9 +174,9 @@ class Supervisor:
     def _wait_for_turn(self) -> None:
         seen, looked = -1, 0.0
         while self._job.waiting:
-            now, generation = time.monotonic(), self._store.generation()
-            if generation != seen or now - looked >= _FULL_LOOK:
-                seen, looked = generation, now
+            generation = self._store.generation()
+            if generation != seen or time.monotonic() - looked >= _FULL_LOOK:
+                seen = generation
                 try:
                     if self._take_turn():
                         return
@@ -184,10 +184,13 @@ class Supervisor:
                     # Another job's files, or the GPUs, cannot be read now; that may be temporary.
                     with contextlib.suppress(ArenaError):
                         self._wait_because(str(error))
+                looked = time.monotonic()
             self._wait(_TICK)
 
     def _take_turn(self) -> bool:
         """Take GPUs if it is this job's turn; otherwise record the reason."""
+        # Not under the lock: a driver may take half a minute to list no GPUs.
+        scheduler.machines(self._asked.emulate)
         with self._store.lock():
             jobs = fail_orphans(self._store, self._store.jobs()[0])
             try:
