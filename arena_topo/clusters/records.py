@@ -297,7 +297,8 @@ def record(
 ) -> Record | Unread:
     """The record of an object of one of `KINDS`; KeyError for another kind.
 
-    `status_of` is called for pods that may hold GPUs.
+    An invalid pod on a node becomes the record of a pod that may hold every GPU there. `status_of`
+    is called for pods that may hold GPUs.
     """
     _, make = KINDS[kind]
     told: Any = one
@@ -308,7 +309,8 @@ def record(
     except RecursionError:
         return Unread(expected=kind, name=_name(told), why="it is nested too deeply")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return Unread(expected=kind, name=_name(told), why=misfit(error))
+        unread = Unread(expected=kind, name=_name(told), why=misfit(error))
+        return unread if kind != "Pod" else _invalid_pod(told, unread)
     if status_of is None or not isinstance(found, PodRecord) or not (found.asks or found.claims):
         return found
     try:
@@ -365,6 +367,23 @@ def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
         return None
 
     return read_page
+
+
+def _invalid_pod(one: msgspec.Raw | _Foreign, unread: Unread) -> PodRecord | Unread:
+    """The record of a pod that does not fit its type, if its node is known and it is not over."""
+    try:
+        pod = msgspec.json.decode(one if isinstance(one, msgspec.Raw) else msgspec.json.encode(one))
+        node = of(pod, "spec").get("nodeName")
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return unread
+    with suppress(TypeError):
+        if of(pod, "status").get("phase") in OVER:
+            return unread
+    if not isinstance(node, str) or not node:
+        return unread
+    what = f"Pod {unread.name or 'without a name'} cannot be read: {unread.why}"
+    note = f"{what}; every GPU of node {brief(node, 63)} counts as in use"
+    return PodRecord(name=unread.name, node=node, gpus=None, annotations={}, notes=(note,))
 
 
 class _Named(msgspec.Struct):
