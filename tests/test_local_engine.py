@@ -1204,6 +1204,33 @@ def test_the_last_output_that_a_full_disk_did_not_take_is_counted(engine, monkey
     )
 
 
+def test_a_full_disk_keeps_no_launcher_from_its_next_try(engine, monkeypatch):
+    replace_file, full = store.replace_file, Path("full").absolute()
+
+    def replaced(*words, **more) -> None:
+        if full.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(*words, **more)
+
+    # The supervisor is a fork of this process.
+    monkeypatch.setattr(store, "replace_file", replaced)
+    command = "if test -e full; then sleep 0.5; rm full; exit 4; fi; touch full; exit 3"
+    submit(engine, job("demo", command, retry=1))
+    assert ended(engine, "demo").exit_code == 4
+
+
+def test_the_cause_of_an_error_before_the_launcher_is_in_the_log_and_the_reason(
+    engine, monkeypatch
+):
+    def refused(*_words, **_more) -> None:
+        raise ArenaError("cannot start", why="No space left on device")
+
+    monkeypatch.setattr(supervisor.Supervisor, "_prepare", refused)
+    submit(engine, job("demo", "true"))
+    assert ended(engine, "demo").reason == "cannot start: No space left on device"
+    assert log(engine, "demo") == "arena-topo: cannot start: No space left on device\n"
+
+
 def test_a_supervisor_that_cannot_write_the_end_of_its_job_ends_when_it_is_told(engine, tmp_path):
     submit(engine, job("demo", "while ! test -e go; do sleep 0.02; done; exit 3"))
     started(engine, "demo")

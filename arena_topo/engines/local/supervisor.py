@@ -151,9 +151,10 @@ class Supervisor:
             self._store.add_event(self._job, DEADLINE, over, kind="Warning")
             reason = f"{DEADLINE}: {over}"
         except (ArenaError, OSError) as error:
+            why = error.why if isinstance(error, ArenaError) else None
+            code, reason = _NOT_STARTED, f"{error}: {why}" if why else str(error)
             # In the log as well, where a person looks first.
-            self._log_message(str(error))
-            code, reason = _NOT_STARTED, str(error)
+            self._log_message(reason)
         finally:
             # After an error of this program as well, no process is left running.
             left = self._end(self._processes)
@@ -244,11 +245,12 @@ class Supervisor:
             failed = f"the launcher ended with exit code {code}"
             self._store.add_event(self._job, "Failed", failed, kind="Warning", source=source)
             if attempt < pods.retries:
-                self._write(reason=f"{failed}; starting it again")
+                self._note(reason=f"{failed}; starting it again")
                 again = time.monotonic() + min(_LONGEST_PAUSE, 0.25 * 2**attempt)
                 while time.monotonic() < again:
                     self._wait(again - time.monotonic())
-                logs.begin_run(self._job.folder / "pods" / self._launcher)
+                with contextlib.suppress(OSError):
+                    logs.begin_run(self._job.folder / "pods" / self._launcher)
                 self._log = None
         return code, failed
 
@@ -369,7 +371,9 @@ class Supervisor:
             self._start(self._launcher, command, folder, said)
         finally:
             os.close(said)
-        self._write(phase=Phase.RUNNING, reason=None, pods=dict(self._pods))
+        # A new job stops at a full disk, and a job that ran goes on.
+        record = self._write if self._job.state.phase is Phase.PENDING else self._note
+        record(phase=Phase.RUNNING, reason=None, pods=dict(self._pods))
         source = f"pod/{self._launcher}"
         self._store.add_event(self._job, "Started", shlex.join(command), source=source)
         while self._launcher in self._running.values():
@@ -441,6 +445,11 @@ class Supervisor:
                     elif self._log is not None:
                         # The remark about output that the full disk did not take.
                         self._log.write(b"")
+
+    def _note(self, **changes: Any) -> None:
+        """Record how far the job is, unless the disk is full: its end is recorded in any case."""
+        with contextlib.suppress(ArenaError):
+            self._write(**changes)
 
     def _write(self, **changes: Any) -> None:
         try:
