@@ -9,6 +9,7 @@ import os
 import resource
 import select
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -769,6 +770,22 @@ class Stopped(subprocess.Popen):
         super().__init__(*words, **more)
         Stopped.last = self.pid
         os.kill(self.pid, signal.SIGSTOP)
+
+
+@pytest.mark.usefixtures("anew")
+def test_no_package_beside_this_one_hides_a_module_of_python_from_a_supervisor(
+    engine, monkeypatch, mocker
+):
+    package = str(Path(local.__file__).resolve().parents[3])
+    begin = mocker.spy(subprocess, "Popen")
+    for installed in (True, False):
+        # A backport such as `dataclasses` of Python 3.6 may be in the same folder.
+        folders = [package] if installed else []
+        monkeypatch.setattr(site, "getsitepackages", lambda folders=folders: folders)
+        submit(engine, job(f"demo-{installed}".lower(), "true"))
+        first, *_ = begin.call_args.kwargs["env"].get("PYTHONPATH", "").split(os.pathsep)
+        assert (first == package) is not installed
+    assert ended(engine, "demo-true").phase is Phase.SUCCEEDED
 
 
 def test_a_job_whose_supervisor_starts_is_no_orphan_for_another_container(

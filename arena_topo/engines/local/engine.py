@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import site
 import subprocess
 import sys
 import time
@@ -336,7 +337,11 @@ class LocalBackend:
         _reap()
         folder = self._store.folder(submission.name, submission.namespace)
         package = Path(__file__).resolve().parents[3]
-        path = os.pathsep.join(filter(None, [str(package), self._environment.get("PYTHONPATH")]))
+        sites = (*site.getsitepackages(), site.getusersitepackages())
+        # Python looks into its own folders of packages after its standard library. On PYTHONPATH
+        # they would come first, and a backport in them would replace a module of Python.
+        own = "" if package in {Path(one).resolve() for one in sites} else str(package)
+        path = os.pathsep.join(filter(None, [own, self._environment.get("PYTHONPATH")]))
         # The supervisor of a job that another job submits is no process of the other job.
         marks = {
             processes.JOB_MARK: "",
