@@ -355,6 +355,14 @@ def test_no_shell_reads_the_path_of_the_state_or_temporary_folder(monkeypatch, v
         assert list(Path(short).rglob("ran")) == []
 
 
+def test_a_relative_folder_for_temporary_files_is_not_used(engine, monkeypatch):
+    # There is such a folder for the supervisor as well, which is in `/`.
+    monkeypatch.setenv("TMPDIR", "tmp")
+    submit(engine, job("demo", "test -d $TMPDIR && echo $TMPDIR"))
+    assert ended(engine, "demo").exit_code == 0
+    assert log(engine, "demo").startswith("/tmp/arena-topo-")
+
+
 @pytest.mark.parametrize("queued", [False, True])
 @pytest.mark.usefixtures("anew")
 def test_no_process_of_a_job_ignores_a_signal(engine, queued):

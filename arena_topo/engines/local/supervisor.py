@@ -653,7 +653,9 @@ def _temporary(submission: Submission) -> str:
     inside = processes.JOB_MARK in submission.environment
     named = "" if inside else submission.environment.get("TMPDIR", "")
     longest = 48
-    usable = len(named) <= longest and _is_plain(named) and os.access(named, os.W_OK)
+    # A relative path would be another folder in each folder that a program of the job is in.
+    plain = named.startswith("/") and _is_plain(named)
+    usable = plain and len(named) <= longest and os.access(named, os.W_OK)
     return named if usable else "/tmp"  # noqa: S108  a private folder is made in it
 
 
