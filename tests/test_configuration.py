@@ -239,6 +239,12 @@ def test_the_users_folder_of_settings_may_be_elsewhere(
     assert setting("namespace")[0] == "at-home"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_editors_of_windows_may_write_the_settings(user: Path, setting: Any, encoding: str):
+    user.write_bytes('namespace = "Grüße"\n'.encode(encoding))
+    assert setting("namespace")[0] == "Grüße"
+
+
 # ---------------------------------------------------------------- what is wrong
 
 

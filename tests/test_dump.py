@@ -125,6 +125,15 @@ def test_items_of_a_typed_list_get_its_kind_in_any_key_order(tmp_path: Path, *, 
     assert read(tmp_path, yaml.safe_dump({**kind, **items})) == [("Node", "a"), ("Node", "b")]
 
 
+def test_a_kind_of_the_same_name_of_another_group_is_no_node(tmp_path: Path):
+    foreign = {"kind": "Node", "apiVersion": "longhorn.io/v1beta2", "metadata": {"name": "node-a"}}
+    assert read(tmp_path, json.dumps({"kind": "List", "items": [foreign, NODE]})) == [
+        ("Node", "node-a")
+    ]
+    of_one_kind = {"kind": "NodeList", "apiVersion": "longhorn.io/v1beta2"}
+    assert read(tmp_path, json.dumps(of_one_kind | {"items": [{"metadata": {"name": "a"}}]})) == []
+
+
 def test_several_files_follow_one_another(tmp_path: Path):
     assert read(tmp_path, json.dumps(NODE), yaml.safe_dump(POD)) == NODES_AND_POD
 

@@ -320,6 +320,12 @@ def test_json_may_write_its_escapes(told):
     assert (job.image, job.command) == ("a/b", "\U0001f600 \tü")
 
 
+@pytest.mark.parametrize("letter", ["\x7f", "\x85", "\x9f", "\u2028", "\u2029", "\ufeff"])
+def test_json_may_have_characters_that_yaml_takes_for_a_line_break_or_refuses(told, letter):
+    said = {"name": "a", "image": "i", "command": f"echo 1 {letter} 2"}
+    assert told(json.dumps(said, ensure_ascii=False)).job.command == said["command"]
+
+
 def test_an_anchor_may_stand_for_a_value(told):
     text = "name: &n bert\nimage: *n\ncommand: c\nlabel: &l {a: b}\nannotation: *l\n"
     job = told(text).job

@@ -6,8 +6,10 @@ import errno
 import json
 import math
 import os
+import resource
 import select
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ import time
 from argparse import ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from log_bytes import log_of
@@ -350,6 +353,14 @@ def test_no_shell_reads_the_path_of_the_state_or_temporary_folder(monkeypatch, v
         finally:
             odd.delete("demo", "default")
         assert list(Path(short).rglob("ran")) == []
+
+
+def test_a_relative_folder_for_temporary_files_is_not_used(engine, monkeypatch):
+    # There is such a folder for the supervisor as well, which is in `/`.
+    monkeypatch.setenv("TMPDIR", "tmp")
+    submit(engine, job("demo", "test -d $TMPDIR && echo $TMPDIR"))
+    assert ended(engine, "demo").exit_code == 0
+    assert log(engine, "demo").startswith("/tmp/arena-topo-")
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -802,6 +813,85 @@ def test_a_supervisor_in_another_container_is_seen_to_live(engine, tmp_path):
     assert engine.job("demo", "default").exit_code == 3
 
 
+class Stopped(subprocess.Popen):
+    """A process that does nothing yet, as on a busy machine."""
+
+    last: int
+
+    def __init__(self, *words, **more) -> None:
+        super().__init__(*words, **more)
+        Stopped.last = self.pid
+        os.kill(self.pid, signal.SIGSTOP)
+
+
+@pytest.mark.usefixtures("anew")
+def test_no_package_beside_this_one_hides_a_module_of_python_from_a_supervisor(
+    engine, monkeypatch, mocker
+):
+    package = str(Path(local.__file__).resolve().parents[3])
+    begin = mocker.spy(subprocess, "Popen")
+    for installed in (True, False):
+        # A backport such as `dataclasses` of Python 3.6 may be in the same folder.
+        folders = [package] if installed else []
+        monkeypatch.setattr(site, "getsitepackages", lambda folders=folders: folders)
+        submit(engine, job(f"demo-{installed}".lower(), "true"))
+        first, *_ = begin.call_args.kwargs["env"].get("PYTHONPATH", "").split(os.pathsep)
+        assert (first == package) is not installed
+    assert ended(engine, "demo-true").phase is Phase.SUCCEEDED
+
+
+def test_a_job_whose_supervisor_starts_is_no_orphan_for_another_container(
+    engine, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Stopped, DEVNULL=-3))
+    (tmp_path / "proc").mkdir()
+
+    def begins() -> None:
+        with monkeypatch.context() as container:
+            # It sees no processes but its own.
+            container.setattr(processes, "PROC", tmp_path / "proc")
+            assert engine.job("demo", "default").phase is Phase.PENDING
+        os.kill(Stopped.last, signal.SIGCONT)
+        assert started(engine, "demo").phase is Phase.RUNNING
+
+    submit(engine, job("demo", LONG))
+    begins()
+    assert engine.suspend("demo", "default")
+    assert engine.resume("demo", "default")
+    begins()
+
+
+def test_a_program_without_a_free_file_takes_no_job_for_an_orphan(engine, tmp_path):
+    submit(engine, job("demo", LONG))
+    started(engine, "demo")
+    one = store.JobStore(tmp_path / "state/arena-topo").job("demo", "default")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] + 1, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+        assert not supervisor.is_orphaned(one)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for file in files:
+            os.close(file)
+
+
+def test_a_job_can_be_suspended_from_another_container(engine, tmp_path):
+    submit(engine, job("demo", f"echo x >> tries; {LONG}"))
+    started(engine, "demo")
+    eventually(lambda: Path("tries").exists())
+    (tmp_path / "proc").mkdir()
+    with pytest.MonkeyPatch.context() as container:
+        container.setattr(processes, "PROC", tmp_path / "proc")
+        assert engine.suspend("demo", "default")
+        assert engine.job("demo", "default").phase is Phase.SUSPENDED
+    assert engine.resume("demo", "default")
+    eventually(lambda: Path("tries").read_text() == "x\nx\n")
+
+
 @pytest.mark.usefixtures("anew")
 def test_a_supervisor_that_breaks_down_leaves_no_process(engine, tmp_path, monkeypatch):
     # A fault of this program.
@@ -951,6 +1041,35 @@ def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(engine, tmp_path):
     )
     assert not processes.of_job(uid)
     assert engine.cluster().nodes[0].free == 0xFF
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_killed_supervisor_fails_the_job_on_a_full_disk_too(engine, tmp_path, monkeypatch, room):
+    submit(engine, job("demo", LONG))
+    uid = started(engine, "demo").uid
+    supervised = record_of(tmp_path, "demo")["supervisor"]["pid"]
+    children = Path(f"/proc/{supervised}/task/{supervised}/children")
+    (guard,) = {int(pid) for pid in children.read_text().split()} - processes.descendants(
+        supervised
+    )
+    for pid in (guard, supervised):
+        os.kill(pid, signal.SIGKILL)
+    reserved = tmp_path / "state/arena-topo/jobs/default/demo/room"
+    replace_file = store.replace_file
+
+    def full(*words, **more) -> None:
+        if reserved.exists() or not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(*words, **more)
+
+    monkeypatch.setattr(store, "replace_file", full)
+    assert ended(engine, "demo").reason == "the process that ran the job was killed"
+    assert (record_of(tmp_path, "demo")["phase"] == "FAILED") is room
+    assert not processes.of_job(uid)
+    assert [one.phase for one in engine.jobs(None)] == [Phase.FAILED]
+    assert engine.cluster().nodes[0].free == 0xFF
+    engine.delete("demo", "default")
+    assert engine.jobs(None) == ()
 
 
 @pytest.mark.usefixtures("anew")
@@ -1124,6 +1243,63 @@ def test_a_submit_to_a_full_disk_says_so_and_leaves_nothing(engine, monkeypatch,
     assert engine.jobs(None) == ()
 
 
+def test_the_last_output_that_a_full_disk_did_not_take_is_counted(engine, monkeypatch, tmp_path):
+    room = tmp_path / "state/arena-topo/jobs/default/demo/room"
+    write, replace_file = os.write, store.replace_file
+
+    def checked() -> None:
+        if room.exists() and Path(tmp_path / "work/full").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def written(descriptor: int, data: bytes) -> int:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".log":
+            checked()
+        return write(descriptor, data)
+
+    def replaced(*words, **more) -> None:
+        checked()
+        replace_file(*words, **more)
+
+    # The supervisor is a fork of this process.
+    monkeypatch.setattr(os, "write", written)
+    monkeypatch.setattr(store, "replace_file", replaced)
+    submit(engine, job("demo", "echo first; until test -s log; do sleep 0.02; done; exec sh end"))
+    Path("end").write_text("touch full; echo lost; exit 3")
+    eventually(lambda: "first" in log(engine, "demo"))
+    Path("log").write_text("it is there")
+    assert ended(engine, "demo").exit_code == 3
+    assert log(engine, "demo") == (
+        "first\narena-topo: 5 bytes are missing here, since they could not be written\n"
+    )
+
+
+def test_a_full_disk_keeps_no_launcher_from_its_next_try(engine, monkeypatch):
+    replace_file, full = store.replace_file, Path("full").absolute()
+
+    def replaced(*words, **more) -> None:
+        if full.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(*words, **more)
+
+    # The supervisor is a fork of this process.
+    monkeypatch.setattr(store, "replace_file", replaced)
+    command = "if test -e full; then sleep 0.5; rm full; exit 4; fi; touch full; exit 3"
+    submit(engine, job("demo", command, retry=1))
+    assert ended(engine, "demo").exit_code == 4
+
+
+def test_the_cause_of_an_error_before_the_launcher_is_in_the_log_and_the_reason(
+    engine, monkeypatch
+):
+    def refused(*_words, **_more) -> None:
+        raise ArenaError("cannot start", why="No space left on device")
+
+    monkeypatch.setattr(supervisor.Supervisor, "_prepare", refused)
+    submit(engine, job("demo", "true"))
+    assert ended(engine, "demo").reason == "cannot start: No space left on device"
+    assert log(engine, "demo") == "arena-topo: cannot start: No space left on device\n"
+
+
 def test_a_supervisor_that_cannot_write_the_end_of_its_job_ends_when_it_is_told(engine, tmp_path):
     submit(engine, job("demo", "while ! test -e go; do sleep 0.02; done; exit 3"))
     started(engine, "demo")
@@ -1245,6 +1421,38 @@ def test_a_machine_with_nvidia_smi_is_itself_and_its_jobs_see_uuids(monkeypatch,
     assert sorted(log(real, "demo").split()) == ["GPU-aa", "GPU-bb"]
     assert (status.forecast.emulated, status.forecast.usable) == (False, 38.4)
     scheduler.this_machine.cache_clear()
+
+
+@pytest.fixture
+def smi(monkeypatch, tmp_path):
+    """The file of a program nvidia-smi on the PATH; it fails as long as it cannot be run."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    scheduler.this_machine.cache_clear()
+    yield tool
+    scheduler.this_machine.cache_clear()
+
+
+@pytest.mark.usefixtures("engine", "anew")
+def test_a_job_that_waits_outlives_a_moment_in_which_the_gpus_cannot_be_listed(smi):
+    real = open_backend(Options())
+    submit(real, job("busy", LONG, workers=2))
+    smi.chmod(0o600)
+    submit(real, job("next", "true", workers=2))
+    until(real, "next", lambda status: "no GPUs that NVML" in str(status.reason))
+    smi.chmod(0o700)
+    real.delete("busy", "default")
+    assert ended(real, "next").phase is Phase.SUCCEEDED
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_program_that_found_no_gpus_once_asks_again(smi):
+    smi.chmod(0o600)
+    assert open_backend(Options()).cluster().emulated
+    smi.chmod(0o700)
+    assert not open_backend(Options()).cluster().emulated
 
 
 def test_the_path_of_jobs_prefers_the_environment_that_was_called(monkeypatch):

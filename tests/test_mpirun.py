@@ -118,6 +118,7 @@ def test_interfaces_that_are_not_here_are_left_out_and_named(tmp_path, whose):
         "-mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0",
         "-mca btl_tcp_if_exclude lo,docker0 -mca plm_rsh_args '-p 12345'",
         "--mca plm_rsh_agent /etc/mpi/kubexec.sh --hostfile /etc/mpi/hostfile",
+        "-machinefile /etc/mpi/hostfile",
         "-x UNSET -x CUDA_VISIBLE_DEVICES",
     ],
 )

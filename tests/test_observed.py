@@ -676,6 +676,30 @@ def test_an_unreadable_cpu_request_does_not_free_the_gpus_of_its_pod():
     assert any("make no sense" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"metadata": {"annotations": {"team": 7}}}, "metadata.annotations[...]: expected a text"),
+        ({"spec": {"initContainers": {}}}, "spec.initContainers: expected a list"),
+        ({"spec": {"overhead": 7}}, "overhead is no mapping"),
+        ({"status": {"phase": ["Failed"]}}, "status.phase: expected a text"),
+        ({"status": [], "metadata": {"name": ""}}, "metadata.name: expected a text of length"),
+    ],
+)
+def test_a_pod_that_cannot_be_read_frees_no_gpu_of_its_node(odd, why):
+    broken = pod("w", gpus=2)
+    for part, value in odd.items():
+        broken[part] = broken[part] | value if isinstance(value, dict) else value
+    found = seen(node(), node("node-b"), broken)
+    assert [one.free.bit_count() for one in found.nodes] == [0, 8]
+    (note,) = found.notes
+    assert why in note
+    assert note.endswith("; every GPU of node node-a counts as in use")
+    for over in ({"status": {"phase": "Failed"}}, {"spec": {"nodeName": None}}):
+        ended = broken | {"metadata": {"name": "w", "labels": [], "annotations": 7}} | over
+        assert [one.free.bit_count() for one in seen(node(), ended).nodes] == [8]
+
+
 def test_a_name_that_no_node_can_have_is_noted_and_left_out():
     found = seen(node(), node("Node_A"))
     assert [one.name for one in found.nodes] == ["node-a"]

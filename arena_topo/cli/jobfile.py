@@ -259,8 +259,10 @@ def _composed(text: str, name: str) -> Node:
 
     with suppress(ValueError, RecursionError):
         json.loads(text)
-        # JSON allows tabs between tokens, YAML does not.
+        # JSON allows tabs between tokens, and in strings characters that end a line of YAML or that
+        # YAML refuses.
         text = text.replace("\t", " ")
+        text = re.sub("[\x7f-\x9f\u2028\u2029\ufeff]", lambda one: f"\\u{ord(one[0]):04x}", text)
 
     class Loader(yaml.SafeLoader):
         """Composes no more than a job can have."""

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from arena_topo.argv import truth
 from arena_topo.cli.options import Globals, boolean
 from arena_topo.errors import UsageError, near
-from arena_topo.files import whole
+from arena_topo.files import encoding, whole
 from arena_topo.flag import BY_KEY, Flag, flags_of, spelling
 
 LINE = "the command line"
@@ -352,7 +352,7 @@ def _toml(path: str, data: bytes) -> Mapping[str, Any]:
     if any(line.count(b".") > _MOST_DOTS for line in data.splitlines()):
         raise UsageError(f"{path}: is nested too deeply")
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode(encoding(data)))
     except RecursionError as error:
         raise UsageError(f"{path}: is nested too deeply") from error
     except ValueError as error:

@@ -162,21 +162,25 @@ def _of_json(name: str, data: bytes | bytearray) -> _Objects:
         elif head.kind is None and head.items is msgspec.UNSET:
             raise UsageError(f"{name}: {_NO_OBJECT}", hint=_HINT)
         try:
-            yield from _of_head(head, msgspec.Raw(text), None)
+            yield from _of_head(head, msgspec.Raw(text))
         except UnicodeDecodeError as error:
             _refuse(name, data, at, error)
 
 
-def _of_head(head: _Head, raw: msgspec.Raw, implied: str | None) -> _Objects:
-    """An object, or the objects of a list; values that are not objects are skipped."""
-    kind = head.kind if implied is None or head.kind is not None else implied
+def _of_head(head: _Head, raw: msgspec.Raw, implied: str | None = None, of: Any = None) -> _Objects:
+    """An object, or the objects of a list; values that are not objects are skipped.
+
+    `implied` is the kind that a typed list implies, `of` its version.
+    """
+    kind = implied if head.kind is None else head.kind
+    version = of if head.kind is head.api_version is None else head.api_version
     if head.items is msgspec.UNSET or (head.kind and not str(head.kind).endswith("List")):
-        yield known_kind(kind, head.api_version), raw
+        yield known_kind(kind, version), raw
         return
     typed = str(kind).removesuffix("List") or None if kind is not None else None
     for item in head.items or ():
         with suppress(msgspec.ValidationError):
-            yield from _of_head(_HEAD.decode(item), item, typed)
+            yield from _of_head(_HEAD.decode(item), item, typed, head.api_version)
 
 
 def _refuse(name: str, data: bytes | bytearray, start: int, error: ValueError) -> NoReturn:

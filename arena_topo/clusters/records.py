@@ -47,6 +47,9 @@ from arena_topo.topology.nics import is_rdma
 KUEUE = "kueue.x-k8s.io"
 """The API group of the `Topology` that describes the network."""
 
+DRA = "resource.k8s.io"
+"""The API group of ResourceSlices and ResourceClaims."""
+
 MEMORY_GIVEN = "scheduler.framework.gpushare.allocation"
 CORE_GIVEN = "gpushare.alibabacloud.com/core-percentage"
 MEMORY_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
@@ -73,6 +76,14 @@ _BARRING = frozenset({"NoSchedule", "NoExecute"})
 _STANDARD = "resource.kubernetes.io"
 """The domain of attributes that all drivers share (k8s.io/dynamic-resource-allocation,
 deviceattribute)."""
+
+_GROUPS = {
+    "MPIJob": "kubeflow.org",
+    "Topology": KUEUE,
+    "ResourceSlice": DRA,
+    "ResourceClaim": DRA,
+}
+"""The API group of each kind outside the core group; Longhorn, for one, has a `Node` too."""
 
 
 # ---------------------------------------------------------------- the records
@@ -286,7 +297,8 @@ def record(
 ) -> Record | Unread:
     """The record of an object of one of `KINDS`; KeyError for another kind.
 
-    `status_of` is called for pods that may hold GPUs.
+    An invalid pod on a node becomes the record of a pod that may hold every GPU there. `status_of`
+    is called for pods that may hold GPUs.
     """
     _, make = KINDS[kind]
     data: Any = item
@@ -297,7 +309,8 @@ def record(
     except RecursionError:
         return Unread(expected=kind, name=_name(data), why="it is nested too deeply")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return Unread(expected=kind, name=_name(data), why=misfit(error))
+        unread = Unread(expected=kind, name=_name(data), why=misfit(error))
+        return unread if kind != "Pod" else _invalid_pod(data, unread)
     if status_of is None or not isinstance(made, PodRecord) or not (made.asks or made.claims):
         return made
     try:
@@ -317,9 +330,9 @@ def known_kind(kind: object, version: object) -> str | None:
     """The kind if it is read; other API groups have kinds of the same names."""
     if not isinstance(kind, str) or kind not in KINDS:
         return None
-    # Items of a bare list may lack their group.
-    group = KUEUE if version is None else str(version).partition("/")[0]
-    return None if kind == "Topology" and group != KUEUE else kind
+    # Items of a bare list may lack their version. That of the core group is `v1` alone.
+    known = version is None or str(version).rpartition("/")[0] == _GROUPS.get(kind, "")
+    return kind if known else None
 
 
 _Item = TypeVar("_Item")
@@ -354,6 +367,23 @@ def pages(kind: str, *, status_of: StatusOf | None = None) -> PageReader:
         return None
 
     return read_page
+
+
+def _invalid_pod(one: msgspec.Raw | _Foreign, unread: Unread) -> PodRecord | Unread:
+    """The record of a pod that does not fit its type, if its node is known and it is not over."""
+    try:
+        pod = msgspec.json.decode(one if isinstance(one, msgspec.Raw) else msgspec.json.encode(one))
+        node = of(pod, "spec").get("nodeName")
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return unread
+    with suppress(TypeError):
+        if of(pod, "status").get("phase") in OVER:
+            return unread
+    if not isinstance(node, str) or not node:
+        return unread
+    what = f"Pod {unread.name or 'without a name'} cannot be read: {unread.why}"
+    note = f"{what}; every GPU of node {brief(node, 63)} counts as in use"
+    return PodRecord(name=unread.name, node=node, gpus=None, annotations={}, notes=(note,))
 
 
 class _Named(msgspec.Struct):

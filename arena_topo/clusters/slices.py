@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import msgspec
 
-from arena_topo.clusters.records import ClaimRecord, Device, Gpu, SliceRecord
+from arena_topo.clusters.records import DRA, ClaimRecord, Device, Gpu, SliceRecord
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
@@ -29,7 +29,7 @@ from arena_topo.topology import (
 )
 from arena_topo.topology.models import model_of
 
-GROUP = "resource.k8s.io"
+GROUP = DRA
 
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 """API versions whose slices have one shape, best first; the last nests it under `basic`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import site
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +87,8 @@ _PATIENCE = 2 * (processes.GRACE + processes.INSIST) + 4
 """Seconds that a supervisor gets to end its job before `delete` ends the processes itself: the
 supervisor may have to end a launcher first and then the rest."""
 
+_STEP = 0.05
+"""Seconds between two looks at a supervisor that ends."""
 
 _supervisors: set[int] = set()
 """The process IDs of supervisors that this process has started and not yet collected."""
@@ -176,7 +180,7 @@ class LocalBackend:
 
     def cluster(self) -> Cluster:
         """This machine, or the emulated ones, with what is free on them now."""
-        return self._cluster(self._emulate())
+        return self._cluster(self._emulate)
 
     def _cluster(self, emulate: str | None) -> Cluster:
         jobs, broken = self._jobs(None)
@@ -219,9 +223,11 @@ class LocalBackend:
 
     def machines(self) -> tuple[Node, ...]:
         """This machine, or those that are emulated."""
-        return scheduler.machines(self._emulate()).nodes
+        return scheduler.machines(self._emulate).nodes
 
+    @cached_property
     def _emulate(self) -> str | None:
+        """The machines to emulate, or None: one answer for all of a command."""
         return scheduler.emulation(self._options.emulate, self._environment)
 
     # ------------------------------------------------------------------ writing
@@ -294,7 +300,7 @@ class LocalBackend:
             host=scheduler.host(),
             workers=plan.job.workers,
             gpus=plan.job.gpus,
-            emulate=self._emulate(),
+            emulate=self._emulate,
             request=plan.request,
             priority=plan.job.priority,
             environment={**self._environment, "PATH": search_path(self._environment)},
@@ -326,12 +332,16 @@ class LocalBackend:
     def _start(self, submission: Submission, diary: Path) -> processes.Process:
         """Start a supervisor that outlives this process and its terminal.
 
-        Its errors go into a file in the folder `diary`.
+        Its errors go into a file in the folder `diary`. Its standard input is its liveness lock.
         """
         _reap()
         folder = self._store.folder(submission.name, submission.namespace)
         package = Path(__file__).resolve().parents[3]
-        path = os.pathsep.join(filter(None, [str(package), self._environment.get("PYTHONPATH")]))
+        sites = (*site.getsitepackages(), site.getusersitepackages())
+        # Python looks into its own folders of packages after its standard library. On PYTHONPATH
+        # they would come first, and a backport in them would replace a module of Python.
+        own = "" if package in {Path(one).resolve() for one in sites} else str(package)
+        path = os.pathsep.join(filter(None, [own, self._environment.get("PYTHONPATH")]))
         # The supervisor of a job that another job submits is no process of the other job.
         marks = {
             processes.JOB_MARK: "",
@@ -341,11 +351,14 @@ class LocalBackend:
         command = [sys.executable, "-P", "-m", "arena_topo.engines.local.supervisor", str(folder)]
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            with os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log:
+            with (
+                os.fdopen(os.open(diary / "supervisor.log", flags, 0o600), "ab") as log,
+                self._store.starting(diary) as lock,
+            ):
                 started = subprocess.Popen(
                     command,
                     env={**self._environment, **marks, "PYTHONPATH": path},
-                    stdin=subprocess.DEVNULL,
+                    stdin=lock,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
                     start_new_session=True,
@@ -387,6 +400,10 @@ class LocalBackend:
                 return False
             self._store.mark(job, HELD)
         left = _stop(job)
+        # No signal reaches a supervisor in another container, but it sees the mark.
+        late = time.monotonic() + _PATIENCE
+        while job.supervised and time.monotonic() < late:
+            time.sleep(_STEP)
         after = self._settled(self._store.job(name, namespace))
         if after is None or not job.same(after):
             raise JobNotFound(name, namespace)
@@ -559,7 +576,7 @@ class LocalBackend:
     ) -> tuple[GpuSample, ...]:
         """None: nvidia-smi shows what the GPUs of this machine do."""
         del namespace, pods
-        if self._emulate() is None:
+        if self._emulate is None:
             tell("nvidia-smi shows what the GPUs of this machine do")
         return ()
 

@@ -241,6 +241,10 @@ def no_interface(settings: Collection[str]) -> str:
     return f"not used, since this machine has no such network interface: {named}"
 
 
+_HOSTS = ("hostfile", "machinefile")
+"""The ends of the names of options for a file of hosts."""
+
+
 def local_words(
     words: Sequence[str], environment: Mapping[str, str], here: Collection[str]
 ) -> tuple[list[str], list[str]]:
@@ -262,7 +266,7 @@ def local_words(
                 said += option if equals or key[-1:] == "*" or key in environment else ()
             elif name in _MCA:
                 said += () if ROUTES.fullmatch(option[1]) else option
-            elif "hostfile" not in name or not text.startswith("/etc/mpi/"):
+            elif not (name.endswith(_HOSTS) and text.startswith("/etc/mpi/")):
                 said += option
         said += rest
     return said, absent

@@ -67,7 +67,11 @@ def emulation(asked: str | None, environment: Mapping[str, str]) -> str | None:
     chosen = asked or environment.get("ARENA_TOPO_EMULATE")
     if chosen:
         return chosen
-    return None if this_machine() is not None else DEFAULT_EMULATION
+    try:
+        this_machine()
+    except _Silent:
+        return DEFAULT_EMULATION
+    return None
 
 
 def machines(emulate: str | None) -> Cluster:
@@ -77,11 +81,6 @@ def machines(emulate: str | None) -> Cluster:
 
         return _cluster(presets.emulated(emulate), emulated=True, source=f"emulated {emulate}")
     found = this_machine()
-    if found is None:
-        raise ArenaError(
-            "this machine has no GPUs that NVML or nvidia-smi can list",
-            hint=f"nvidia-smi tells more; --emulate {DEFAULT_EMULATION} works anywhere",
-        )
     return _cluster((found,), emulated=False, source=f"this machine ({found.name})")
 
 
@@ -104,10 +103,19 @@ def _cluster(found: Iterable[Machine], *, emulated: bool, source: str) -> Cluste
 
 
 @cache
-def this_machine() -> Machine | None:
-    """This machine, if it has GPUs; asked once, since asking takes seconds on large ones."""
+def this_machine() -> Machine:
+    """This machine; ArenaError without GPUs.
+
+    Only an answer with GPUs is cached: asking takes seconds on large machines, but a driver that
+    lists no GPUs may list them a moment later.
+    """
     found = look()
-    return found if isinstance(found, Machine) else None
+    if isinstance(found, Machine):
+        return found
+    raise _Silent(
+        "this machine has no GPUs that NVML or nvidia-smi can list",
+        hint=f"nvidia-smi tells more; --emulate {DEFAULT_EMULATION} works anywhere",
+    )
 
 
 def look() -> Machine | tuple[str, ...]:

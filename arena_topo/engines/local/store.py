@@ -173,14 +173,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def supervised(self) -> bool:
         """Whether a supervisor lives, even if its process is not visible from here.
 
-        Containers may share a state folder and a host name, but not their processes.
+        Containers may share a state folder and a host name, but not their processes. True also if
+        that cannot be told now: the job of a supervisor that is taken for dead is ended.
         """
-        return _is_locked(self.folder / "alive")
+        return _is_locked(self.folder / "alive") is not False
 
     @property
     def being_deleted(self) -> bool:
         """Whether a process is deleting the job; no longer if that process is killed."""
-        return _is_locked(self.folder / "deleted")
+        return _is_locked(self.folder / "deleted") is True
 
     def is_marked(self, mark: str) -> bool:
         """Whether the job has a mark."""
@@ -255,13 +256,18 @@ class JobStore:
         finally:
             os.close(descriptor)
 
-    def supervise(self, job: Job) -> int:
-        """Take the liveness lock of a job, which shows that its supervisor lives.
+    @contextlib.contextmanager
+    def starting(self, folder: Path) -> Iterator[int]:
+        """Take the liveness lock of a job for its supervisor, which inherits the descriptor.
 
-        The descriptor that holds it.
+        So the lock is held from the supervisor's first instant to its last.
         """
         with self._writing():
-            return _locked(job.folder / "alive")
+            descriptor = _locked(folder / "alive")
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def deleting(self, job: Job) -> Iterator[None]:
@@ -465,10 +471,12 @@ class JobStore:
             with os.fdopen(descriptor, "a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(event)) + "\n")
 
-    def make_room(self, job: Job) -> None:
-        """Free the space that was reserved for the record of the job's end."""
+    def make_room(self, job: Job) -> bool:
+        """Free the space that was reserved for the record of the job's end; False if it is free."""
         with contextlib.suppress(OSError):
             (job.folder / "room").unlink()
+            return True
+        return False
 
     def _make(self, *folders: Path) -> None:
         # Environments and logs may contain secrets.
@@ -514,12 +522,17 @@ def _require_own(descriptor: int, what: str) -> None:
         raise PermissionError(f"{what} belongs to another user")
 
 
-def _is_locked(path: Path) -> bool:
+def _is_locked(path: Path) -> bool | None:
+    """Whether a process has locked a file; None if that cannot be told now."""
     try:
         with path.open("rb+") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno == errno.EWOULDBLOCK
+    except BlockingIOError:
+        return True
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    except OSError:
+        return None
     return False
 
 

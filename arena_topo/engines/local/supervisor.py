@@ -8,6 +8,7 @@ Workers have no output: their only process sleeps, and ranks write through the l
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -34,6 +35,7 @@ from arena_topo.engines.local.store import (
     HELD,
     UNWANTED,
     Job,
+    JobState,
     JobStore,
     PodState,
     Submission,
@@ -149,9 +151,10 @@ class Supervisor:
             self._store.add_event(self._job, DEADLINE, over, kind="Warning")
             reason = f"{DEADLINE}: {over}"
         except (ArenaError, OSError) as error:
+            why = error.why if isinstance(error, ArenaError) else None
+            code, reason = _NOT_STARTED, f"{error}: {why}" if why else str(error)
             # In the log as well, where a person looks first.
-            self._log_message(str(error))
-            code, reason = _NOT_STARTED, str(error)
+            self._log_message(reason)
         finally:
             # After an error of this program as well, no process is left running.
             left = self._end(self._processes)
@@ -172,9 +175,9 @@ class Supervisor:
     def _wait_for_turn(self) -> None:
         seen, looked = -1, 0.0
         while self._job.waiting:
-            now, generation = time.monotonic(), self._store.generation()
-            if generation != seen or now - looked >= _FULL_LOOK:
-                seen, looked = generation, now
+            generation = self._store.generation()
+            if generation != seen or time.monotonic() - looked >= _FULL_LOOK:
+                seen = generation
                 try:
                     if self._take_turn():
                         return
@@ -182,10 +185,13 @@ class Supervisor:
                     # Another job's files, or the GPUs, cannot be read now; that may be temporary.
                     with contextlib.suppress(ArenaError):
                         self._wait_because(str(error))
+                looked = time.monotonic()
             self._wait(_TICK)
 
     def _take_turn(self) -> bool:
         """Take GPUs if it is this job's turn; otherwise record the reason."""
+        # Not under the lock: a driver may take half a minute to list no GPUs.
+        scheduler.machines(self._asked.emulate)
         with self._store.lock():
             jobs = fail_orphans(self._store, self._store.jobs()[0])
             try:
@@ -239,11 +245,12 @@ class Supervisor:
             failed = f"the launcher ended with exit code {code}"
             self._store.add_event(self._job, "Failed", failed, kind="Warning", source=source)
             if attempt < pods.retries:
-                self._write(reason=f"{failed}; starting it again")
+                self._note(reason=f"{failed}; starting it again")
                 again = time.monotonic() + min(_LONGEST_PAUSE, 0.25 * 2**attempt)
                 while time.monotonic() < again:
                     self._wait(again - time.monotonic())
-                logs.begin_run(self._job.folder / "pods" / self._launcher)
+                with contextlib.suppress(OSError):
+                    logs.begin_run(self._job.folder / "pods" / self._launcher)
                 self._log = None
         return code, failed
 
@@ -364,7 +371,9 @@ class Supervisor:
             self._start(self._launcher, command, folder, said)
         finally:
             os.close(said)
-        self._write(phase=Phase.RUNNING, reason=None, pods=dict(self._pods))
+        # A new job stops at a full disk, and a job that ran goes on.
+        record = self._write if self._job.state.phase is Phase.PENDING else self._note
+        record(phase=Phase.RUNNING, reason=None, pods=dict(self._pods))
         source = f"pod/{self._launcher}"
         self._store.add_event(self._job, "Started", shlex.join(command), source=source)
         while self._launcher in self._running.values():
@@ -431,8 +440,16 @@ class Supervisor:
                 try:
                     return self._write(**end)
                 except ArenaError:
-                    self._store.make_room(self._job)
-                    self._signals.wait(_TICK)
+                    if not self._store.make_room(self._job):
+                        self._signals.wait(_TICK)
+                    elif self._log is not None:
+                        # The remark about output that the full disk did not take.
+                        self._log.write(b"")
+
+    def _note(self, **changes: Any) -> None:
+        """Record how far the job is, unless the disk is full: its end is recorded in any case."""
+        with contextlib.suppress(ArenaError):
+            self._write(**changes)
 
     def _write(self, **changes: Any) -> None:
         try:
@@ -515,14 +532,29 @@ def settled(store: JobStore, job: Job) -> Job | None:
         store.remove(found.folder)
         return None
     if found.is_marked(HELD):
-        return store.write(found, found.changed(**_held(found)))
+        return _recorded(store, found, found.changed(**_held(found)))
     supervisor = found.state.supervisor
     restarted = supervisor is not None and supervisor.boot != processes.boot()
     reason = "the machine was restarted" if restarted else "the process that ran the job was killed"
     if left:
         reason = f"{reason}; {processes.listed(left)} of it cannot be ended"
     end = _ended(found.state.pods.items(), None, reason)
-    return store.write(found, found.changed(**end, supervisor=None))
+    return _recorded(store, found, found.changed(**end, supervisor=None))
+
+
+def _recorded(store: JobStore, job: Job, state: JobState) -> Job:
+    """The job in a state that is recorded, but for a disk that is full in spite of the reserve.
+
+    Then each command that looks at the job finds this state anew, and `delete` makes room.
+    """
+    while True:
+        try:
+            return store.write(job, state)
+        except NotFound:
+            raise
+        except ArenaError:
+            if not store.make_room(job):
+                return msgspec.structs.replace(job, state=state)
 
 
 def _ended(
@@ -621,7 +653,9 @@ def _temporary(submission: Submission) -> str:
     inside = processes.JOB_MARK in submission.environment
     named = "" if inside else submission.environment.get("TMPDIR", "")
     longest = 48
-    usable = len(named) <= longest and _is_plain(named) and os.access(named, os.W_OK)
+    # A relative path would be another folder in each folder that a program of the job is in.
+    plain = named.startswith("/") and _is_plain(named)
+    usable = plain and len(named) <= longest and os.access(named, os.W_OK)
     return named if usable else "/tmp"  # noqa: S108  a private folder is made in it
 
 
@@ -644,6 +678,15 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
+def _inherited_lock() -> int:
+    """The liveness lock, which standard input is; no child of this process inherits it."""
+    lock = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return lock
+
+
 def main() -> None:
     """Run the job whose folder is named on the command line."""
     # nohup and shells' `&` ignore signals, which pods would inherit.
@@ -655,6 +698,7 @@ def main() -> None:
     os.chdir("/")
     # Files of this process are private; files of the job follow the umask of the submitter.
     umask = os.umask(0o077)
+    lock = _inherited_lock()
     folder = Path(sys.argv[1])
     store = JobStore(folder.parent.parent.parent)
     # The submitter has the lock until the job is recorded, with this process as its supervisor.
@@ -663,7 +707,6 @@ def main() -> None:
         job = store.read(folder)
         if job is None or job.state.supervisor != processes.process(os.getpid()):
             return
-        lock = store.supervise(job)
     _adopt_orphans()
     Supervisor(store, job, umask, lock).run()
 
