@@ -260,9 +260,9 @@ def complaint(error: ArenaError, width: int | None = None) -> str:
     """
     lines = [fold(f"{Styled('error:', Style.ERROR)} {_sentence(error.message)}", width)]
     if error.notes:
-        from arena_topo.notes import shortened  # noqa: PLC0415 - only where there are some
+        from arena_topo.notes import grouped  # noqa: PLC0415 - only where there are some
 
-        lines = [*(fold(noted(one), width) for one in shortened(error.notes)), *lines]
+        lines = [*(fold(noted(one), width) for one in grouped(error.notes)), *lines]
     if error.why:
         lines.append(fold(f"  why:  {_sentence(error.why)}", width, indent=" " * 8))
     if error.hint:

@@ -485,7 +485,9 @@ def test_a_level_of_a_topology_that_tells_nothing_is_mentioned():
     ],
 )
 def test_a_topology_that_makes_no_sense_is_named_with_the_place(document, message):
-    assert str(records.read(document)) == f"Topology default is ignored: {message}"
+    found = records.read(document)
+    assert isinstance(found, records.Unread)
+    assert found.note == f"Topology default is ignored: {message}"
 
 
 # Fabric files

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from arena_topo.bandwidth import lane_rate
+from arena_topo.notes import Notes
 from arena_topo.topology import (
     BEYOND,
     Machine,
@@ -66,14 +67,14 @@ def joining(
     labels = {name: labels[name] for name in with_gpus}
     rates = {name: RDMA_RATE for name in labels if name in rdma}
     reach = _reach(with_gpus, labels)
-    notes: list[str] = []
+    notes, where = Notes(), ""
     if file is not None and file.levels is not None:
-        found = fabric.from_file(file, labels, rdma=rates, nvlink=reach)
-        notes += (f"{file.where}: {note}" for note in found.notes)
+        found, where = fabric.from_file(file, labels, rdma=rates, nvlink=reach), f"{file.where}: "
     else:
         levels = _best(topologies or {}, labels, notes)
         found = fabric.from_labels(labels, levels, rdma=rates, nvlink=reach)
-        notes += found.notes
+    for one in found.notes:
+        notes.add("the network", one, f"{where}{one}")
     used = {tier.name for tier in found.tiers}
     alone = {name: (f"({name})",) * len(found.tiers) for name in machines}
     return Network(
@@ -137,7 +138,7 @@ def _reach_of(model: str | None) -> tuple[bool, float | None]:
 
 
 def _best(
-    topologies: Mapping[str, Sequence[Level]], labels: fabric.Labels, notes: list[str]
+    topologies: Mapping[str, Sequence[Level]], labels: fabric.Labels, notes: Notes
 ) -> Sequence[Level]:
     """The levels of the Kueue topology that places most GPU nodes, the deepest of equals.
 
@@ -153,13 +154,14 @@ def _best(
     if not placed or not labels:
         return ()
     if not placed[best]:
-        notes.append(
+        notes.add(
+            min(placed),
+            "no topology",
             f"no GPU node has all labels of topology {min(placed)}: the network is taken from"
-            " other labels"
+            " other labels",
         )
         return ()
     if len(placed) > 1:
-        notes.append(
-            f"topology {best} is used, which places {placed[best]} of {len(labels)} GPU nodes"
-        )
+        used = f"topology {best} is used, which places {placed[best]} of {len(labels)} GPU nodes"
+        notes.add(best, "topology", used)
     return topologies[best]

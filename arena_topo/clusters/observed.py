@@ -32,6 +32,7 @@ from arena_topo.clusters.records import (
 )
 from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
 from arena_topo.errors import UnreadableTopology
+from arena_topo.notes import Note, Notes
 from arena_topo.numbers import whole
 from arena_topo.topology import (
     GPU_RESOURCES,
@@ -55,6 +56,7 @@ from arena_topo.topology import (
     published,
 )
 from arena_topo.topology.fabric import FabricFile
+from arena_topo.words import counted
 
 _COUNT = "nvidia.com/gpu.count"
 """The label of NVIDIA's GPU feature discovery that counts GPUs."""
@@ -105,11 +107,11 @@ class Reader:
     ) -> ClusterReading:
         """Build the cluster as `cluster` does, with its sources."""
         found: dict[str, list[Any]] = defaultdict(list)
-        unread: list[str] = []
+        unread: list[Note] = []
         for one in objects:
             known = one if isinstance(one, Record | Unread) else read(one)
             if isinstance(known, Unread):
-                unread.append(str(known))
+                unread.append(known.note)
             elif known is not None:
                 found[known.kind].append(known)
         static = [one for kind in _STATIC for one in found[kind.kind]]
@@ -132,12 +134,13 @@ class _Inventory:
         self, static: list[Record], found: Mapping[str, list[Any]], file: FabricFile | None
     ) -> None:
         self._static = static
-        self._notes: list[str] = []
+        self._notes = Notes()
         nodes: dict[NodeName, NodeRecord] = {}
         for node in found[NodeRecord.kind]:
             name = NodeName(node.name)
             if name in nodes:
-                self._notes.append(f"node {name} is listed twice; the first one counts")
+                again = f"node {name} is listed twice; the first one counts"
+                self._notes.add(name, "node twice", again)
             else:
                 nodes[name] = node
         self._machines = _Machines(found[ConfigMapRecord.kind], self._notes)
@@ -175,13 +178,13 @@ class _Inventory:
     def used(
         self,
         found: Mapping[str, list[Any]],
-        unread: list[str],
+        unread: Iterable[Note],
         *,
         source: str,
         now: float | None,
     ) -> ClusterReading:
         """The cluster with its use by pods, jobs and claims."""
-        notes = [*unread, *self._notes]
+        notes = Notes((*unread, *self._notes))
         if self._idle:
             notes += self._machines.stale(now)
         pods = found[PodRecord.kind]
@@ -198,7 +201,7 @@ class _Inventory:
             unused=self._joined.unused,
             beyond=self._joined.beyond,
             guesses=self._joined.guesses,
-            notes=tuple(map(_shown, notes)),
+            notes=tuple(notes),
             source=source,
         )
         return ClusterReading(cluster=seen, uses=uses, claims=sources.claims)
@@ -222,7 +225,7 @@ class _Cards:
         self._entries = () if file is None else file.nics
         self._made: dict[object, tuple[Machine, Machine]] = {}
         self._unused = dict(enumerate(self._entries))
-        self._notes: list[str] = []
+        self._notes = Notes()
 
     def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
         """The machine of a node with these labels, with its NICs."""
@@ -233,9 +236,11 @@ class _Cards:
         if at is not None:
             self._unused.pop(at, None)
             if machine.gpus and max(self._entries[at].nics.near or (0,)) > machine.everything:
-                self._notes.append(
+                self._notes.add(
+                    machine.name,
+                    f"{self._where} {at}",
                     f"{self._where}: nics[{at}].near names GPUs that node {machine.name} does not"
-                    " have: it is not used there"
+                    " have: it is not used there",
                 )
                 at = None
         instance = presets.labelled_instance(labels) if at is None else ""
@@ -258,13 +263,16 @@ class _Cards:
         """Notes on unused entries of the file."""
         yield from self._notes
         for at, one in self._unused.items():
-            yield (
+            yield Note(
+                self._where,
+                f"unused {at}",
                 f"{self._where}: nics[{at}] is not used: no node has the label"
-                f" {one.label}={one.value}"
+                f" {one.label}={one.value}",
             )
 
 
 _INSTEAD = {
+    "devices": "using the labels of node {node}",
     "linkType": "using the labels of node {node}",
     "busBandwidth": "what sets of GPUs of node {node} reach is computed from its links",
     "bandwidth": "it is for display only, and node {node} does without",
@@ -272,7 +280,7 @@ _INSTEAD = {
     published.UUIDS: "node {node} does without",
     published.ALLOCATIONS: "what pods of node {node} have is taken from themselves",
 }
-"""The consequence for a node whose ConfigMap is valid but for this key."""
+"""The consequence of an invalid key in the ConfigMap of a node."""
 
 
 class _Machines:
@@ -282,7 +290,7 @@ class _Machines:
     link matrix.
     """
 
-    def __init__(self, config_maps: Iterable[ConfigMapRecord], notes: list[str]) -> None:
+    def __init__(self, config_maps: Iterable[ConfigMapRecord], notes: Notes) -> None:
         self._notes = notes
         self._config_maps: dict[str, ConfigMapRecord] = {}
         self._parsed: dict[object, NodeGPUs] = {}
@@ -292,13 +300,15 @@ class _Machines:
         for one in sorted(believed, key=lambda one: published.NAMESPACES.index(one.namespace)):
             node = one.data.get("nodeName") or one.labels.get(published.NODE_LABEL)
             if not node:
-                notes.append(f"{one} does not say which node it is of; it is not used")
+                lost = f"{one} does not say which node it is of; it is not used"
+                notes.add(one.path, "no node", lost)
             elif node not in self._config_maps:
                 self._config_maps[node] = one
                 self._look(node, one, published.UUIDS, documents.uuids, self.uuids)
                 self._look(node, one, published.ALLOCATIONS, documents.allocations, self.kubelets)
             elif one.namespace == self._config_maps[node].namespace:
-                notes.append(f"{one} is the second for node {node}; the first one counts")
+                second = f"{one} is the second for node {node}; the first one counts"
+                notes.add(one.path, "second description", second)
 
     def _look(
         self,
@@ -313,9 +323,13 @@ class _Machines:
             if key in one.data and (found := read(one.plain())) is not None:
                 known[node] = found
         except UnreadableTopology as error:
-            self._notes.append(f"{error}; {_INSTEAD[key].format(node=node)}")
+            self._skip(one, key, error, node)
 
-    def stale(self, now: float | None) -> Iterable[str]:
+    def _skip(self, one: ConfigMapRecord, key: str, error: UnreadableTopology, node: str) -> None:
+        """Note that a key of a node's ConfigMap is invalid, with the consequence."""
+        self._notes.add(one.path, key, f"{error}; {_INSTEAD[key].format(node=node)}")
+
+    def stale(self, now: float | None) -> Iterable[Note]:
         """A note for each node whose agent has published nothing for long (`now`: Unix seconds)."""
         looked = {
             node: at
@@ -326,9 +340,11 @@ class _Machines:
             now = max(looked.values(), default=0.0)
         for node, at in looked.items():
             if now - at > published.STALE:
-                yield (
+                yield Note(
+                    node,
+                    "stale agent",
                     f"node {node} was last looked at {ago(now - at)} ago, as"
-                    f" {self._config_maps[node]} says: is its agent at work?"
+                    f" {self._config_maps[node]} says: is its agent at work?",
                 )
 
     def of(self, node: NodeRecord, present: int, dra: NodeGPUs | None) -> NodeGPUs:
@@ -343,9 +359,11 @@ class _Machines:
         if any(node.offers.get(resource) for resource in GPU_RESOURCES):
             known = self._said(name, labels, present)
             if size:
-                self._notes.append(
+                self._notes.add(
+                    name,
+                    "plugin and driver",
                     f"node {name}: a device plugin offers its GPUs, and {dra.driver} publishes them"
-                    " too; the device plugin's count"
+                    " too; the device plugin's count",
                 )
             if size != len(known.machine.gpus):
                 return known
@@ -356,9 +374,11 @@ class _Machines:
         if said is None:
             return dra
         if (told := len(said.machine.gpus)) != size:
-            self._notes.append(
-                f"{self._config_maps[name]} describes {told} GPU{'s' if told != 1 else ''},"
-                f" but {dra.driver} publishes {size} of node {name}; what the driver says counts"
+            self._notes.add(
+                self._config_maps[name].path,
+                "other number than the driver",
+                f"{self._config_maps[name]} describes {counted(told, 'GPU')}, but {dra.driver}"
+                f" publishes {size} of node {name}; what the driver says counts",
             )
             return dra
         linked = said.machine.knowledge is not Knowledge.UNKNOWN
@@ -397,10 +417,10 @@ class _Machines:
             try:
                 known = documents.from_config_map(plain, model=product, complaints=complaints)
             except UnreadableTopology as error:
-                self._notes.append(f"{error}; using the labels of node {name}")
+                self._skip(config_map, "devices", error, name)
                 return None
             for lost, complaint in complaints.items():
-                self._notes.append(f"{complaint}; {_INSTEAD[lost].format(node=name)}")
+                self._skip(config_map, lost, complaint, name)
             if "linkType" in complaints:
                 machine = nodelabels.from_labels(name, labels, len(known.machine.gpus))
                 known = replace(known, machine=machine)
@@ -408,9 +428,11 @@ class _Machines:
                 self._parsed[key] = known
         gpus = known.machine.gpus
         if offered > len(gpus):
-            self._notes.append(
-                f"{config_map} describes {len(gpus)} GPU{'s' if len(gpus) != 1 else ''}, but"
-                f" node {name} offers {offered}; using its labels",
+            self._notes.add(
+                config_map.path,
+                "fewer than the node offers",
+                f"{config_map} describes {counted(len(gpus), 'GPU')}, but node {name} offers"
+                f" {offered}; using its labels",
             )
             return None
         known, named = _renamed(known, name), self.uuids.get(name, ())
@@ -470,12 +492,12 @@ def _present(node: NodeRecord) -> int:
     """The number of a node's GPUs, as far as known; 0 for more than any machine has."""
     there = node.offers if node.capacity is None else node.capacity
     said = int(there.get(_resource(node), 0))
-    counted, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
+    label, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
     if replicas > 1:
         # The device plugin offers each GPU several times; the label counts it once.
-        return _possible(counted or said // replicas)
+        return _possible(label or said // replicas)
     # The capacity loses a device that fell off the bus; the label still counts it.
-    return max(_possible(said), _possible(counted))
+    return max(_possible(said), _possible(label))
 
 
 def _counted(node: NodeRecord, label: str) -> int:
@@ -524,7 +546,7 @@ class _Idle:
             network=joined.limits.get(name, math.inf),
         )
 
-    def used(self, use: NodeUsage, notes: list[str]) -> Node:
+    def used(self, use: NodeUsage, notes: Notes) -> Node:
         """The node with its use."""
         healthy = self._known.healthy
         free, unattributed = _free(self.name, self._known, use, notes)
@@ -541,13 +563,15 @@ class _Idle:
         )
 
 
-def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
+def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: Notes) -> tuple[GPUSet, int]:
     """The GPUs without a known holder, and how many of them are in use all the same."""
     free, busy, unattributed = known.healthy, GPUSet(0), use.unattributed
     for who, gpus in use.known:
         there = GPUSet(gpus & known.machine.everything)
         if there != gpus:
-            notes.append(
+            notes.add(
+                str(who),
+                "unknown GPU",
                 f"{who} says it has GPU {(gpus ^ there).bit_length() - 1} of node {name},"
                 f" which has {len(known.machine.gpus)}; it counts as a GPU of unknown index",
             )
@@ -557,13 +581,15 @@ def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple
     return GPUSet(free & ~busy), unattributed
 
 
-def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
+def _impossible(node: NodeRecord, resource: str) -> Iterable[Note]:
     """A note on a node that offers more GPUs than any machine has."""
     many = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
     if many > MOST_GPUS:
-        yield (
+        yield Note(
+            node.name,
+            "impossible machine",
             f"node {node.name}: {resource} is {many:.15g}, but {MOST_GPUS} GPUs are the most that"
-            " one machine has; it is taken for none"
+            " one machine has; it is taken for none",
         )
 
 
@@ -585,10 +611,3 @@ def _unavailable(node: NodeRecord) -> str | None:
     if node.ready not in {None, "True"}:
         return "NotReady" if node.ready == "False" else "Unknown"
     return "cordoned" if node.unschedulable else None
-
-
-def _shown(note: str) -> str:
-    """The note with control characters escaped."""
-    if note.isprintable():
-        return note
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in note)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.objects import Object, items, misfit, of
+from arena_topo.clusters.objects import Object, items, of
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import (
     ACK_ALLOCATION,
@@ -40,7 +40,9 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.annotations import asked, parse_map
 from arena_topo.names import is_subdomain
+from arena_topo.notes import Note
 from arena_topo.topology import Taint, published
+from arena_topo.topology.decoding import misfit
 from arena_topo.topology.fabric import Level, levels_of
 from arena_topo.topology.nics import is_rdma
 
@@ -90,6 +92,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def key(self) -> tuple[str, str]:
         """The namespace and the name."""
         return self.namespace, self.name
+
+    @property
+    def path(self) -> str:
+        """The namespace and the name as a text."""
+        return f"{self.namespace}/{self.name}"
 
 
 class NodeRecord(Record, frozen=True, kw_only=True, gc=False):
@@ -144,7 +151,7 @@ class PodRecord(Record, frozen=True, kw_only=True, gc=False):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"pod {self.namespace}/{self.name}"
+        return f"pod {self.path}"
 
     @property
     def ours(self) -> bool:
@@ -168,7 +175,7 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"MPIJob {self.namespace}/{self.name}"
+        return f"MPIJob {self.path}"
 
 
 class ConfigMapRecord(Record, frozen=True, kw_only=True, gc=False):
@@ -182,7 +189,7 @@ class ConfigMapRecord(Record, frozen=True, kw_only=True, gc=False):
     believed: bool
 
     def __str__(self) -> str:
-        return f"configmap {self.namespace}/{self.name}"
+        return f"configmap {self.path}"
 
     def plain(self) -> Object:
         """The object in the form that the readers of `topology` take."""
@@ -259,16 +266,23 @@ class ClaimRecord(Record, frozen=True, kw_only=True, gc=False):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that does not fit its type: the error and its path."""
+    """An object that does not fit its type: the reason, and the path of the invalid value."""
 
     kind: ClassVar[str] = ""
 
     expected: str
     name: str
-    why: str
+    path: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.expected} {self.name or 'without a name'} is ignored: {self.why}"
+    @property
+    def note(self) -> Note:
+        """The note that this object does not count."""
+        name = self.name or "without a name"
+        why = ": ".join(filter(None, (self.path, self.reason)))
+        # All entries of a list are one fault.
+        fault = f"{self.expected} {self.path.partition('[')[0]}"
+        return Note(name, fault, f"{self.expected} {name} is ignored: {why}")
 
 
 # ---------------------------------------------------------------- decoding
@@ -295,9 +309,10 @@ def record(
             told = msgspec.Raw(msgspec.json.encode(one))
         found = make(_DECODERS[kind].decode(told) if isinstance(told, msgspec.Raw) else told)
     except RecursionError:
-        return Unread(expected=kind, name=_name(told), why="it is nested too deeply")
+        return Unread(expected=kind, name=_name(told), path="", reason="it is nested too deeply")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return Unread(expected=kind, name=_name(told), why=misfit(error))
+        path, reason = misfit(error)
+        return Unread(expected=kind, name=_name(told), path=path, reason=reason)
     if status_of is None or not isinstance(found, PodRecord) or not (found.asks or found.claims):
         return found
     try:
@@ -542,8 +557,12 @@ def _pod(one: _Pod) -> PodRecord:
         started=published.moment(status.start_time),
         asks=asked.limits if bound else {},
         notes=tuple(
-            f"pod {namespace}/{meta.name} asks for resources that make no sense: {error};"
-            f" {outcome.format(node=node)}"
+            Note(
+                f"{namespace}/{meta.name}",
+                outcome,
+                f"pod {namespace}/{meta.name} asks for resources that make no sense: {error};"
+                f" {outcome.format(node=node)}",
+            )
             for error, outcome in asked.wrong
         ),
     )
@@ -640,7 +659,7 @@ def _job(one: dict[str, Any]) -> JobRecord:
         replicas, each = _asked_for(one)
     except (TypeError, ValueError) as error:
         wrong = f"{bare}: its recorded placement makes no sense: {error}; only its pods are counted"
-        return msgspec.structs.replace(bare, notes=(wrong,))
+        return msgspec.structs.replace(bare, notes=(Note(bare.path, "record", wrong),))
     many = len(workers) if replicas is None else replicas
     greedy = many < len(workers) or any(len(gpus) > each for _, _, gpus in workers)
     more = f"{bare}: its recorded placement is of more than it asks for; the rest does not count"
@@ -649,7 +668,7 @@ def _job(one: dict[str, Any]) -> JobRecord:
         workers=tuple(workers[:many]),
         each=each,
         exact=_guarantee(one, notes) == "gpus",
-        notes=(more,) if greedy else (),
+        notes=(Note(bare.path, "greedy record", more),) if greedy else (),
     )
 
 

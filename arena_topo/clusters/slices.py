@@ -15,6 +15,7 @@ from dataclasses import replace
 import msgspec
 
 from arena_topo.clusters.records import ClaimRecord, Device, Gpu, SliceRecord
+from arena_topo.notes import Notes
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
@@ -74,7 +75,7 @@ def devices(
     slices: Iterable[SliceRecord],
     counts: Mapping[str, int],
     uuids: Mapping[str, Sequence[str]],
-    notes: list[str],
+    notes: Notes,
 ) -> Devices:
     """The GPUs in slices; unused ones are reported in `notes`.
 
@@ -99,9 +100,11 @@ def devices(
             pool = found[one.node][driver]
             if len(live) < wanted and pool.complete:
                 pool.complete = False
-                notes.append(
+                notes.add(
+                    one.node,
+                    "incomplete pool",
                     f"node {one.node}: {len(live)} of {wanted} ResourceSlices of {driver} are"
-                    " there; none of its GPUs can be used until all are"
+                    " there; none of its GPUs can be used until all are",
                 )
             pool.devices += fresh
     nodes: dict[str, NodeGPUs] = {}
@@ -112,13 +115,17 @@ def devices(
         pool = drivers[driver]
         gpus = pool.gpus
         if others and drivers[others[0]].gpus:
-            notes.append(
-                f"node {node}: {driver} and {others[0]} both publish GPUs; those of {driver} count"
+            notes.add(
+                node,
+                "two drivers",
+                f"node {node}: {driver} and {others[0]} both publish GPUs; those of {driver} count",
             )
         if len(gpus) > MOST_GPUS:
-            notes.append(
+            notes.add(
+                node,
+                "impossible machine",
                 f"node {node}: {driver} publishes {len(gpus)} GPUs, but {MOST_GPUS} are"
-                " the most that one machine has; it is taken for none"
+                " the most that one machine has; it is taken for none",
             )
             continue
         numbered = _numbered(gpus, uuids.get(node, ()))
