@@ -95,7 +95,7 @@ def failed(job: JobStatus) -> JobFailed | None:
     if job.phase is not Phase.FAILED:
         return None
     hint = command("why", job.name, namespace=job.namespace)
-    return notices.job_failed(job.name, job.exit_code, notices.how_failed(job), hint=hint)
+    return notices.job_failed(job.name, job.exit_code, job.reason, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Waiting:
         if self.reason == SILENT:
             return "runs, but has written nothing yet"
         if self.status.phase is Phase.SUSPENDED:
-            return self.reason.removeprefix("the job ")
+            return pod_selection.suspended(self.status)
         return f"waits: {self.reason}"
 
 

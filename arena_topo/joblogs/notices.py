@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines import Phase
 from arena_topo.engines.lines import Notice, Source, Turn
 from arena_topo.errors import ArenaError, JobFailed
 
@@ -125,18 +125,6 @@ def _together(notes: Sequence[Note]) -> Note:
         return first
     text = f"{first.alike.replace('{}', str(len(pods)), 1)}: {named(pods)}"
     return Note(text=text, turn=first.turn, warns=first.warns, error=first.error)
-
-
-def how_failed(job: JobStatus) -> str | None:
-    """Why a job failed: the failure of its launcher rather than its exit code."""
-    chief = job.chief
-    failure = None if chief is None else chief.failure
-    if failure in {None, "failed"} or f"the launcher {failure}" == job.reason:
-        return job.reason
-    text = f"the launcher {failure}"
-    if not job.exit_code or f"exit code {job.exit_code}" in text:
-        return text
-    return f"{text.rstrip('.')} (exit code {job.exit_code})"
 
 
 def job_failed(
