@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING
 from arena_topo.engines import Phase
 from arena_topo.engines.lines import Notice, Source, Turn
 from arena_topo.errors import ArenaError, JobFailed
+from arena_topo.layout import clock
+from arena_topo.words import shortened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +77,7 @@ def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
 
 def named(pods: Iterable[str]) -> str:
     """Pods in a sentence: the names of the first few, and the number of the others."""
-    names = list(dict.fromkeys(pods))
-    more = len(names) - SOME
-    return ", ".join(names[:SOME]) + (f" and {more} more" if more > 0 else "")
+    return shortened(list(dict.fromkeys(pods)), SOME)
 
 
 class NoticeBuffer:
@@ -163,7 +162,7 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
     if not asked:
         text = f"the pods of {kept.name} are gone: {text}"
     if kept.first:
-        text += f", from {_clock(kept.first)} to {_clock(kept.last)}"
+        text += f", from {clock(kept.first / 1e9)} to {clock(kept.last / 1e9)}"
     else:
         text += ": nothing had been written"
     if kept.lacking:
@@ -174,11 +173,6 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
         jobs = "an older job" if older == 1 else f"{older} older jobs"
         text += f"; {jobs} of that name {'is' if older == 1 else 'are'} kept in {root}"
     return Note(text=text)
-
-
-def _clock(at: int) -> str:
-    """A moment (Unix nanoseconds) in local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
