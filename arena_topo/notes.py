@@ -51,9 +51,6 @@ SHOWN = 3
 NAMED = 10
 """The most further names of one fault."""
 
-MOST_FAULTS = 20
-"""The most faults that are shown: with their notes some screens of text."""
-
 
 def grouped(notes: Iterable[str]) -> Iterator[str]:
     """The notes by their faults; beyond three on the same fault, only the names of the others.
@@ -63,13 +60,10 @@ def grouped(notes: Iterable[str]) -> Iterator[str]:
     faults: dict[str, list[str]] = {}
     for one in dict.fromkeys(notes):
         faults.setdefault(one.fault if isinstance(one, Note) else one, []).append(one)
-    for alike in list(faults.values())[:MOST_FAULTS]:
+    for alike in faults.values():
         yield from alike[:SHOWN]
         others = list(dict.fromkeys(one.subject for one in alike[SHOWN:] if isinstance(one, Note)))
         if others:
             where = ", which topology show -o json names" if len(others) > NAMED else ""
             names = shortened(others, NAMED) + where
             yield f"... and {len(alike) - SHOWN} more like the last: {names}"
-    left = sum(map(len, list(faults.values())[MOST_FAULTS:]))
-    if left:
-        yield f"... and {left} other notes, which topology show -o json lists"

@@ -71,13 +71,6 @@ def test_a_note_that_is_repeated_is_shown_once():
     assert list(notes.grouped(odd("a") * 5)) == odd("a")
 
 
-def test_very_many_faults_are_counted():
-    words = [f"{'abcdefghij'[at // 10]}{'abcdefghij'[at % 10]} is odd" for at in range(50)]
-    shown = list(notes.grouped(words))
-    assert len(shown) == notes.MOST_FAULTS + 1
-    assert shown[-1] == "... and 30 other notes, which topology show -o json lists"
-
-
 def test_a_note_keeps_its_fields_when_it_is_copied_or_passes_between_processes():
     note = Note("ml/a", "odd", "pod ml/a\x1b is {odd}")
     assert note == r"pod ml/a\x1b is {odd}"

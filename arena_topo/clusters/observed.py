@@ -238,7 +238,7 @@ class _Cards:
             if machine.gpus and max(self._entries[at].nics.near or (0,)) > machine.everything:
                 self._notes.add(
                     machine.name,
-                    f"{self._where} {at}",
+                    "fewer GPUs than NICs",
                     f"{self._where}: nics[{at}].near names GPUs that node {machine.name} does not"
                     " have: it is not used there",
                 )
@@ -264,8 +264,8 @@ class _Cards:
         yield from self._notes
         for at, one in self._unused.items():
             yield Note(
-                self._where,
-                f"unused {at}",
+                f"nics[{at}]",
+                "unused NICs",
                 f"{self._where}: nics[{at}] is not used: no node has the label"
                 f" {one.label}={one.value}",
             )
@@ -585,12 +585,7 @@ def _impossible(node: NodeRecord, resource: str) -> Iterable[Note]:
     """A note on a node that offers more GPUs than any machine has."""
     many = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
     if many > MOST_GPUS:
-        yield Note(
-            node.name,
-            "impossible machine",
-            f"node {node.name}: {resource} is {many:.15g}, but {MOST_GPUS} GPUs are the most that"
-            " one machine has; it is taken for none",
-        )
+        yield slices.impossible(node.name, f"{resource} is {many:.15g}")
 
 
 def _rdma(node: NodeRecord) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import msgspec
 
 from arena_topo.clusters.records import ClaimRecord, Device, Gpu, SliceRecord
-from arena_topo.notes import Notes
+from arena_topo.notes import Note, Notes
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
@@ -71,6 +71,12 @@ class _Pool(msgspec.Struct):
         return None
 
 
+def impossible(node: str, what: str) -> Note:
+    """The note on a node with more GPUs than any machine."""
+    most = f"{MOST_GPUS} GPUs are the most that one machine has; it is taken for none"
+    return Note(node, "impossible machine", f"node {node}: {what}, but {most}")
+
+
 def devices(
     slices: Iterable[SliceRecord],
     counts: Mapping[str, int],
@@ -121,12 +127,7 @@ def devices(
                 f"node {node}: {driver} and {others[0]} both publish GPUs; those of {driver} count",
             )
         if len(gpus) > MOST_GPUS:
-            notes.add(
-                node,
-                "impossible machine",
-                f"node {node}: {driver} publishes {len(gpus)} GPUs, but {MOST_GPUS} are"
-                " the most that one machine has; it is taken for none",
-            )
+            notes.append(impossible(node, f"{driver} publishes {len(gpus)} GPUs"))
             continue
         numbered = _numbered(gpus, uuids.get(node, ()))
         # A label still counts a lost GPU.
