@@ -73,7 +73,7 @@ class _Pool(msgspec.Struct):
 
 def impossible(node: str, what: str) -> Note:
     """The note on a node with more GPUs than any machine."""
-    most = f"{MOST_GPUS} GPUs are the most that one machine has; it is taken for none"
+    most = f"one machine has at most {MOST_GPUS} GPUs; it is taken for none"
     return Note(node, "impossible machine", f"node {node}: {what}, but {most}")
 
 

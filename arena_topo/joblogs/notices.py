@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from arena_topo.engines import Phase
 from arena_topo.engines.lines import Notice, Source, Turn
+from arena_topo.engines.waiting import failed_with
 from arena_topo.errors import ArenaError, JobFailed
 from arena_topo.layout import clock
 from arena_topo.words import shortened
@@ -126,22 +127,13 @@ def _together(notes: Sequence[Note]) -> Note:
     return Note(text=text, turn=first.turn, warns=first.warns, error=first.error)
 
 
-def job_failed(
-    name: str, code: int | None, why: str | None, *, hint: str | None = None
-) -> JobFailed:
-    """The error of a failed job; the command exits with the launcher's code."""
-    if why is not None and why.endswith(f"exit code {code}"):
-        why += ", and so does this command"
-    return JobFailed(f"the job {name} failed", exit_code=code or 1, why=why, hint=hint)
-
-
 def ended_as(kept: Kept) -> JobFailed | None:
     """The error of an archived job; None if it succeeded."""
     if kept.phase == Phase.SUCCEEDED:
         return None
     if kept.phase == Phase.FAILED:
-        code = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
-        return job_failed(kept.name, kept.exit_code, code)
+        why = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
+        return failed_with(kept.exit_code, kept.name, why)
     if kept.deleted:
         text = f"the job {kept.name} was deleted before it had ended"
         return JobFailed(text, exit_code=1, why=f"it was {kept.phase} when it was deleted")
