@@ -100,10 +100,11 @@ class InvalidValue(InvalidJob, ValueError):
 
 
 class UnreadableTopology(ArenaError):
-    """A description of a machine or a cluster is invalid; `where` is the line or path."""
+    """A description of a machine or a cluster is invalid: the reason, and the line or path."""
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message, hint=hint)
+        self.reason = message
         self.where = where
 
 

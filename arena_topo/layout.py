@@ -260,9 +260,9 @@ def complaint(error: ArenaError, width: int | None = None) -> str:
     """
     lines = [fold(f"{Styled('error:', Style.ERROR)} {_sentence(error.message)}", width)]
     if error.notes:
-        from arena_topo.notes import shortened  # noqa: PLC0415 - only where there are some
+        from arena_topo.notes import grouped  # noqa: PLC0415 - only where there are some
 
-        lines = [*(fold(noted(one), width) for one in shortened(error.notes)), *lines]
+        lines = [*(fold(noted(one), width) for one in grouped(error.notes)), *lines]
     if error.why:
         lines.append(fold(f"  why:  {_sentence(error.why)}", width, indent=" " * 8))
     if error.hint:
@@ -291,16 +291,21 @@ _COMMAND = re.compile(
 _GLUE = "\N{NO-BREAK SPACE}"
 
 
+def whole(text: str) -> str:
+    """A part of a sentence that `fold` does not break."""
+    return text.replace(" ", _GLUE)
+
+
 def fold(line: str, width: int | None, *, indent: str = "  ") -> str:
     """A sentence wrapped at `width` columns, if given; further lines are indented.
 
-    A command in the sentence stays on one line, to be copied.
+    A command in the sentence stays on one line, to be copied; so does a `whole` part.
     """
     if width is None or len(line) <= width:
-        return line
+        return line.replace(_GLUE, " ")
     start = _start(line)
     wrapped = textwrap.fill(
-        _COMMAND.sub(lambda found: found[0].replace(" ", _GLUE), line.strip(" ")),
+        _COMMAND.sub(lambda found: whole(found[0]), line.strip(" ")),
         width,
         initial_indent=start,
         subsequent_indent=indent,

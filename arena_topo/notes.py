@@ -1,9 +1,12 @@
-"""Notes on a cluster for a screen: a few of many similar ones, and the names of the others."""
+"""Notes on a cluster: sentences with fields, and few lines on a screen for many notes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
+from typing import Self
+
+from arena_topo.escaping import one_line
+from arena_topo.words import shortened
 
 
 class Alert(str):
@@ -12,50 +15,55 @@ class Alert(str):
     __slots__ = ()
 
 
+class Note(str):
+    """A sentence about an object of the cluster, on one line.
+
+    `subject` is the object's name. `fault` is equal for notes that differ only in names and values.
+    """
+
+    __slots__ = ("fault", "subject")
+
+    fault: str
+    subject: str
+
+    def __new__(cls, subject: str, fault: str, text: str) -> Self:
+        """A note with this text, whose control characters are escaped."""
+        made = super().__new__(cls, one_line(text))
+        made.subject, made.fault = subject, fault
+        return made
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors with notes pass between processes.
+        return Note, (self.subject, self.fault, str(self))
+
+
+class Notes(list[str]):
+    """The notes on a cluster that is being read."""
+
+    def add(self, subject: str, fault: str, text: str) -> None:
+        """Add a note; the parameters are those of `Note`."""
+        self.append(Note(subject, fault, text))
+
+
 SHOWN = 3
 """The most notes on one fault that are shown in full."""
 
 NAMED = 10
 """The most further names of one fault."""
 
-MOST_FAULTS = 20
-"""The most faults that are shown: with their notes some screens of text."""
 
-_WHO = re.compile(
-    r"\b(?:node|pod|configmap|topology|MPIJob|Node|Pod|ConfigMap|Topology)"
-    r" (without a name \(object \d+\)|(?!without|other)\S*[^\s:;,])"
-)
-"""The kind and name at the start of a note."""
+def grouped(notes: Iterable[str]) -> Iterator[str]:
+    """The notes by their faults; beyond three on the same fault, only the names of the others.
 
-_VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|-?\d[\d.]*|\([^)]*\)")
-"""The parts that differ between notes on one fault: quoted words, numbers, brackets."""
-
-
-def shortened(notes: Iterable[str]) -> Iterator[str]:
-    """The notes; beyond three on the same fault, only the names of the others.
-
-    Two notes are on the same fault if they differ only in names, numbers and quoted words.
+    A note without fields is alone with its fault.
     """
-    alike: dict[str, list[str]] = {}
-    for note in dict.fromkeys(notes):
-        alike.setdefault(_fault(note), []).append(note)
-    for group in list(alike.values())[:MOST_FAULTS]:
-        yield from group[:SHOWN]
-        others = list(dict.fromkeys(_about(note) for note in group[SHOWN:]))
+    faults: dict[str, list[str]] = {}
+    for one in dict.fromkeys(notes):
+        faults.setdefault(one.fault if isinstance(one, Note) else one, []).append(one)
+    for alike in faults.values():
+        yield from alike[:SHOWN]
+        others = list(dict.fromkeys(one.subject for one in alike[SHOWN:] if isinstance(one, Note)))
         if others:
-            names = ", ".join(others[:NAMED])
-            left = len(others) - NAMED
-            rest = f" and {left} more, which topology show -o json names" if left > 0 else ""
-            yield f"... and {len(group) - SHOWN} more like the last: {names}{rest}"
-    left = sum(map(len, list(alike.values())[MOST_FAULTS:]))
-    if left:
-        yield f"... and {left} other notes, which topology show -o json lists"
-
-
-def _fault(note: str) -> str:
-    return _VARIES.sub("#", _WHO.sub("#", note))
-
-
-def _about(note: str) -> str:
-    found = _WHO.search(note)
-    return found[1] if found else note
+            where = ", which topology show -o json names" if len(others) > NAMED else ""
+            names = shortened(others, NAMED) + where
+            yield f"... and {len(alike) - SHOWN} more like the last: {names}"

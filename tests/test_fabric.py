@@ -485,7 +485,9 @@ def test_an_unused_level_of_a_topology_gets_a_note():
     ],
 )
 def test_an_invalid_topology_is_named_with_its_path(document, message):
-    assert str(records.read(document)) == f"Topology default is ignored: {message}"
+    found = records.read(document)
+    assert isinstance(found, records.Unread)
+    assert found.note == f"Topology default is ignored: {message}"
 
 
 # Fabric files

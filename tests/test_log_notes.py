@@ -16,7 +16,6 @@ from arena_topo.engines.archive import Archive
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.engines.waiting import Start, start_of, starting
 from arena_topo.errors import ClusterError, NotFound
-from arena_topo.joblogs import follow
 from arena_topo.joblogs.follow import AFTER_END, SILENCE, SILENT, Asked, End
 from arena_topo.joblogs.notices import DELETED, GATHER
 from arena_topo.joblogs.pod_selection import early
@@ -227,33 +226,6 @@ def test_a_launcher_that_is_evicted_ends_the_follow_with_that_as_the_reason(aliv
         "the launcher was evicted: The node was low on resource: memory. Threshold quantity:"
         f" 100Mi, available: 60Mi (exit code {failure.exit_code})"
     )
-
-
-@pytest.mark.parametrize(
-    ("failure", "code", "why"),
-    [
-        (
-            "ended with exit code 7",
-            7,
-            "the launcher ended with exit code 7, and so does this command",
-        ),
-        ("failed", None, "what the operator says"),
-        (None, None, "what the operator says"),
-        (
-            "failed (DeadlineExceeded): too long.",
-            None,
-            "the launcher failed (DeadlineExceeded): too long.",
-        ),
-    ],
-)
-def test_the_reason_of_a_failure_is_what_was_done_to_the_launcher_if_anything_was(
-    failure, code, why
-):
-    reason = f"the launcher ended with exit code {code}" if code else "what the operator says"
-    status = replace(job(Phase.FAILED, LAUNCHER, reason=reason), exit_code=code)
-    told = follow.failed(failed(status, LAUNCHER, failure))
-    assert told is not None
-    assert told.why == why
 
 
 def test_how_a_pod_ended_is_waited_for_no_longer_than_it_may_take():

@@ -2,60 +2,77 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
+from kube_objects import config_map, group, node, pod, seen
+
 from arena_topo import notes
+from arena_topo.notes import Note
 
 
-def ids(name: str, word: str = "x") -> str:
-    return f"pod ml/{name}: annotation gpu-group makes no sense: {word!r} is no list of GPU ids"
+def odd(*names: str, ids: str = "x") -> list[str]:
+    """The notes on pods whose annotations are no lists of GPUs."""
+    return list(seen(node(), *(pod(one, annotations=group(ids * len(one))) for one in names)).notes)
 
 
 def test_few_notes_are_shown_as_they_are():
-    said = [ids("a"), ids("b"), "a level is not used", ids("c")]
-    assert list(notes.shortened(said)) == [ids("a"), ids("b"), ids("c"), "a level is not used"]
+    said = [*odd("a", "b"), "a level is not used", *odd("c")]
+    assert list(notes.grouped(said)) == [said[0], said[1], said[3], said[2]]
 
 
 def test_more_than_three_on_one_fault_are_named():
-    shown = list(notes.shortened(ids(name, name * 2) for name in ("a", "b", "c", "d", "e")))
-    assert shown[3:] == ["... and 2 more like the last: ml/d, ml/e"]
+    shown = list(notes.grouped(odd("a", "bb", "ccc", "dddd", "eeeee")))
+    assert shown[3:] == ["... and 2 more like the last: default/dddd, default/eeeee"]
 
 
-def test_different_faults_of_one_kind_of_object_are_kept_apart():
-    faults = [
-        *(
-            f"configmap kube-system/n{at} data.linkType[{at}]: has {at} cells, not 8"
-            for at in (1, 2)
-        ),
-        "configmap kube-system/n3 data.linkType: is not a list of rows",
-        "configmap kube-system/n4 data.bandwidth[0][0]: -5.0 is not a number of GB/s",
-        "configmap kube-system/n5 data.devices: GPU 99 of 8 is out of range",
-        "configmap kube-system/n6 data.devices: is not JSON",
+def test_faults_are_told_apart_by_what_is_wrong_not_by_their_words():
+    broken = []
+    for at, key in enumerate(("linkType", "bandwidth", "busBandwidth", "devices") * 2):
+        broken.append(config_map(f"n{at}"))
+        broken[-1]["data"][key] = "{" * (at + 1)
+    found = seen(*(node(f"n{at}") for at in range(8)), *broken)
+    assert len({one.fault for one in found.notes if isinstance(one, Note)}) == 4
+    assert sorted(notes.grouped(found.notes)) == sorted(found.notes)
+
+
+def test_entries_of_a_list_are_one_fault_whatever_their_index():
+    pods = [pod(f"w{at}") for at in range(5)]
+    for at, one in enumerate(pods):
+        one["spec"]["containers"] = [*one["spec"]["containers"] * at, 7]
+    found = seen(node(), *pods)
+    assert "Pod w4 is ignored: spec.containers[4]: expected a mapping" in found.notes[4]
+    assert list(notes.grouped(found.notes))[3:] == ["... and 2 more like the last: w3, w4"]
+
+
+def test_kinds_of_objects_are_told_apart():
+    kinds = ("Node", "Pod", "MPIJob")
+    wrong = [
+        {"kind": kind, "metadata": {"name": name, "namespace": 7}}
+        for kind in kinds
+        for name in "ab"
     ]
-    assert list(notes.shortened(faults)) == faults
+    found = seen(node(), *wrong)
+    assert len(found.notes) == 6
+    assert list(notes.grouped(found.notes)) == list(found.notes)
 
 
 def test_of_very_many_ten_are_named_and_the_others_counted():
-    said = [f"node n{at} is listed twice; the first one counts" for at in range(40)]
-    *shown, last = notes.shortened(said)
-    assert shown == said[:3]
+    found = seen(*(node(f"n{at}") for at in range(40)), *(node(f"n{at}") for at in range(40)))
+    *shown, last = notes.grouped(found.notes)
+    assert shown == [f"node n{at} is listed twice; the first one counts" for at in range(3)]
     names = ", ".join(f"n{at}" for at in range(3, 13))
     assert last == (
         f"... and 37 more like the last: {names} and 27 more, which topology show -o json names"
     )
 
 
-def test_objects_without_a_name_go_by_their_place():
-    said = [f"Pod without a name (object {at}) makes no sense: it has no name" for at in range(5)]
-    assert list(notes.shortened(said))[3:] == [
-        "... and 2 more like the last: without a name (object 3), without a name (object 4)"
-    ]
-
-
 def test_a_note_that_is_repeated_is_shown_once():
-    assert list(notes.shortened([ids("a")] * 5)) == [ids("a")]
+    assert list(notes.grouped(odd("a") * 5)) == odd("a")
 
 
-def test_very_many_faults_are_counted():
-    words = [f"{'abcdefghij'[at // 10]}{'abcdefghij'[at % 10]} is odd" for at in range(50)]
-    shown = list(notes.shortened(words))
-    assert len(shown) == notes.MOST_FAULTS + 1
-    assert shown[-1] == "... and 30 other notes, which topology show -o json lists"
+def test_a_note_keeps_its_fields_when_it_is_copied_or_passes_between_processes():
+    note = Note("ml/a", "odd", "pod ml/a\x1b is {odd}")
+    assert note == r"pod ml/a\x1b is {odd}"
+    for same in (copy.copy(note), copy.deepcopy(note), pickle.loads(pickle.dumps(note))):
+        assert (same, same.subject, same.fault) == (note, "ml/a", "odd")

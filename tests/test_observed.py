@@ -506,8 +506,8 @@ def test_more_gpus_than_a_machine_can_have_are_none_and_noted(huge: str, *, publ
     found = seen(odd, node("node-b"), *([config_map()] if published_too else []))
     assert found.notes == (
         (
-            f"node node-a: nvidia.com/gpu is {float(huge):.15g}, but 64 GPUs are the most that one"
-            " machine has; it is taken for none"
+            f"node node-a: nvidia.com/gpu is {float(huge):.15g}, but one machine has at most 64"
+            " GPUs; it is taken for none"
         ),
     )
     assert found.nodes[0].free_count == 0

@@ -299,8 +299,8 @@ def test_more_gpus_than_a_machine_can_have_are_none_and_noted():
     assert found.nodes[0].machine.gpus == ()
     assert found.notes == (
         (
-            "node node-a: gpu.nvidia.com publishes 65 GPUs, but 64 are the most that one machine"
-            " has; it is taken for none"
+            "node node-a: gpu.nvidia.com publishes 65 GPUs, but one machine has at most 64 GPUs; it"
+            " is taken for none"
         ),
     )
 

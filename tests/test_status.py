@@ -210,6 +210,27 @@ def test_a_failed_launcher_hands_on_its_code_and_why():
 
 
 @pytest.mark.parametrize(
+    ("launcher", "reason"),
+    [
+        ({}, "1/4 workers are evicted"),
+        (
+            {"reason": "Evicted", "message": "low on memory.", "containerStatuses": ended(137)},
+            "the launcher was evicted: low on memory (exit code 137)",
+        ),
+        (
+            {"reason": "DeadlineExceeded", "message": "too long."},
+            "the launcher failed (DeadlineExceeded): too long.",
+        ),
+    ],
+)
+def test_what_was_done_to_the_launcher_comes_before_its_exit_code_and_the_operators_words(
+    launcher, reason
+):
+    job = mpijob(conditions=[condition("Failed", message="1/4 workers are evicted")])
+    assert job_status(job, [pod("demo-launcher-a", "Failed", **launcher)]).reason == reason
+
+
+@pytest.mark.parametrize(
     ("pods", "reason"),
     [
         ([], "the MPI operator has not created its pods yet"),

@@ -180,7 +180,10 @@ def test_a_goal_that_can_never_be_reached_any_more_ends_the_waiting(line):
     line.later(line.world.finish, "two", 3)
     line("wait", "one", "two", "--for=succeeded", "--timeout=20s")
     assert (line.code, line.out) == (1, "")
-    assert line.err.endswith("error: the job two failed\n  try:  arena-topo why two -n default\n")
+    assert line.err.endswith(
+        "error: the job two failed\n  why:  the launcher ended with exit code 3\n"
+        "  try:  arena-topo why two -n default\n"
+    )
 
 
 def test_all_jobs_are_waited_for_and_the_first_failure_is_the_exit_code(line):

@@ -11,6 +11,7 @@ from arena_topo.clusters.usage import job_over, worker_template
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.manifests import CLAIMS, GANG, INLINE, STATE, Manifest, install
 from arena_topo.topology import TAINT
+from arena_topo.words import counted
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.admin import Administration
@@ -34,7 +35,7 @@ def removal(admin: Administration) -> Removal:
         shown = "; ".join(f"{job} {why}" for job, why in depending[:_SHOWN])
         more = f"; and {len(depending) - _SHOWN} more" if len(depending) > _SHOWN else ""
         raise ArenaError(
-            f"{len(depending)} job{'s' if len(depending) > 1 else ''} would be left unfinished",
+            f"{counted(len(depending), 'job')} would be left unfinished",
             why=shown + more,
             hint="wait until they have ended, or delete them: arena-topo delete NAME -n NAMESPACE",
         )

@@ -44,7 +44,7 @@ from arena_topo.flag import (
     spelling,
 )
 from arena_topo.layout import complaint, folded, noted, painted
-from arena_topo.notes import Alert, shortened
+from arena_topo.notes import Alert, grouped
 from arena_topo.numbers import span
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def remark(text: str) -> None:
 
 
 def tell(notes: Iterable[str]) -> None:
-    """Print notes about the cluster on stderr; similar ones are shortened."""
-    for one in shortened(notes):
+    """Print notes about the cluster on stderr; many on one fault are shortened."""
+    for one in grouped(notes):
         note(one)
 
 

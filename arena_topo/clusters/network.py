@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from arena_topo.bandwidth import lane_rate
+from arena_topo.notes import Notes
 from arena_topo.topology import (
     BEYOND,
     Machine,
@@ -66,15 +67,15 @@ def joining(
     labels = {name: labels[name] for name in with_gpus}
     rates = {name: RDMA_RATE for name in labels if name in rdma}
     reach = _reach(with_gpus, labels)
-    notes, unused = list[str](), frozenset[str]()
+    notes, where, unused = Notes(), "", frozenset[str]()
     if file is not None and file.levels is not None:
-        tree = fabric.from_file(file, labels, rdma=rates, nvlink=reach)
+        tree, where = fabric.from_file(file, labels, rdma=rates, nvlink=reach), f"{file.where}: "
         unused = frozenset(level.name for level in file.levels) - {t.name for t in tree.tiers}
-        notes += (f"{file.where}: {note}" for note in tree.notes)
     else:
         levels = _best(topologies or {}, labels, notes)
         tree = fabric.from_labels(labels, levels, rdma=rates, nvlink=reach)
-        notes += tree.notes
+    for note in tree.notes:
+        notes.add("the network", note, f"{where}{note}")
     alone = {name: (f"({name})",) * len(tree.tiers) for name in machines}
     return Network(
         tiers=tree.tiers,
@@ -137,7 +138,7 @@ def _reach_of(model: str | None) -> tuple[bool, float | None]:
 
 
 def _best(
-    topologies: Mapping[str, Sequence[Level]], labels: fabric.Labels, notes: list[str]
+    topologies: Mapping[str, Sequence[Level]], labels: fabric.Labels, notes: Notes
 ) -> Sequence[Level]:
     """The levels of the Kueue topology that places most GPU nodes, the deepest of equals.
 
@@ -153,13 +154,14 @@ def _best(
     if not placed or not labels:
         return ()
     if not placed[best]:
-        notes.append(
+        notes.add(
+            min(placed),
+            "no topology",
             f"no GPU node has all labels of topology {min(placed)}: the network is taken from"
-            " other labels"
+            " other labels",
         )
         return ()
     if len(placed) > 1:
-        notes.append(
-            f"topology {best} is used, which places {placed[best]} of {len(labels)} GPU nodes"
-        )
+        used = f"topology {best} is used, which places {placed[best]} of {len(labels)} GPU nodes"
+        notes.add(best, "topology", used)
     return topologies[best]

@@ -32,6 +32,7 @@ from arena_topo.clusters.records import (
 )
 from arena_topo.clusters.usage import AllocationSources, NodeUsage, uses_of
 from arena_topo.errors import UnreadableTopology
+from arena_topo.notes import Note, Notes
 from arena_topo.numbers import whole
 from arena_topo.topology import (
     GPU_RESOURCES,
@@ -55,6 +56,7 @@ from arena_topo.topology import (
     published,
 )
 from arena_topo.topology.fabric import FabricFile
+from arena_topo.words import counted
 
 _COUNT = "nvidia.com/gpu.count"
 """The label of NVIDIA's GPU feature discovery that counts GPUs."""
@@ -105,11 +107,11 @@ class Reader:
     ) -> ClusterReading:
         """Build the cluster as `cluster` does, with its sources."""
         records: dict[str, list[Any]] = defaultdict(list)
-        unread: list[str] = []
+        unread: list[Note] = []
         for item in objects:
             entry = item if isinstance(item, Record | Unread) else read(item)
             if isinstance(entry, Unread):
-                unread.append(str(entry))
+                unread.append(entry.note)
             elif entry is not None:
                 records[entry.kind].append(entry)
         static = [entry for kind in _STATIC for entry in records[kind.kind]]
@@ -132,12 +134,13 @@ class _Inventory:
         self, static: list[Record], records: Mapping[str, list[Any]], file: FabricFile | None
     ) -> None:
         self._static = static
-        self._notes: list[str] = []
+        self._notes = Notes()
         nodes: dict[NodeName, NodeRecord] = {}
         for node in records[NodeRecord.kind]:
             name = NodeName(node.name)
             if name in nodes:
-                self._notes.append(f"node {name} is listed twice; the first one counts")
+                again = f"node {name} is listed twice; the first one counts"
+                self._notes.add(name, "node twice", again)
             else:
                 nodes[name] = node
         self._machines = _Machines(records[ConfigMapRecord.kind], self._notes)
@@ -175,13 +178,13 @@ class _Inventory:
     def used(
         self,
         records: Mapping[str, list[Any]],
-        unread: list[str],
+        unread: Iterable[Note],
         *,
         source: str,
         now: float | None,
     ) -> ClusterReading:
         """The cluster with its use by pods, jobs and claims."""
-        notes = [*unread, *self._notes]
+        notes = Notes((*unread, *self._notes))
         if self._idle:
             notes += self._machines.stale(now)
         pods = records[PodRecord.kind]
@@ -198,7 +201,7 @@ class _Inventory:
             unused=self._joined.unused,
             beyond=self._joined.beyond,
             guesses=self._joined.guesses,
-            notes=tuple(map(_shown, notes)),
+            notes=tuple(notes),
             source=source,
         )
         return ClusterReading(cluster=cluster, uses=uses, claims=sources.claims)
@@ -222,7 +225,7 @@ class _Cards:
         self._entries = () if file is None else file.nics
         self._made: dict[object, tuple[Machine, Machine]] = {}
         self._unused = dict(enumerate(self._entries))
-        self._notes: list[str] = []
+        self._notes = Notes()
 
     def of(self, known: NodeGPUs, labels: Object) -> NodeGPUs:
         """The machine of a node with these labels, with its NICs."""
@@ -234,9 +237,11 @@ class _Cards:
         if at is not None:
             self._unused.pop(at, None)
             if machine.gpus and max(self._entries[at].nics.near or (0,)) > machine.everything:
-                self._notes.append(
+                self._notes.add(
+                    machine.name,
+                    "fewer GPUs than NICs",
                     f"{self._where}: nics[{at}].near names GPUs that node {machine.name} does not"
-                    " have: it is not used there"
+                    " have: it is not used there",
                 )
                 at = None
         instance = presets.labelled_instance(labels) if at is None else ""
@@ -259,13 +264,16 @@ class _Cards:
         """Notes on unused entries of the file."""
         yield from self._notes
         for at, entry in self._unused.items():
-            yield (
+            yield Note(
+                f"nics[{at}]",
+                "unused NICs",
                 f"{self._where}: nics[{at}] is not used: no node has the label"
-                f" {entry.label}={entry.value}"
+                f" {entry.label}={entry.value}",
             )
 
 
 _INSTEAD = {
+    "devices": "using the labels of node {node}",
     "linkType": "using the labels of node {node}",
     "busBandwidth": "what sets of GPUs of node {node} reach is computed from its links",
     "bandwidth": "it is for display only, and node {node} does without",
@@ -273,7 +281,7 @@ _INSTEAD = {
     published.UUIDS: "node {node} does without",
     published.ALLOCATIONS: "what pods of node {node} have is taken from themselves",
 }
-"""The consequence for a node whose ConfigMap is valid but for this key."""
+"""The consequence of an invalid key in the ConfigMap of a node."""
 
 
 class _Machines:
@@ -283,7 +291,7 @@ class _Machines:
     link matrix.
     """
 
-    def __init__(self, config_maps: Iterable[ConfigMapRecord], notes: list[str]) -> None:
+    def __init__(self, config_maps: Iterable[ConfigMapRecord], notes: Notes) -> None:
         self._notes = notes
         self._config_maps: dict[str, ConfigMapRecord] = {}
         self._parsed: dict[object, NodeGPUs] = {}
@@ -294,7 +302,8 @@ class _Machines:
         for entry in sorted(believed, key=lambda entry: order(entry.namespace)):
             node = entry.data.get("nodeName") or entry.labels.get(published.NODE_LABEL)
             if not node:
-                notes.append(f"{entry} does not say which node it is of; it is not used")
+                lost = f"{entry} does not say which node it is of; it is not used"
+                notes.add(entry.path, "no node", lost)
             elif node not in self._config_maps:
                 self._config_maps[node] = entry
                 self._read_key(node, entry, published.UUIDS, documents.uuids, self.uuids)
@@ -302,7 +311,8 @@ class _Machines:
                     node, entry, published.ALLOCATIONS, documents.allocations, self.kubelets
                 )
             elif entry.namespace == self._config_maps[node].namespace:
-                notes.append(f"{entry} is the second for node {node}; the first one counts")
+                second = f"{entry} is the second for node {node}; the first one counts"
+                notes.add(entry.path, "second description", second)
 
     def _read_key(
         self,
@@ -317,9 +327,15 @@ class _Machines:
             if key in config_map.data and (value := read(config_map.plain())) is not None:
                 by_node[node] = value
         except UnreadableTopology as error:
-            self._notes.append(f"{error}; {_INSTEAD[key].format(node=node)}")
+            self._skip(config_map, key, error, node)
 
-    def stale(self, now: float | None) -> Iterable[str]:
+    def _skip(
+        self, config_map: ConfigMapRecord, key: str, error: UnreadableTopology, node: str
+    ) -> None:
+        """Note that a key of a node's ConfigMap is invalid, with the consequence."""
+        self._notes.add(config_map.path, key, f"{error}; {_INSTEAD[key].format(node=node)}")
+
+    def stale(self, now: float | None) -> Iterable[Note]:
         """A note for each node whose agent has published nothing for long (`now`: Unix seconds)."""
         looked = {
             node: at
@@ -330,9 +346,11 @@ class _Machines:
             now = max(looked.values(), default=0.0)
         for node, at in looked.items():
             if now - at > published.STALE:
-                yield (
+                yield Note(
+                    node,
+                    "stale agent",
                     f"node {node} was last looked at {ago(now - at)} ago, as"
-                    f" {self._config_maps[node]} says: is its agent at work?"
+                    f" {self._config_maps[node]} says: is its agent at work?",
                 )
 
     def of(self, node: NodeRecord, present: int, dra: NodeGPUs | None) -> NodeGPUs:
@@ -347,9 +365,11 @@ class _Machines:
         if any(node.offers.get(resource) for resource in GPU_RESOURCES):
             known = self._described(name, labels, present)
             if size:
-                self._notes.append(
+                self._notes.add(
+                    name,
+                    "plugin and driver",
                     f"node {name}: a device plugin offers its GPUs, and {dra.driver} publishes them"
-                    " too; the device plugin's count"
+                    " too; the device plugin's count",
                 )
             if size != len(known.machine.gpus):
                 return known
@@ -360,9 +380,11 @@ class _Machines:
         if described is None:
             return dra
         if (number := len(described.machine.gpus)) != size:
-            self._notes.append(
-                f"{self._config_maps[name]} describes {number} GPU{'s' if number != 1 else ''},"
-                f" but {dra.driver} publishes {size} of node {name}; what the driver says counts"
+            self._notes.add(
+                self._config_maps[name].path,
+                "other number than the driver",
+                f"{self._config_maps[name]} describes {counted(number, 'GPU')}, but {dra.driver}"
+                f" publishes {size} of node {name}; what the driver says counts",
             )
             return dra
         linked = described.machine.knowledge is not Knowledge.UNKNOWN
@@ -401,10 +423,10 @@ class _Machines:
             try:
                 known = documents.from_config_map(plain, model=product, complaints=complaints)
             except UnreadableTopology as error:
-                self._notes.append(f"{error}; using the labels of node {name}")
+                self._skip(config_map, "devices", error, name)
                 return None
             for lost, complaint in complaints.items():
-                self._notes.append(f"{complaint}; {_INSTEAD[lost].format(node=name)}")
+                self._skip(config_map, lost, complaint, name)
             if "linkType" in complaints:
                 machine = nodelabels.from_labels(name, labels, len(known.machine.gpus))
                 known = replace(known, machine=machine)
@@ -412,9 +434,11 @@ class _Machines:
                 self._parsed[key] = known
         gpus = known.machine.gpus
         if offered > len(gpus):
-            self._notes.append(
-                f"{config_map} describes {len(gpus)} GPU{'s' if len(gpus) != 1 else ''}, but"
-                f" node {name} offers {offered}; using its labels",
+            self._notes.add(
+                config_map.path,
+                "fewer than the node offers",
+                f"{config_map} describes {counted(len(gpus), 'GPU')}, but node {name} offers"
+                f" {offered}; using its labels",
             )
             return None
         known, named = _renamed(known, name), self.uuids.get(name, ())
@@ -474,12 +498,12 @@ def _present(node: NodeRecord) -> int:
     """The number of a node's GPUs, as far as known; 0 for more than any machine has."""
     resources = node.offers if node.capacity is None else node.capacity
     reported = int(resources.get(_resource(node), 0))
-    counted, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
+    label, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
     if replicas > 1:
         # The device plugin offers each GPU several times; the label counts it once.
-        return _possible(counted or reported // replicas)
+        return _possible(label or reported // replicas)
     # The capacity loses a device that fell off the bus; the label still counts it.
-    return max(_possible(reported), _possible(counted))
+    return max(_possible(reported), _possible(label))
 
 
 def _counted(node: NodeRecord, label: str) -> int:
@@ -526,7 +550,7 @@ class _Idle:
             network=joined.limits.get(name, math.inf),
         )
 
-    def used(self, use: NodeUsage, notes: list[str]) -> Node:
+    def used(self, use: NodeUsage, notes: Notes) -> Node:
         """The node with its use."""
         healthy = self._known.healthy
         free, unattributed = _free(self.name, self._known, use, notes)
@@ -543,13 +567,15 @@ class _Idle:
         )
 
 
-def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple[GPUSet, int]:
-    """The GPUs without a known holder, and how many of them unknown holders use."""
+def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: Notes) -> tuple[GPUSet, int]:
+    """The GPUs without a known holder, and how many of them are in use all the same."""
     free, busy, unattributed = known.healthy, GPUSet(0), use.unattributed
     for holder, gpus in use.known:
         present = GPUSet(gpus & known.machine.everything)
         if present != gpus:
-            notes.append(
+            notes.add(
+                str(holder),
+                "unknown GPU",
                 f"{holder} says it has GPU {(gpus ^ present).bit_length() - 1} of node {name},"
                 f" which has {len(known.machine.gpus)}; it counts as a GPU of unknown index",
             )
@@ -559,14 +585,11 @@ def _free(name: str, known: NodeGPUs, use: NodeUsage, notes: list[str]) -> tuple
     return GPUSet(free & ~busy), unattributed
 
 
-def _impossible(node: NodeRecord, resource: str) -> Iterable[str]:
+def _impossible(node: NodeRecord, resource: str) -> Iterable[Note]:
     """A note on a node that offers more GPUs than any machine has."""
     number = max(offers.get(resource, 0) for offers in (node.offers, node.capacity or {}))
     if number > MOST_GPUS:
-        yield (
-            f"node {node.name}: {resource} is {number:.15g}, but {MOST_GPUS} GPUs are the most that"
-            " one machine has; it is taken for none"
-        )
+        yield slices.impossible(node.name, f"{resource} is {number:.15g}")
 
 
 def _rdma(node: NodeRecord) -> str | None:
@@ -587,10 +610,3 @@ def _unavailable(node: NodeRecord) -> str | None:
     if node.ready not in {None, "True"}:
         return "NotReady" if node.ready == "False" else "Unknown"
     return "cordoned" if node.unschedulable else None
-
-
-def _shown(note: str) -> str:
-    """The note with control characters escaped."""
-    if note.isprintable():
-        return note
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in note)

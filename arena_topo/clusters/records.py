@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from arena_topo.clusters.objects import Object, items, misfit, of
+from arena_topo.clusters.objects import Object, items, of
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.clusters.usage import (
     ACK_ALLOCATION,
@@ -40,7 +40,9 @@ from arena_topo.manifests import (
 )
 from arena_topo.manifests.annotations import asked, parse_map
 from arena_topo.names import is_subdomain
+from arena_topo.notes import Note
 from arena_topo.topology import Taint, published
+from arena_topo.topology.decoding import misfit
 from arena_topo.topology.fabric import Level, levels_of
 from arena_topo.topology.nics import is_rdma
 
@@ -102,6 +104,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The namespace and the name."""
         return self.namespace, self.name
 
+    @property
+    def path(self) -> str:
+        """The namespace and the name as a text."""
+        return f"{self.namespace}/{self.name}"
+
 
 class NodeRecord(Record, frozen=True, kw_only=True, gc=False):
     """A node.
@@ -155,7 +162,7 @@ class PodRecord(Record, frozen=True, kw_only=True, gc=False):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"pod {self.namespace}/{self.name}"
+        return f"pod {self.path}"
 
     @property
     def ours(self) -> bool:
@@ -179,7 +186,7 @@ class JobRecord(Record, frozen=True, kw_only=True, gc=False):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"MPIJob {self.namespace}/{self.name}"
+        return f"MPIJob {self.path}"
 
 
 class ConfigMapRecord(Record, frozen=True, kw_only=True, gc=False):
@@ -193,7 +200,7 @@ class ConfigMapRecord(Record, frozen=True, kw_only=True, gc=False):
     believed: bool
 
     def __str__(self) -> str:
-        return f"configmap {self.namespace}/{self.name}"
+        return f"configmap {self.path}"
 
     def plain(self) -> Object:
         """The object in the form that the readers of `topology` take."""
@@ -270,16 +277,30 @@ class ClaimRecord(Record, frozen=True, kw_only=True, gc=False):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that does not fit its type: the error and its path."""
+    """An object that does not fit its type: the reason, and the path of the invalid value."""
 
     kind: ClassVar[str] = ""
 
     expected: str
     name: str
-    why: str
+    path: str
+    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.expected} {self.name or 'without a name'} is ignored: {self.why}"
+    @property
+    def note(self) -> Note:
+        """The note that this object does not count."""
+        return self.noted(f"{self.expected} {self.name or 'without a name'} is ignored: {self.why}")
+
+    @property
+    def why(self) -> str:
+        """The path and the reason in one text."""
+        return ": ".join(filter(None, (self.path, self.reason)))
+
+    def noted(self, text: str) -> Note:
+        """A note of this text about the object and its fault."""
+        # All entries of a list are one fault.
+        fault = f"{self.expected} {self.path.partition('[')[0]}"
+        return Note(self.name or "without a name", fault, text)
 
 
 # ---------------------------------------------------------------- decoding
@@ -307,9 +328,10 @@ def record(
             data = msgspec.Raw(msgspec.json.encode(item))
         made = make(_DECODERS[kind].decode(data) if isinstance(data, msgspec.Raw) else data)
     except RecursionError:
-        return Unread(expected=kind, name=_name(data), why="it is nested too deeply")
+        return Unread(expected=kind, name=_name(data), path="", reason="it is nested too deeply")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        unread = Unread(expected=kind, name=_name(data), why=misfit(error))
+        path, reason = misfit(error)
+        unread = Unread(expected=kind, name=_name(data), path=path, reason=reason)
         return unread if kind != "Pod" else _invalid_pod(data, unread)
     if status_of is None or not isinstance(made, PodRecord) or not (made.asks or made.claims):
         return made
@@ -381,8 +403,10 @@ def _invalid_pod(one: msgspec.Raw | _Foreign, unread: Unread) -> PodRecord | Unr
             return unread
     if not isinstance(node, str) or not node:
         return unread
-    what = f"Pod {unread.name or 'without a name'} cannot be read: {unread.why}"
-    note = f"{what}; every GPU of node {brief(node, 63)} counts as in use"
+    note = unread.noted(
+        f"Pod {unread.name or 'without a name'} cannot be read: {unread.why};"
+        f" every GPU of node {brief(node, 63)} counts as in use"
+    )
     return PodRecord(name=unread.name, node=node, gpus=None, annotations={}, notes=(note,))
 
 
@@ -572,8 +596,12 @@ def _pod(pod: _Pod) -> PodRecord:
         started=published.moment(status.start_time),
         asks=requests.limits if bound else {},
         notes=tuple(
-            f"pod {namespace}/{meta.name} asks for resources that make no sense: {error};"
-            f" {outcome.format(node=node)}"
+            Note(
+                f"{namespace}/{meta.name}",
+                outcome,
+                f"pod {namespace}/{meta.name} asks for resources that make no sense: {error};"
+                f" {outcome.format(node=node)}",
+            )
             for error, outcome in requests.wrong
         ),
     )
@@ -670,7 +698,7 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         replicas, each = _size_of(mpijob)
     except (TypeError, ValueError) as error:
         wrong = f"{bare}: its recorded placement makes no sense: {error}; only its pods are counted"
-        return msgspec.structs.replace(bare, notes=(wrong,))
+        return msgspec.structs.replace(bare, notes=(Note(bare.path, "record", wrong),))
     count = len(workers) if replicas is None else replicas
     greedy = count < len(workers) or any(len(gpus) > each for _, _, gpus in workers)
     more = f"{bare}: its recorded placement is of more than it asks for; the rest does not count"
@@ -679,7 +707,7 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         workers=tuple(workers[:count]),
         each=each,
         exact=_guarantee(mpijob, notes) == "gpus",
-        notes=(more,) if greedy else (),
+        notes=(Note(bare.path, "greedy record", more),) if greedy else (),
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 import msgspec
 
 from arena_topo.clusters.records import DRA, ClaimRecord, Device, Gpu, SliceRecord
+from arena_topo.notes import Note, Notes
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
@@ -70,11 +71,17 @@ class _Pool(msgspec.Struct):
         return None
 
 
+def impossible(node: str, what: str) -> Note:
+    """The note on a node with more GPUs than any machine."""
+    most = f"one machine has at most {MOST_GPUS} GPUs; it is taken for none"
+    return Note(node, "impossible machine", f"node {node}: {what}, but {most}")
+
+
 def devices(
     slices: Iterable[SliceRecord],
     counts: Mapping[str, int],
     uuids: Mapping[str, Sequence[str]],
-    notes: list[str],
+    notes: Notes,
 ) -> Devices:
     """The GPUs in slices; unused ones are reported in `notes`.
 
@@ -99,9 +106,11 @@ def devices(
             pool = pools_of[entry.node][driver]
             if len(live) < expected and pool.complete:
                 pool.complete = False
-                notes.append(
+                notes.add(
+                    entry.node,
+                    "incomplete pool",
                     f"node {entry.node}: {len(live)} of {expected} ResourceSlices of {driver} are"
-                    " there; none of its GPUs can be used until all are"
+                    " there; none of its GPUs can be used until all are",
                 )
             pool.devices += fresh
     nodes: dict[str, NodeGPUs] = {}
@@ -112,14 +121,13 @@ def devices(
         pool = drivers[driver]
         gpus = pool.gpus
         if others and drivers[others[0]].gpus:
-            notes.append(
-                f"node {node}: {driver} and {others[0]} both publish GPUs; those of {driver} count"
+            notes.add(
+                node,
+                "two drivers",
+                f"node {node}: {driver} and {others[0]} both publish GPUs; those of {driver} count",
             )
         if len(gpus) > MOST_GPUS:
-            notes.append(
-                f"node {node}: {driver} publishes {len(gpus)} GPUs, but {MOST_GPUS} are"
-                " the most that one machine has; it is taken for none"
-            )
+            notes.append(impossible(node, f"{driver} publishes {len(gpus)} GPUs"))
             continue
         numbered = _numbered(gpus, uuids.get(node, ()))
         # A label still counts a lost GPU.

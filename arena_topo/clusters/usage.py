@@ -19,6 +19,7 @@ import msgspec
 from arena_topo.clusters.objects import Object, items, of
 from arena_topo.job import Quantity
 from arena_topo.manifests import GPU_GROUP, GUARANTEE
+from arena_topo.notes import Notes
 from arena_topo.topology import GPU_RESOURCES, GPUSet, count, gpu_set, published
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def uses_of(
     pods: Iterable[PodRecord],
     jobs: Iterable[JobRecord],
     sources: AllocationSources,
-    notes: list[str],
+    notes: Notes,
 ) -> dict[str, NodeUsage]:
     """The use of every node by pods, jobs and claims; `notes` gets the invalid parts of them."""
     uses: dict[str, NodeUsage] = defaultdict(NodeUsage)
@@ -245,7 +246,7 @@ def _covers(pod: PodRecord | None, node: str, gpus: Iterable[int], job: JobRecor
 
 
 def _add_gpus(
-    pod: PodRecord, node: str, use: NodeUsage, sources: AllocationSources, notes: list[str]
+    pod: PodRecord, node: str, use: NodeUsage, sources: AllocationSources, notes: Notes
 ) -> None:
     if node in sources.served:
         unread = next((claim for claim in pod.claims if not _is_read(pod, claim, sources)), None)
@@ -253,9 +254,11 @@ def _add_gpus(
             # The devices may be any GPUs.
             use.unattributed += _ALL
             name = f"ResourceClaim {unread}" if unread else "a ResourceClaim"
-            notes.append(
+            notes.add(
+                pod.path,
+                "unread claim",
                 f"{pod} has devices by {name}, which could not be read; every GPU of node {node}"
-                " counts as in use"
+                " counts as in use",
             )
     if pod.gpus is None:
         use.unattributed += _ALL
@@ -288,16 +291,18 @@ def _by_kubelet(pod: PodRecord, node: str, sources: AllocationSources) -> GPUSet
     return kubelet.gpus.get(f"{pod.namespace}/{pod.name}")
 
 
-def _named(pod: PodRecord, node: str, gpus: int, notes: list[str]) -> GPUSet:
+def _named(pod: PodRecord, node: str, gpus: int, notes: Notes) -> GPUSet:
     """The GPUs in the annotations of a pod."""
     for key in (GPU_GROUP, ACK_ALLOCATION):
         if key in pod.annotations:
             try:
                 return _device_ids(pod.annotations[key])
             except ValueError as error:
-                notes.append(
+                notes.add(
+                    pod.path,
+                    key,
                     f"{pod}: annotation {key} makes no sense: {error}; it has {gpus} of the GPUs of"
-                    f" node {node}, it is not known which"
+                    f" node {node}, it is not known which",
                 )
     return GPUSet(0)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from arena_topo.layout import fold
+from arena_topo.layout import fold, whole
 from arena_topo.topology import GPUSet, Knowledge, Link, LinkKind, Machine, Node
 
 NONE = GPUSet(0)
@@ -351,5 +351,5 @@ def assumed_nics(machine: Machine) -> str:
 
 def _wrapped(head: str, words: Sequence[str], width: int) -> list[str]:
     """Words after a head, wrapped only between words."""
-    line = " " * _INDENT + head + "; ".join(word.replace(" ", "\xa0") for word in words)
-    return fold(line, width, indent=" " * (_INDENT + 2)).replace("\xa0", " ").splitlines()
+    line = " " * _INDENT + head + "; ".join(map(whole, words))
+    return fold(line, width, indent=" " * (_INDENT + 2)).splitlines()

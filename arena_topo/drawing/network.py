@@ -15,7 +15,7 @@ from arena_topo.drawing.sheet import SMALL, Sheet, framed, lines, stack, width
 from arena_topo.drawing.tables import EMULATED
 from arena_topo.layout import fold
 from arena_topo.topology import BEYOND, Cluster, Node, count, natural
-from arena_topo.words import counted
+from arena_topo.words import counted, shortened
 
 MOST = 60
 """The most rows of a drawing: one screen of a tall terminal."""
@@ -243,8 +243,7 @@ def names(every: Sequence[str], width: int) -> str:
     while shown < len(every) and used + 2 + len(every[shown]) <= most:
         used += 2 + len(every[shown])
         shown += 1
-    left = len(every) - shown
-    return ", ".join(every[:shown]) + (f" and {left} more" if left else "")
+    return shortened(every, shown)
 
 
 # ---------------------------------------------------------------- boxes

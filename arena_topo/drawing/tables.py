@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from arena_topo.layout import NOTHING, Style, Styled, align, table, truth
+from arena_topo.topology import published
 
 if TYPE_CHECKING:
     from arena_topo.topology import Machine
@@ -60,14 +61,7 @@ def machine_value(machine: Machine) -> dict[str, Any]:
             {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "numa": gpu.numa}
             for gpu in machine.gpus
         ],
-        "nics": [
-            {
-                "name": nic.name,
-                "attachment": [str(link) for link in nic.attachment],
-                "speedGBps": nic.speed,
-            }
-            for nic in machine.nics
-        ],
+        "nics": [published.nic_value(nic) for nic in machine.nics],
         "nicsAssumed": machine.nics_assumed or None,
         "links": _words(machine),
         "nvswitch": machine.nvswitch,

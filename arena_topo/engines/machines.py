@@ -22,7 +22,6 @@ from arena_topo.topology import (
     nccl_xml,
     nvidia,
     presets,
-    published,
 )
 from arena_topo.topology.nvidia import Reading
 
@@ -44,9 +43,8 @@ def read(source: str) -> Reading:
     try:
         return _parsed(text, name)
     except UnreadableTopology as error:
-        said = error.message.removeprefix(f"{error.where}: ")
         where = f"{shown}, {error.where}" if error.where else shown
-        raise UsageError(f"{where}: {said}", hint=error.hint or _HINT) from error
+        raise UsageError(f"{where}: {error.reason}", hint=error.hint or _HINT) from error
 
 
 def _parsed(text: str, name: str) -> Reading:
@@ -172,13 +170,11 @@ def with_measured(found: Reading, source: str) -> Reading:
                 f"{shown}: this was measured on node {one_line(str(node))}",
                 why=f"it would be published for node {machine.name}",
             )
-    document = published.config_map(replace(machine, measured=()), machine.everything)
-    document["data"]["busBandwidth"] = json.dumps(table)
-    try:
-        measured = documents.from_config_map(document).machine.measured
-    except UnreadableTopology as error:
-        said = error.message.partition("data.busBandwidth")[2] or error.message
-        raise UsageError(f"{shown}{said}", hint=_TABLE) from error
+
+    def refuse(path: str, reason: str) -> NoReturn:
+        raise UsageError(f"{shown}{path}: {reason}", hint=_TABLE)
+
+    measured = documents.measured(table or {}, len(machine.gpus), refuse)
     if not measured:
         raise UsageError(f"{shown}: there is no bandwidth in it", hint=_TABLE)
     return replace(found, machine=replace(machine, measured=measured))

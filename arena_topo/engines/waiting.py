@@ -129,12 +129,25 @@ def failure(one: Ending, goal: Goal) -> ArenaError | None:
 def job_failed(status: JobStatus, *, own: bool = True) -> JobFailed:
     """The error for a job that failed; with `own` it has the exit code of the launcher, else 1."""
     code = status.exit_code if own else None
-    return JobFailed(
-        f"the job {status.name} failed",
-        exit_code=code or 1,
-        why=f"the launcher ended with exit code {code}, and so does this command" if code else None,
-        hint=command("why", status.name, namespace=status.namespace),
-    )
+    hint = command("why", status.name, namespace=status.namespace)
+    return failed_with(code, status.name, status.reason, hint=hint)
+
+
+def how_failed(status: JobStatus | None) -> JobFailed | None:
+    """The error for a job that may have failed; None if it has not, or is not known."""
+    if status is None or status.phase is not Phase.FAILED:
+        return None
+    return job_failed(status)
+
+
+def failed_with(
+    code: int | None, name: str, why: str | None, *, hint: str | None = None
+) -> JobFailed:
+    """The error for a job whose launcher ended with a code; the command ends with it as well."""
+    ended = f"the launcher ended with exit code {code}"
+    if code and why in {None, ended}:
+        why = f"{ended}, and so does this command"
+    return JobFailed(f"the job {name} failed", exit_code=code or 1, why=why, hint=hint)
 
 
 def standing(goal: Goal, status: JobStatus | None) -> Standing:

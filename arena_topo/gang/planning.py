@@ -41,6 +41,7 @@ from arena_topo.solver import (
     distances,
 )
 from arena_topo.topology import Cluster, GPUSet, Knowledge, Node, published
+from arena_topo.words import shortened
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
@@ -421,8 +422,7 @@ def _doubts(placement: Placement, cluster: Cluster) -> Iterator[str]:
     found.append(([one.name for one in machines if rate_is_assumed(one)], "NVLink rate assumed"))
     for names, words in found:
         if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            yield f"{names[0]}{more}: {words}"
+            yield f"{shortened(names, 1)}: {words}"
     guess = cluster.guesses.get(placement.tier)
     # Else the speed of the NICs is known.
     if guess and not all(

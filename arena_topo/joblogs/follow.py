@@ -20,7 +20,7 @@ from arena_topo.engines import Backend, Instance, JobStatus, Phase
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted
 from arena_topo.engines.looking import looks
 from arena_topo.engines.tagging import tagging
-from arena_topo.engines.waiting import Start, command, start_of
+from arena_topo.engines.waiting import Start, command, how_failed, start_of
 from arena_topo.errors import ArenaError, ClusterError, JobDeleted, JobFailed, NotFound, UsageError
 from arena_topo.joblogs import notices, pod_selection
 from arena_topo.joblogs.notices import IncompleteLog, Note, NoticeBuffer, Tell, named
@@ -90,14 +90,6 @@ class Asked:
         return self.everyone or self.only is not None
 
 
-def failed(job: JobStatus) -> JobFailed | None:
-    """The error of a failed job, with the exit code of its launcher; None of any other job."""
-    if job.phase is not Phase.FAILED:
-        return None
-    hint = command("why", job.name, namespace=job.namespace)
-    return notices.job_failed(job.name, job.exit_code, notices.how_failed(job), hint=hint)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """Why there is no log to read now: `reason` is a sentence, `start` says who starts the job."""
@@ -112,7 +104,7 @@ class Waiting:
         if self.reason == SILENT:
             return "runs, but has written nothing yet"
         if self.status.phase is Phase.SUSPENDED:
-            return self.reason.removeprefix("the job ")
+            return pod_selection.suspended(self.status)
         return f"waits: {self.reason}"
 
 
@@ -511,7 +503,7 @@ class Shown:
         if not asked.options.follow or asked.instance is not None:
             return None
         if self.end is End.JOB or (self.end is End.KEPT and status is not None):
-            return None if status is None else failed(status)
+            return how_failed(status)
         return notices.ended_as(kept) if self.end is End.KEPT and kept is not None else None
 
     def __iter__(self) -> Iterator[Sequence[Entry]]:

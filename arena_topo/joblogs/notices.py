@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arena_topo.engines import JobStatus, Phase
+from arena_topo.engines import Phase
 from arena_topo.engines.lines import Notice, Source, Turn
+from arena_topo.engines.waiting import failed_with
 from arena_topo.errors import ArenaError, JobFailed
+from arena_topo.layout import clock
+from arena_topo.words import shortened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +78,7 @@ def after(notice: Notice, *, many: bool, joined: bool = True) -> Note | None:
 
 def named(pods: Iterable[str]) -> str:
     """Pods in a sentence: the names of the first few, and the number of the others."""
-    names = list(dict.fromkeys(pods))
-    more = len(names) - SOME
-    return ", ".join(names[:SOME]) + (f" and {more} more" if more > 0 else "")
+    return shortened(list(dict.fromkeys(pods)), SOME)
 
 
 class NoticeBuffer:
@@ -127,34 +127,13 @@ def _together(notes: Sequence[Note]) -> Note:
     return Note(text=text, turn=first.turn, warns=first.warns, error=first.error)
 
 
-def how_failed(job: JobStatus) -> str | None:
-    """Why a job failed: the failure of its launcher rather than its exit code."""
-    chief = job.chief
-    failure = None if chief is None else chief.failure
-    if failure in {None, "failed"} or f"the launcher {failure}" == job.reason:
-        return job.reason
-    text = f"the launcher {failure}"
-    if not job.exit_code or f"exit code {job.exit_code}" in text:
-        return text
-    return f"{text.rstrip('.')} (exit code {job.exit_code})"
-
-
-def job_failed(
-    name: str, code: int | None, why: str | None, *, hint: str | None = None
-) -> JobFailed:
-    """The error of a failed job; the command exits with the launcher's code."""
-    if why is not None and why.endswith(f"exit code {code}"):
-        why += ", and so does this command"
-    return JobFailed(f"the job {name} failed", exit_code=code or 1, why=why, hint=hint)
-
-
 def ended_as(kept: Kept) -> JobFailed | None:
     """The error of an archived job; None if it succeeded."""
     if kept.phase == Phase.SUCCEEDED:
         return None
     if kept.phase == Phase.FAILED:
-        code = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
-        return job_failed(kept.name, kept.exit_code, code)
+        why = f"the launcher ended with exit code {kept.exit_code}" if kept.exit_code else None
+        return failed_with(kept.exit_code, kept.name, why)
     if kept.deleted:
         text = f"the job {kept.name} was deleted before it had ended"
         return JobFailed(text, exit_code=1, why=f"it was {kept.phase} when it was deleted")
@@ -175,7 +154,7 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
     if not asked:
         text = f"the pods of {kept.name} are gone: {text}"
     if kept.first:
-        text += f", from {_clock(kept.first)} to {_clock(kept.last)}"
+        text += f", from {clock(kept.first / 1e9)} to {clock(kept.last / 1e9)}"
     else:
         text += ": nothing had been written"
     if kept.lacking:
@@ -186,11 +165,6 @@ def served(kept: Kept, *, asked: bool, older: int, root: Path | None) -> Note:
         jobs = "an older job" if older == 1 else f"{older} older jobs"
         text += f"; {jobs} of that name {'is' if older == 1 else 'are'} kept in {root}"
     return Note(text=text)
-
-
-def _clock(at: int) -> str:
-    """A moment (Unix nanoseconds) in local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,8 +97,13 @@ def reason(job: JobStatus) -> str | None:
     """Why a job has no logs yet, as a sentence."""
     if job.phase is not Phase.SUSPENDED:
         return job.reason
+    return f"the job {suspended(job)}"
+
+
+def suspended(job: JobStatus) -> str:
+    """What a suspended job does, as a predicate: it `is suspended`, and why."""
     why = job.forecast.reason if job.forecast is not None else None
-    return f"the job is suspended{f': {why}' if why else ''}"
+    return f"is suspended{f': {why}' if why else ''}"
 
 
 def first_run(kept: Kept) -> NotFound:

@@ -20,7 +20,7 @@ from arena_topo.cli.outlet import Outlet, free_to_speak
 from arena_topo.cli.terminal import colours, moves
 from arena_topo.engines import Backend, JobStatus
 from arena_topo.engines.lines import LogOptions
-from arena_topo.engines.waiting import starting
+from arena_topo.engines.waiting import how_failed, starting
 from arena_topo.errors import ArenaError, JobNotFound, NotFound, UsageError
 from arena_topo.escaping import one_line
 from arena_topo.flag import flag, words_of
@@ -334,7 +334,7 @@ class _Shown:
             )
         finally:
             self._waits.hide()
-        return None if status is None else follow.failed(status)
+        return how_failed(status)
 
     def _seen(self, status: JobStatus) -> None:
         self.known[:] = [status]

@@ -406,9 +406,10 @@ def _short_of_quota(case: Case) -> Words | None:
         return None
     quotas = case.facts.quotas
     recorded = case.cause if case.is_because(CauseCode.QUOTA) else None
+    recorded_resource = recorded.parameters.get("resource", "") if recorded else ""
     short = shortfall(dict(case.mpijob), quotas or ())
     # The count of claims is only in the record.
-    if short is None and (quotas is None or (recorded and ".k8s.io" in str(recorded))):
+    if short is None and (quotas is None or ".k8s.io" in recorded_resource):
         short = recorded
     hint = f"end other jobs of the namespace, or ask for more quota; {_by_itself(case, 'then')}"
     quota = short.parameters.get("quota", "?") if short is not None else ""

@@ -13,6 +13,7 @@ from arena_topo.errors import AccessDenied
 from arena_topo.escaping import one_line
 from arena_topo.layout import align, duration, fold, state, table
 from arena_topo.reasons.launcher_log import failed_rank
+from arena_topo.words import counted
 
 if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
@@ -205,8 +206,8 @@ def _turn(found: Explanation) -> Iterator[str]:
     turn = found.turn
     if turn is None:
         return
-    counted = "" if turn.whole else f" of namespace {found.status.namespace}"
-    yield f"Queue: {turn.place} of {turn.of} waiting jobs{counted}"
+    where = "" if turn.whole else f" of namespace {found.status.namespace}"
+    yield f"Queue: {turn.place} of {turn.of} waiting jobs{where}"
     if turn.ahead:
         shown = "; ".join(_ahead(one, found.now) for one in turn.ahead[:MOST_ROWS])
         more = len(turn.ahead) - MOST_ROWS
@@ -219,7 +220,7 @@ def _turn(found: Explanation) -> Iterator[str]:
 
 def _ahead(one: Waiting, now: float) -> str:
     priority = f", priority {one.priority}" if one.priority else ""
-    gpus = f"{one.gpus} GPU{'s' if one.gpus != 1 else ''}"
+    gpus = counted(one.gpus, "GPU")
     return f"{one.namespace}/{one.name} ({gpus}, {duration(now - one.since)}{priority})"
 
 

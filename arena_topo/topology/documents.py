@@ -155,6 +155,26 @@ def nics(cards: Sequence[Card], size: int, refuse: Refuse, path: str) -> tuple[N
     return tuple(parsed)
 
 
+def measured(
+    table: object, size: int, refuse: Refuse, path: str = ""
+) -> tuple[tuple[GPUSet, float], ...]:
+    """The measured bandwidths of sets of GPUs; `table` has GB/s by lists such as `0,1`."""
+    found: dict[GPUSet, float] = {}
+    rates = tried(lambda: msgspec.convert(table, dict[str, Rate]), refuse, path)
+    for key, rate in rates.items():
+        place = f"{path}[{key!r}]"
+        if not re.fullmatch(r"[0-9]{1,4}(?:\s*,\s*[0-9]{1,4})+", key):
+            refuse(place, "is not a list of two or more GPUs such as 0,1")
+        indexes = [int(index) for index in key.split(",")]
+        if max(indexes) >= size:
+            refuse(place, f"GPU {max(indexes)} of {size} is out of range")
+        gpus = gpu_set(indexes)
+        if count(gpus) < len(indexes) or gpus in found:
+            refuse(place, "names a GPU, or a set of GPUs, twice")
+        found[gpus] = rate
+    return tuple(sorted(found.items()))
+
+
 def link(word: str, refuse: Refuse, path: str) -> Link:
     """One link, as a word of nvidia-smi."""
     try:
@@ -340,19 +360,8 @@ class _ConfigMap:
         return tuple(map(tuple, rows))
 
     def measured(self, size: int) -> tuple[tuple[GPUSet, float], ...]:
-        table: dict[GPUSet, float] = {}
-        for key, rate in (self.json("busBandwidth", dict[str, Rate]) or {}).items():
-            path = f"data.busBandwidth[{key!r}]"
-            if not re.fullmatch(r"[0-9]{1,4}(?:\s*,\s*[0-9]{1,4})+", key):
-                self.refuse(path, "is not a list of two or more GPUs such as 0,1")
-            indexes = [int(index) for index in key.split(",")]
-            if max(indexes) >= size:
-                self.refuse(path, f"GPU {max(indexes)} of {size} is out of range")
-            gpus = gpu_set(indexes)
-            if count(gpus) < len(indexes) or gpus in table:
-                self.refuse(path, "names a GPU, or a set of GPUs, twice")
-            table[gpus] = rate
-        return tuple(sorted(table.items()))
+        table = self.json("busBandwidth", dict[str, Any]) or {}
+        return measured(table, size, self.refuse, "data.busBandwidth")
 
 
 _Shown = Annotated[float, msgspec.Meta(ge=0, le=FASTEST)]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from xml.parsers import expat
 
 from arena_topo.errors import UnreadableTopology
+from arena_topo.notes import Notes
 from arena_topo.topology import (
     GPU,
     MOST_GPUS,
@@ -101,7 +102,7 @@ def read_xml(text: str, *, name: str, model: str | None = None) -> Reading:
         if gpu.get("gcn"):
             _refuse("this is a machine with AMD GPUs; only NVIDIA's are supported", gpu)
     parents = {child: parent for parent in root.iter() for child in parent}
-    devices, notes = _gpus(root, parents), list[str]()
+    devices, notes = _gpus(root, parents), Notes()
     known = model_of(model)
     gpus = tuple(
         GPU(index=index, model=known or device.model, numa=device.numa)
@@ -243,7 +244,7 @@ _PROCESSOR = "0x068001"
 01."""
 
 
-def _links(devices: Sequence[_Device], notes: list[str]) -> tuple[Matrix, bool]:
+def _links(devices: Sequence[_Device], notes: Notes) -> tuple[Matrix, bool]:
     """The matrix, and whether some links run through an NVSwitch.
 
     A file without the other end of an NVLink describes only some of the GPUs of a machine.
@@ -266,9 +267,11 @@ def _links(devices: Sequence[_Device], notes: list[str]) -> tuple[Matrix, bool]:
                 _refuse(f"the other end of an NVLink, {end!r}, is no other GPU of this file", lanes)
     for j, i in combinations(range(len(devices)), 2):
         if direct[i][j] != direct[j][i]:
-            notes.append(
+            notes.add(
+                f"GPU {i} and {j}",
+                "unequal counts",
                 f"line {devices[i].element.get(_LINE)}: GPU {i} says {direct[i][j]} NVLinks to GPU"
-                f" {j}, which says {direct[j][i]}; the fewer count"
+                f" {j}, which says {direct[j][i]}; the fewer count",
             )
     return linked(direct, switch, lambda gpu, peer: devices[gpu].path(devices[peer]))
 

@@ -116,7 +116,7 @@ def config_map(
             {",".join(map(str, members(gpus))): value for gpus, value in machine.measured}
         )
     if machine.nics and not machine.nics_assumed and machine.knowledge is Knowledge.MEASURED:
-        data[NICS] = _json([_nic_value(nic) for nic in machine.nics])
+        data[NICS] = _json([nic_value(nic) for nic in machine.nics])
     if observed_at is not None:
         looked = datetime.fromtimestamp(observed_at, UTC).isoformat(timespec="milliseconds")
         data[OBSERVED] = looked.replace("+00:00", "Z")
@@ -135,7 +135,8 @@ def config_map(
     }
 
 
-def _nic_value(nic: NIC) -> dict[str, Any]:
+def nic_value(nic: NIC) -> dict[str, Any]:
+    """A NIC for JSON."""
     return {
         "name": nic.name,
         "attachment": [str(link) for link in nic.attachment],

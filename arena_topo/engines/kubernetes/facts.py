@@ -33,6 +33,7 @@ from arena_topo.engines.kubernetes.writing import missing
 from arena_topo.errors import AccessDenied, ArenaError, NotFound, UnreadableTopology
 from arena_topo.escaping import brief
 from arena_topo.manifests import INCOMPLETE, STATE
+from arena_topo.notes import Notes
 from arena_topo.topology import GPUSet, documents, members, published
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ def _claims(api: Connection, status: JobStatus, nodes: Iterable[str]) -> Iterabl
         with contextlib.suppress(NotFound):
             claims = api.records(path, pages("ResourceClaim"))
             told = [one for node in nodes for one in published_slices(api, node)]
-            places = slices.devices(told, {}, {}, []).places
+            places = slices.devices(told, {}, {}, Notes()).places
             return _given([one for one in claims if isinstance(one, ClaimRecord)], places, status)
     return ()
 

@@ -423,13 +423,17 @@ def _wait(mpijob: Object, pods: list[Object], chief: Object | None) -> str | Non
 
 
 def _failure(mpijob: Object, chief: Object | None, code: int | None) -> str:
+    """Why a job failed: the end of its launcher, else the words of the operator."""
+    gone = (chief or {}).get("status") or {}
+    if chief is not None and gone.get("phase") == "Failed" and gone.get("reason"):
+        how = f"the launcher {_failed(chief)}"
+        return f"{how.rstrip('.')} (exit code {code})" if code else how
     if chief is not None and code:
         return f"the launcher ended with exit code {code}{_named(chief)}"
     failed = condition_of(mpijob, "Failed") or {}
     if failed.get("status") == "True":
         words = (failed.get("message"), failed.get("reason"))
         return next((str(one) for one in words if one), "the operator says that it failed")
-    gone = (chief or {}).get("status") or {}
     return str(gone.get("message") or gone.get("reason") or "the operator says that it failed")
 
 

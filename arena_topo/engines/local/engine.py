@@ -51,6 +51,7 @@ from arena_topo.job import MPIJob
 from arena_topo.manifests import Forecast, Manifest, Mechanisms, Plan
 from arena_topo.manifests.cause import in_words
 from arena_topo.manifests.versions import BEST, ApiVersion
+from arena_topo.notes import Note
 from arena_topo.solver import Request, Unplaceable, Verdict
 from arena_topo.topology import Cluster, Machine, Node
 
@@ -185,7 +186,10 @@ class LocalBackend:
     def _cluster(self, emulate: str | None) -> Cluster:
         jobs, broken = self._jobs(None)
         known = scheduler.minus(scheduler.machines(emulate), scheduler.taken(jobs))
-        notes = tuple(f"{one.message}; its GPUs count as free" for one in broken)
+        notes = (
+            Note(one.folder.name, "broken job", f"{one.message}; its GPUs count as free")
+            for one in broken
+        )
         return replace(known, notes=(*known.notes, *notes))
 
     def nodes(self) -> Occupancy:
