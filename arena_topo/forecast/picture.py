@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from arena_topo.bandwidth import Estimate
 from arena_topo.drawing.sheet import HEAD, SMALL, Sheet
 from arena_topo.forecast.forecasting import SIZES, Against, Forecast
-from arena_topo.forecast.view import size_of
+from arena_topo.forecast.view import limit, size_of
 from arena_topo.manifests import estimates
 from arena_topo.topology import members
 
@@ -35,7 +35,7 @@ def forecast(found: Forecast, beside: Against | None) -> str:
         said = "A single GPU has no bandwidth."
         sheet.text((0, 62), said, "dim")
         return sheet.finish(f"Forecast of {found.machine.name}", said)
-    said = f"{estimates.text(one)}; {one.regime}, limited by {one.limited_by}"
+    said = f"{estimates.text(one)}; {one.regime}, limited by {limit(found, one)}"
     sheet.text((0, 62), said, "dim", room=_ROOM + _WIDE)
     _plot(sheet, one, beside)
     return sheet.finish(f"Forecast of {found.machine.name}", said)

@@ -63,12 +63,19 @@ def text(found: Forecast, beside: Against | None, *, unicode: bool) -> str:
     lines += [
         f"  Bandwidth   {estimates.text(one)}",
         f"  Regime      {one.regime}{hosts}",
-        f"  Limited by  {one.limited_by}",
+        f"  Limited by  {limit(found, one)}",
         *(f"  Assumed     {note}" for note in one.assumed),
         *(f"  Note        {note}" for note in found.notes),
         "",
     ]
     return "\n".join([*lines, *(_plot(one, unicode) if beside is None else _beside(beside)), ""])
+
+
+def limit(found: Forecast, one: Estimate) -> str:
+    """The bottleneck in the words of a plan: `the NVLinks inside one node`."""
+    nodes = found.asked.nodes
+    tier = "nvlink" if found.hosts == 1 else None
+    return estimates.limit(str(one.regime), str(one.limited_by), tier=tier, nodes=nodes)
 
 
 def _plot(one: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001
