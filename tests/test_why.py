@@ -528,6 +528,22 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "refuses its pods",
         'serviceaccount "trainer" not found',
     ),
+    "name taken": (
+        lambda: case(
+            mpijob(),
+            events=(
+                event(
+                    "MPIJob/demo",
+                    "ErrResourceExists",
+                    'Resource "demo-worker-0" of Kind "Pod" already exists and is not managed by'
+                    " MPIJob",
+                ),
+            ),
+        ),
+        Code.NAME_TAKEN,
+        "has a name that the job needs",
+        'Resource "demo-worker-0" of Kind "Pod" already exists',
+    ),
     "invalid": (
         lambda: case(
             mpijob(),
