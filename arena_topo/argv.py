@@ -105,9 +105,10 @@ class Reader:
             raise UsageError(f"flag needs an argument: {self._spelled}")
         if self._doubt is not None and len(self.words) > 1:
             word, flag = self._doubt
-            self.warnings.append(
-                f"{word!r} is read as the start of the command: {flag} takes no value"
-            )
+            if not _boolean(word):  # `_word` has warned of those
+                self.warnings.append(
+                    f"{word!r} is read as the start of the command: {flag} takes no value"
+                )
 
     @property
     def bare(self) -> bool:
@@ -135,12 +136,12 @@ class Reader:
             raise self._unquoted(self._since_word)
         option = self.options.get(before)
         if option is not None and option.switch:
-            if word.lower() in {"true", "false"}:
+            if _boolean(word):
                 self.warnings.append(
                     f"{word!r} after {before} is read as a word of its own;"
                     f" write {before}={word} to set it"
                 )
-            elif self._launches and len(self.words) == self._named and not _spaced(word):
+            if self._launches and len(self.words) == self._named and not _spaced(word):
                 self._doubt = (word, before)
         self.words.append(word)
 
@@ -206,7 +207,8 @@ class Reader:
         if self._doubt is not None:
             word, flag = self._doubt
             why = f"{flag} takes no value, so {word!r} is read as the start of the command"
-            advice = f"leave out {word!r}; or {advice}"
+            instead = f"write {flag}={word}" if _boolean(word) else f"leave out {word!r}"
+            advice = f"{instead}; or {advice}"
         return UsageError(
             f"{option} stands after the start of the command, {start!r}",
             why=why,
@@ -225,6 +227,10 @@ def read(reader: Reader, line: Sequence[str], *, leading: bool = False) -> Reade
             break
     reader.finish()
     return reader
+
+
+def _boolean(word: str) -> bool:
+    return word.lower() in {"true", "false"}
 
 
 def truth(name: str, text: str) -> str:

@@ -66,7 +66,7 @@ def test_settings_that_are_no_file_or_have_no_end_are_refused_at_once(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("no TOML at all", "is no TOML"),
+        ("no TOML at all", "is not valid TOML"),
         ('namespac = "x"', "there is no setting 'namespac'"),
         ('submit = "x"', "submit is no table"),
         ("[submit]\ngpu = 1", "there is no setting 'gpu'"),
@@ -99,7 +99,7 @@ def test_the_view_shows_a_variable_that_names_no_kubeconfig(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"\n\nx = 1{'0' * 5000}\n", "is no TOML"),
+        (f"\n\nx = 1{'0' * 5000}\n", "is not valid TOML"),
         (f"request-timeout = 0x{'f' * 5000}\n", "request-timeout is no setting of this kind"),
     ],
     ids=["decimal", "hexadecimal"],

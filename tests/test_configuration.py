@@ -292,7 +292,7 @@ def test_editors_of_windows_may_write_the_settings(user: Path, setting: Any, enc
             'quiet = "maybe"',
             (
                 "error: --quiet is invalid\n  why:  expected true or false, got 'maybe'\n"
-                "  try:  quiet is set in {file}\n"
+                "  try:  correct quiet in {file}\n"
             ),
         ),
         (
@@ -300,14 +300,14 @@ def test_editors_of_windows_may_write_the_settings(user: Path, setting: Any, enc
             (
                 "error: --timeout is invalid\n"
                 "  why:  expected a time such as 90s, 10m or 1h30m, got 'soon'\n"
-                "  try:  timeout is set in {file}\n"
+                "  try:  correct timeout in {file}\n"
             ),
         ),
         (
             'default-profile = "lob"\n[profile.lab]\n',
             (
                 "error: there is no profile 'lob'\n  why:  there are: lab\n"
-                "  try:  did you mean lab?; profile is set in {file}\n"
+                "  try:  did you mean lab?; correct profile in {file}\n"
             ),
         ),
         (
@@ -320,7 +320,7 @@ def test_editors_of_windows_may_write_the_settings(user: Path, setting: Any, enc
         (
             "namespace = unquoted",
             (
-                "error: {file}: is no TOML\n  why:  Invalid value (at line 1, column 13)\n"
+                "error: {file}: is not valid TOML\n  why:  Invalid value (at line 1, column 13)\n"
                 '  try:  a setting is a line such as context = "lab"\n'
             ),
         ),
@@ -340,7 +340,7 @@ def test_what_is_wrong_with_a_job_names_the_table(user: Path, run: Run):
         2,
         (
             f"error: --gpus is invalid\n  why:  -1 is less than 0\n"
-            f"  try:  gpus is set in {user} [submit]\n"
+            f"  try:  correct gpus in {user} [submit]\n"
         ),
     )
     user.write_text("[submit]\ngpu = 1\n")
@@ -414,7 +414,7 @@ def test_a_file_that_is_named_must_be_there(
         "",
         (
             f"error: {missing}: cannot be read\n  why:  No such file or directory\n"
-            "  try:  it is named in ARENA_TOPO_SETTINGS\n"
+            "  try:  correct ARENA_TOPO_SETTINGS in the environment, or unset it\n"
         ),
     )
 
@@ -429,7 +429,7 @@ def test_a_variable_that_makes_no_sense_is_nothing_to_who_says_otherwise(
         "",
         (
             "error: --quiet is invalid\n  why:  expected true or false, got 'maybe'\n"
-            "  try:  ARENA_TOPO_QUIET is set in the environment\n"
+            "  try:  correct ARENA_TOPO_QUIET in the environment, or unset it\n"
         ),
     )
     assert run("list", *HERE, "--quiet=false")[0] == 0
@@ -452,7 +452,7 @@ def test_what_needs_no_settings_works_with_broken_ones(
     code, out, err = run(*command)
     assert code == 0
     assert out
-    assert err == f"warning: {user}: is no TOML; settings are left out\n"
+    assert err == f"warning: {user}: is not valid TOML; settings are left out\n"
 
 
 @pytest.mark.parametrize("command", [("--help",), ("submit", "mpi", "--help"), ("list", "-h")])
@@ -599,7 +599,7 @@ def test_a_context_that_is_not_there_is_blamed_on_the_file_that_names_it(
         "",
         (
             f"error: {config}: there is no context 'lab'\n  why:  there are: test\n"
-            f"  try:  context is set in {user}\n"
+            f"  try:  correct context in {user}\n"
         ),
     )
 
@@ -703,4 +703,4 @@ def test_of_flags_that_exclude_each_other_that_of_the_firmer_source_counts(user:
     user.write_text("[submit]\nfollow = true\nwait = true\n")
     code, _out, err = run(*job, *HERE)
     assert (code, err.splitlines()[0]) == (2, "error: --follow and --wait exclude each other")
-    assert f"follow is set in {user} [submit]" in err
+    assert f"correct follow in {user} [submit]" in err

@@ -304,6 +304,15 @@ def test_a_word_after_a_flag_that_takes_none_is_named_as_the_cause(hear):
     ]
 
 
+def test_a_truth_value_in_a_word_of_its_own_is_refused_with_the_right_spelling(hear):
+    said = hear("submit", "mpi", "--name=x", "--gputopology", "false", "--image=i", "train").errors
+    assert said.splitlines()[-3:] == [
+        "error: --image=i stands after the start of the command, 'false'",
+        "  why:  --gputopology takes no value, so 'false' is read as the start of the command",
+        "  try:  write --gputopology=false; or quote the whole command, or put -- before it",
+    ]
+
+
 def test_a_misspelt_flag_after_a_command_of_one_word_still_gets_a_suggestion(hear):
     heard = hear("submit", "mpi", "./train.sh", "--gusp=2")
     assert heard.errors.endswith("or put -- before it; or did you mean --gpus?\n")
@@ -351,7 +360,7 @@ def test_a_wrong_value_of_a_variable_is_blamed_on_the_variable(hear, monkeypatch
     assert heard.errors == (
         "error: --gpus is invalid\n"
         "  why:  'many' is not a whole number\n"
-        "  try:  ARENA_TOPO_GPUS is set in the environment\n"
+        "  try:  correct ARENA_TOPO_GPUS in the environment, or unset it\n"
     )
 
 

@@ -79,7 +79,7 @@ def test_a_forecast_says_number_range_regime_limit_and_shares(arena):
     assert code == 0
     assert "479 GB/s (454 to 505)" in out
     assert "Regime      nvls" in out
-    assert "Limited by  NVLinks" in out
+    assert "Limited by  the NVLinks inside one node" in out
     assert [line.split()[0] for line in out.splitlines() if "%" in line][:2] == ["1MiB", "2MiB"]
 
 

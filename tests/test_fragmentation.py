@@ -307,7 +307,7 @@ def test_the_page_about_observing_shows_what_is_shown():
     page = (HERE.parent / "docs" / "observing.md").read_text(encoding="utf-8")
     frees = {"node-7": 0b01111111, "node-8": 0b00111111, "node-9": 0b11111110}
     text = screen.screen(look(cluster(*(node(name, V100, bits) for name, bits in frees.items()))))
-    assert f"$ arena-topo top node --frag\n{text.partition('WHOLE: ')[0].rstrip()}\n" in page
+    assert f"$ arena-topo top node --frag\n{text.partition('SHAPE: ')[0].rstrip()}\n" in page
 
 
 def test_a_single_gpu_of_each_nvlink_pair_is_stranded():

@@ -634,20 +634,20 @@ def test_a_value_that_its_flag_refuses_is_refused_in_the_same_words_and_with_its
         asked(VALUES[text])
     error = refused(f"name: a\n{text}")
     assert (error.message, error.why) == (caught.value.message, caught.value.why)
-    assert str(error.hint).endswith(f"{text.partition(':')[0]} is set in job.yaml, line 2")
+    assert str(error.hint).endswith(f"correct {text.partition(':')[0]} in job.yaml, line 2")
 
 
 def test_a_value_in_arenas_words_is_refused_in_its_flags_words_with_its_line(refused):
     error = refused("lifecycle:\n  active_deadline: soon")
     assert error.message == "--running-timeout is invalid"
-    assert error.hint == "running-timeout is set in job.yaml, line 2"
+    assert error.hint == "correct running-timeout in job.yaml, line 2"
 
 
 def test_a_job_that_makes_no_sense_says_where_the_file_says_so(refused):
     error = refused("name: a\nimage: i\ncommand: c\nworkers: 0")
     assert error.flag == "--workers"
     assert error.message == "--workers is invalid"
-    assert error.hint == "workers is set in job.yaml, line 4"
+    assert error.hint == "correct workers in job.yaml, line 4"
 
 
 def test_a_name_on_the_line_takes_the_place_of_a_generated_one_and_the_other_way(

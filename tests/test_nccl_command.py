@@ -571,7 +571,7 @@ def test_a_table_is_written_to_the_config_map_that_is_read_first(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "this is no JSON"),
+        ("{", "this is not valid JSON"),
         ("[]", "there is no bandwidth in it"),
         ('{"0": 1}', "is not a list of two or more GPUs such as 0,1"),
         ('{"0,8": 1}', "GPU 8 of 8 is out of range"),

@@ -322,7 +322,7 @@ def test_a_node_that_offers_nothing_is_not_limited():
     ("more", "reason"),
     [
         ({"conditions": [{"type": "Ready", "status": "False"}]}, "NotReady"),
-        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "Unknown"),
+        ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "NotReady"),
         ({"spec": {"unschedulable": True}}, "cordoned"),
         ({"conditions": [{"type": "Ready", "status": "True"}]}, None),
     ],

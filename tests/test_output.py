@@ -322,7 +322,7 @@ def test_a_record_of_an_older_version_shows_a_bandwidth_without_a_range():
         ("tcp", "network", "beyond", 2, "TCP between 2 nodes"),
         ("two-hosts", "NICs", "leaf", 2, "the NICs between 2 nodes within one leaf"),
         ("several-hosts", "network", "leaf", 3, "the network between 3 nodes within one leaf"),
-        ("two-hosts", "one host inside", "leaf", 2, "what one host reaches inside"),
+        ("two-hosts", "one host inside", "leaf", 2, "the links inside each host"),
         ("telepathy", "minds", "leaf", 2, "the minds within one leaf"),
     ],
 )

@@ -407,7 +407,7 @@ def test_a_command_to_copy_has_no_line_feeds_on_a_narrow_terminal(cluster):
     stop = Running(["suspend", "demo"], cluster.env, columns=50, rows=60)
     assert stop.end() == 0
     assert "\n  `arena-topo get demo --type mpijob -n default`\n" in submit.screen.text
-    assert stop.screen.text.endswith("\n  arena-topo resume demo -n default")
+    assert stop.screen.text.endswith("\n  it again: arena-topo resume demo -n default")
 
 
 def test_waiting_ends_with_the_code_of_the_launcher(cluster):

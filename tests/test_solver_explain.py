@@ -213,7 +213,7 @@ def test_of_many_nodes_that_must_become_free_three_are_named():
 
 @pytest.mark.parametrize(
     ("unavailable", "well"),
-    [("cordoned", "uncordoned"), ("NotReady", "ready"), ("Unknown", "ready")],
+    [("cordoned", "uncordoned"), ("NotReady", "ready")],
 )
 def test_a_node_that_is_down_is_waited_for(unavailable: str, well: str):
     world = cluster(node("a", V100), node("b", V100, unavailable=unavailable))

@@ -80,7 +80,7 @@ def test_what_is_over_or_not_there_is_neither_suspended_nor_resumed(arena: promp
         1,
         "",
         (
-            "error: there is nothing to resume about demo\n  why:  it has FAILED\n"
+            "error: demo cannot be resumed\n  why:  it has FAILED\n"
             f"  try:  {delete}, and submit it again\n"
         ),
     )

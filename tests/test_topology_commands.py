@@ -196,9 +196,9 @@ def test_json_may_leave_out_all_but_gpus_and_links():
     [
         (b"", "FILE, line 1: no header (GPU0 GPU1 ...)"),
         (b"<system>\n <cpu", "FILE, line 2: this is no whole XML: unclosed token"),
-        (b"{\n,", "FILE, line 2: this is no whole JSON: Expecting property name"),
-        (b'{"gpus": NaN}', "FILE: this is no JSON of a machine: NaN is not a number"),
-        (b'{"a":' * 100_000, "FILE: this is no JSON of a machine: "),
+        (b"{\n,", "FILE, line 2: this JSON is not complete: Expecting property name"),
+        (b'{"gpus": NaN}', "FILE: this is not the JSON of a machine: NaN is not a number"),
+        (b'{"a":' * 100_000, "FILE: this is not the JSON of a machine: "),
         (b'{"kind": "List"}', "FILE: this is a List, not a machine as `topology show"),
         (b'{"gpus": [{}]}', "FILE, the document: object missing required field links"),
         (

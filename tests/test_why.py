@@ -528,6 +528,22 @@ CASES: dict[str, tuple[Callable[[], Case], Code, str, str]] = {
         "refuses its pods",
         'serviceaccount "trainer" not found',
     ),
+    "name taken": (
+        lambda: case(
+            mpijob(),
+            events=(
+                event(
+                    "MPIJob/demo",
+                    "ErrResourceExists",
+                    'Resource "demo-worker-0" of Kind "Pod" already exists and is not managed by'
+                    " MPIJob",
+                ),
+            ),
+        ),
+        Code.NAME_TAKEN,
+        "has a name that the job needs",
+        'Resource "demo-worker-0" of Kind "Pod" already exists',
+    ),
     "invalid": (
         lambda: case(
             mpijob(),
@@ -1384,11 +1400,35 @@ def test_the_first_that_waits_is_told_when_it_starts_at_the_latest(api: FakeApi,
     assert train.left is not None
     assert first.starts_by == first.now + train.left
     assert (
-        "Start: in 1h at the latest, when the --running-timeout of those who hold its GPUs is over"
+        "Start: in 1h51m at the latest, once jobs on its GPUs reach their --running-timeout"
     ) in screens.text(first)
     assert screens.value(first)["startsBy"] == int(train.left)
     # It comes first, and nobody has said how long it may run.
     assert ask(backend).starts_by is None
+
+
+@pytest.mark.parametrize(
+    ("left", "shown"),
+    [
+        (-3.0, "0s"),
+        (44.2, "45s"),
+        (60.0, "60s"),
+        (61.0, "2m"),
+        (3599.0, "1h"),
+        (7196.0, "2h"),
+        (7141.0, "2h"),
+        (7139.0, "1h59m"),
+        (86399.0, "1d"),
+        (86401.0, "1d1h"),
+    ],
+)
+def test_the_time_until_a_deadline_is_never_shown_too_short(
+    api: FakeApi, backend: Any, left: float, shown: str
+):
+    busy(api)
+    found = explain(backend, "big", "default", now=time.time())
+    later = replace(found, starts_by=found.now + left)
+    assert f"Start: in {shown} at the latest" in screens.text(later)
 
 
 def test_the_time_of_a_job_that_was_suspended_runs_from_when_it_was_resumed(

@@ -368,7 +368,7 @@ NAMES = "leave it out, or on a cluster name the levels with --fabric FILE"
 def test_a_required_level_that_the_cluster_does_not_have_is_a_mistake_that_lists_those_it_has():
     with pytest.raises(InvalidJob, match="--topology-required leaf") as refused:
         planned(dgx("a"), topology_required="leaf")
-    assert refused.value.why == "its levels are node, beyond"
+    assert refused.value.why == "its levels: node"
     assert refused.value.hint == NAMES
 
 
@@ -376,15 +376,14 @@ def test_a_required_level_that_the_cluster_does_not_have_is_a_mistake_that_lists
 def test_a_preferred_level_that_nobody_knows_is_a_mistake(word: str, hint: str):
     with pytest.raises(InvalidJob, match=f"--topology-preferred {word}") as refused:
         planned(dgx("a"), topology_preferred=word)
-    assert (refused.value.why, refused.value.hint) == ("its levels are node, beyond", hint)
+    assert (refused.value.why, refused.value.hint) == ("its levels: node", hint)
 
 
 @pytest.mark.parametrize("word", ["nvlink", "leaf", "spine", "zone", "region"])
 def test_a_preferred_level_that_this_cluster_has_not_is_left_out_with_a_note(world, word: str):
     job = world.job("demo", **QUAD, topology_preferred=word)
     note = (
-        f"--topology-preferred {word} is left out: this cluster has no such level; its levels are"
-        " node, beyond"
+        f"--topology-preferred {word} is left out: this cluster has no such level; its levels: node"
     )
     made = planning.plan(job, world.backend, namespace="default")
     assert made.placement is not None

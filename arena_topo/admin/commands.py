@@ -68,8 +68,8 @@ class InstallOptions:
     without_agent: bool = option(False, "Do not install the node agent; links of GPUs are assumed.")
     gang_scheduling: bool = option(
         False,
-        "The cluster has the PodGroups of scheduling.k8s.io (GangScheduling): join the workers of"
-        " gangs to theirs.",
+        "Put the workers of each gang into a PodGroup of scheduling.k8s.io, where the cluster's"
+        " scheduler has them (gate GangScheduling).",
     )
     ack: bool = option(
         False,
@@ -103,7 +103,11 @@ def install(
 ) -> None:
     """Print what an administrator applies once: policies, roles, controller, node agent.
 
+    It prints manifests for kubectl apply -f -, and changes nothing in the cluster.
+
     Examples:
+      # All of it
+      install --image REPOSITORY/NAME@sha256:DIGEST
       # Policies and roles alone
       install --without-controller --without-agent
     """
@@ -210,6 +214,9 @@ def _inspect(job: str, namespace: str, backend: Backend, output_format: Output) 
 @spread
 def nodes_topology(nodes: _NodeNames, everywhere: Globals, how: Change) -> None:
     """Reserve nodes for topology jobs; their workers get exactly the chosen GPUs.
+
+    Topology jobs are jobs with --gputopology. As soon as a node is reserved, they use reserved
+    nodes only, and other jobs with GPUs use the other nodes.
 
     Examples:
       # Look before nodes are changed

@@ -646,7 +646,7 @@ def _matters(view: Snapshot) -> tuple[object, ...]:
     return view.objects, jobs
 
 
-_SILENT = frozenset({"NotReady", "Unknown", "gone"})
+_SILENT = frozenset({"NotReady", "gone"})
 """States of nodes whose kubelet does not answer (`topology.Node.unavailable`)."""
 
 _EVICTED = frozenset({"Evicted", "NodeLost", "Terminated", "Shutdown", "Preempting"})

@@ -75,7 +75,7 @@ def options(everywhere: Globals) -> None:
     """Show the options that every command takes.
 
     They may stand before or after the command. Most can be set in files and by variables, too;
-    `arena-topo config view` shows what is in force.
+    `arena-topo config view --resolved` shows every setting in effect.
 
     Examples:
       # The options of every command

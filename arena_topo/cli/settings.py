@@ -340,7 +340,7 @@ def _read(
         raise UsageError(
             f"{path}: cannot be read",
             why=error.strerror,
-            hint=f"it is named in {_VARIABLE}" if needed else None,
+            hint=f"correct {_VARIABLE} in the environment, or unset it" if needed else None,
         ) from error
     return File(path, understood(path, data))
 
@@ -357,7 +357,7 @@ def _toml(path: str, data: bytes) -> Mapping[str, Any]:
         raise UsageError(f"{path}: is nested too deeply") from error
     except ValueError as error:
         hint = 'a setting is a line such as context = "lab"'
-        raise UsageError(f"{path}: is no TOML", why=str(error), hint=hint) from error
+        raise UsageError(f"{path}: is not valid TOML", why=str(error), hint=hint) from error
 
 
 def _lines(path: str, data: bytes) -> Mapping[str, str]:
@@ -437,5 +437,5 @@ def set_in(key: str, origin: str) -> str | None:
     if origin in {"", LINE}:
         return None
     if origin in os.environ:
-        return f"{origin} is set in the environment"
-    return f"{key} is set in {origin}"
+        return f"correct {origin} in the environment, or unset it"
+    return f"correct {key} in {origin}"

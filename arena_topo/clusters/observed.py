@@ -608,5 +608,5 @@ def _whole(memory: float | None) -> int | None:
 
 def _unavailable(node: NodeRecord) -> str | None:
     if node.ready not in {None, "True"}:
-        return "NotReady" if node.ready == "False" else "Unknown"
+        return "NotReady"
     return "cordoned" if node.unschedulable else None

@@ -61,10 +61,10 @@ def _document(text: str, name: str) -> Reading:
         found = json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise UnreadableTopology(
-            f"this is no whole JSON: {error.msg}", where=f"line {error.lineno}"
+            f"this JSON is not complete: {error.msg}", where=f"line {error.lineno}"
         ) from error
     except (RecursionError, ValueError) as error:
-        raise UnreadableTopology(f"this is no JSON of a machine: {error}") from error
+        raise UnreadableTopology(f"this is not the JSON of a machine: {error}") from error
     if found.get("kind") == "ConfigMap":
         return Reading(machine=documents.from_config_map(found).machine)
     if "gpus" not in found:
@@ -80,7 +80,7 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number")
 
 
-def _text(source: str) -> tuple[str, str, str]:
+def _text(source: str, *, hint: str = _HINT) -> tuple[str, str, str]:
     """The text of a file, the name of a machine in it, and the name of the file in errors."""
     name, shown = ("stdin", "standard input") if source == STDIN else (Path(source).stem, source)
     try:
@@ -89,10 +89,10 @@ def _text(source: str) -> tuple[str, str, str]:
         text = data.decode(encoding(data))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read {shown}", why=why, hint=_HINT) from error
+        raise UsageError(f"cannot read {shown}", why=why, hint=hint) from error
     if len(data) > MOST_BYTES:
         why = f"more than {MOST_BYTES // 1_000_000} MB are no machine"
-        raise UsageError(f"cannot read {shown}", why=why, hint=_HINT)
+        raise UsageError(f"cannot read {shown}", why=why, hint=hint)
     return text, name, shown
 
 
@@ -158,11 +158,11 @@ def with_measured(found: Reading, source: str) -> Reading:
     `busBandwidth`. UsageError if it does not fit this machine, or names another node.
     """
     machine = found.machine
-    text, _name, shown = _text(source)
+    text, _name, shown = _text(source, hint=_TABLE)
     try:
         table = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{shown}: this is no JSON: {error}", hint=_TABLE) from error
+        raise UsageError(f"{shown}: this is not valid JSON: {error}", hint=_TABLE) from error
     if isinstance(table, dict) and "busBandwidth" in table:
         node, table = table.get("node"), table["busBandwidth"]
         if node is not None and node != machine.name:

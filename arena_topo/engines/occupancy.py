@@ -312,7 +312,6 @@ def viewed(cluster: Cluster, *, pods: bool = False) -> Occupancy:
 
 _STATUS = {
     "NotReady": "NotReady",
-    "Unknown": "NotReady",
     "cordoned": "Ready,SchedulingDisabled",
 }
 

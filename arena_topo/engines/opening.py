@@ -43,7 +43,7 @@ def administration(backend: Backend) -> Administration:
     if not isinstance(backend, KubernetesBackend):
         raise UsageError(
             "this command needs a Kubernetes cluster, and none is configured",
-            why="on this machine there is nothing to install, and no other node",
+            why="on this machine there is nothing to check or to install, and no other node",
             hint="set KUBECONFIG, or name one with --kubeconfig and --context",
         )
     return admin.Administration(backend)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from arena_topo.bandwidth import Estimate
 from arena_topo.drawing.sheet import HEAD, SMALL, Sheet
 from arena_topo.forecast.forecasting import SIZES, Against, Forecast
-from arena_topo.forecast.view import size_of
+from arena_topo.forecast.view import limit, size_of
 from arena_topo.manifests import estimates
 from arena_topo.topology import members
 
@@ -35,7 +35,7 @@ def forecast(result: Forecast, beside: Against | None) -> str:
         caption = "A single GPU has no bandwidth."
         sheet.text((0, 62), caption, "dim")
         return sheet.finish(f"Forecast of {result.machine.name}", caption)
-    caption = f"{estimates.text(estimate)}; {estimate.regime}, limited by {estimate.limited_by}"
+    caption = f"{estimates.text(estimate)}; {estimate.regime}, limited by {limit(result, estimate)}"
     sheet.text((0, 62), caption, "dim", room=_ROOM + _WIDE)
     _plot(sheet, estimate, beside)
     return sheet.finish(f"Forecast of {result.machine.name}", caption)

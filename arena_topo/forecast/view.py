@@ -63,13 +63,20 @@ def text(result: Forecast, beside: Against | None, *, unicode: bool) -> str:
     lines += [
         f"  Bandwidth   {estimates.text(estimate)}",
         f"  Regime      {estimate.regime}{hosts}",
-        f"  Limited by  {estimate.limited_by}",
+        f"  Limited by  {limit(result, estimate)}",
         *(f"  Assumed     {note}" for note in estimate.assumed),
         *(f"  Note        {note}" for note in result.notes),
         "",
     ]
     lines += _plot(estimate, unicode) if beside is None else _beside(beside)
     return "\n".join([*lines, ""])
+
+
+def limit(result: Forecast, estimate: Estimate) -> str:
+    """The bottleneck in the words of a plan: `the NVLinks inside one node`."""
+    tier = "nvlink" if result.hosts == 1 else None
+    regime, limited_by = str(estimate.regime), str(estimate.limited_by)
+    return estimates.limit(regime, limited_by, tier=tier, nodes=result.request.nodes)
 
 
 def _plot(estimate: Estimate, unicode: bool) -> list[str]:  # noqa: FBT001

@@ -22,7 +22,7 @@ from arena_topo.bandwidth import rate_is_assumed
 from arena_topo.engines import Backend
 from arena_topo.errors import AccessDenied, ArenaError, ClusterError, InvalidJob, TimedOut
 from arena_topo.gang import fairness, shape
-from arena_topo.gang.request import NOWHERE, Site, alternatives, check_preferred, request_of
+from arena_topo.gang.request import NOWHERE, Site, alternatives, check_preferred, levels, request_of
 from arena_topo.job import BindingChoice, ConfigFile, MPIJob, PodShape
 from arena_topo.manifests import Binding, Forecast, Plan, estimates, pinning, render
 from arena_topo.manifests.annotations import job_of
@@ -454,8 +454,8 @@ def _left_out(job: MPIJob, cluster: Cluster) -> Iterator[str]:
     level, words = job.topology_preferred, distances(cluster)
     if level and cluster.nodes and level not in words:
         yield (
-            f"--topology-preferred {level} is left out: this cluster has no such level; its levels"
-            f" are {', '.join(words)}"
+            f"--topology-preferred {level} is left out: this cluster has no such level; its levels:"
+            f" {levels(words)}"
         )
 
 

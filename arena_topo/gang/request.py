@@ -13,7 +13,16 @@ from arena_topo.job import MPIJob, PodShape, Toleration
 from arena_topo.manifests import Binding, Mechanisms, render
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.versions import BEST, ApiVersion
-from arena_topo.solver import PACK_ABOVE, Instead, Placement, Policy, Reason, Request, distances
+from arena_topo.solver import (
+    BEYOND,
+    PACK_ABOVE,
+    Instead,
+    Placement,
+    Policy,
+    Reason,
+    Request,
+    distances,
+)
 from arena_topo.topology import TAINT, Cluster, Node, NodeName, Taint, natural
 from arena_topo.topology.fabric import WORDS
 from arena_topo.topology.nics import is_rdma
@@ -138,13 +147,18 @@ def check_preferred(job: MPIJob, cluster: Cluster) -> None:
         raise _no_such_level("--topology-preferred", level, here, elsewhere)
 
 
+def levels(here: Iterable[str]) -> str:
+    """The levels of a cluster as a user names them: `node, rack`."""
+    return ", ".join(word for word in here if word != BEYOND)
+
+
 def _no_such_level(
     flag: str, level: str, here: Iterable[str], elsewhere: Iterable[str] = ()
 ) -> InvalidJob:
     """The error for a level that does not exist."""
     return InvalidJob(
         f"{flag} {level}: this cluster has no such level",
-        why=f"its levels are {', '.join(here)}",
+        why=f"its levels: {levels(here)}",
         hint=near(level, (*here, *elsewhere))
         or "leave it out, or on a cluster name the levels with --fabric FILE",
         flag=flag,

@@ -526,7 +526,7 @@ def resume(backend: Backend, name: str, namespace: str, watcher: Watcher = _UNHE
     if mine is None:
         why = _out_of_queue(backend, stored)
         if why is not None:
-            raise _anew(stored, f"there is nothing to resume about {name}", why)
+            raise _anew(stored, f"{name} cannot be resumed", why)
         held = _changed(queue, stored, _let_go, "resumed") is not None
         return _goes_on(backend, name, namespace, watcher, held=held)
     if mine.incomplete:

@@ -320,7 +320,7 @@ def _rows(proposal: Proposal, cluster: Cluster) -> str:
         if least is not None and least != rate:
             said += f", {estimates.amount(least.point)} at worst"
         cells.append((f"{row:>3}", *_speed(rate), said))
-    lines = [f"The best {len(proposal.rows)} on different nodes:"]
+    lines = [f"The best {words.counted(len(proposal.rows), 'placement')} on different nodes:"]
     lines += _aligned(cells)
     return "".join(f"{line}\n" for line in lines)
 

@@ -31,6 +31,8 @@ def suspend(
 ) -> None:
     """Stop jobs until they are resumed; their GPUs are free for others meanwhile.
 
+    A job that is resumed starts from its beginning, or from a checkpoint that its program loads.
+
     Examples:
       # Free the GPUs of a job
       suspend bert
@@ -46,7 +48,8 @@ def suspend(
                 show(_changed(name, "", brief=True))
             return
         show(_changed(name, "suspended", brief=brief))
-        say(f"Its GPUs are free now. Start it again: {PROGRAM} resume {name} -n {namespace}")
+        again = f"{PROGRAM} resume {name} -n {namespace}"
+        say(f"Its GPUs are free once its pods have ended. Start it again: {again}")
 
     _each(names, everywhere, stop)
 
@@ -84,6 +87,8 @@ def resume(
 @spread
 def replan(name: Name, everywhere: Globals, *, wait: _WaitFlag = False) -> None:
     """Stop a running job and start it again on the best GPUs available now.
+
+    The job starts from its beginning, or from a checkpoint that its program loads.
 
     Examples:
       # Move a job to better GPUs

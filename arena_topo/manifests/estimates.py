@@ -59,7 +59,7 @@ def limit(regime: str, limited_by: str, *, tier: str | None, nodes: int) -> str:
     """
     part = f"the {one_line(limited_by)}"
     if limited_by == "one host inside":
-        return "what one host reaches inside"
+        return "the links inside each host"
     if regime in _BETWEEN:
         return f"{'TCP' if regime == 'tcp' else part} {_between(tier, nodes)}"
     if regime == "bridged-pairs":

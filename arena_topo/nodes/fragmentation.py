@@ -35,8 +35,8 @@ _NAMES = 2
 _SET_NAMES = {2: "PAIRS", 4: "QUADS", 8: "EIGHTS", 16: "SIXTEENS"}
 
 _LEGEND = """\
-WHOLE: gangs that fit at once, as fast and compact as on the empty cluster
-EMPTY: the same number on the empty cluster
+SHAPE: pods x GPUs; GB/s: full speed (with RDMA, where nodes report their NICs)
+WHOLE, EMPTY: gangs that fit at full speed at once, now and on the empty cluster
 COUNTED: gangs that fit by numbers of free GPUs alone
 BEST NOW: what one gang of any shape gets
 PAIRS, QUADS, EIGHTS: sets of GPUs of one node at full speed, free / taken apart

@@ -216,7 +216,12 @@ def topology_publish(
 ) -> None:
     """Publish in the cluster how the GPUs of a node are linked, for all to read.
 
+    Without --from and --preset the links are those of this machine, as `topology discover` shows
+    them, and NODE defaults to the name of this machine, or to the variable NODE_NAME.
+
     Examples:
+      # A table that nvidia-smi topo -m printed on the node
+      topology publish n1 --from n1.txt
       # Look before anything is written
       topology publish n1 --preset dgx-a100 --dry-run
     """

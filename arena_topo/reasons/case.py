@@ -53,6 +53,7 @@ class Code(StrEnum):
     POLICY_DENIED = "PolicyDenied"
     FORBIDDEN = "Forbidden"
     PODS_REFUSED = "PodsRefused"
+    NAME_TAKEN = "NameTaken"
     INVALID_JOB = "InvalidJob"
     IMAGE_PULL = "ImagePull"
     CONTAINER_ERROR = "ContainerError"

@@ -789,6 +789,13 @@ RULES = (
         "{describe}",
     ),
     Rule(
+        Code.NAME_TAKEN,
+        _told("ErrResourceExists", unless=lambda case: case.pods),
+        "an object that is not of this job has a name that the job needs",
+        "wait until that object is gone, or delete it; else {delete}, and submit it under another"
+        " name",
+    ),
+    Rule(
         Code.INVALID_JOB,
         _told("ValidationError", unless=lambda case: case.pods),
         "the MPI operator does not accept the job",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from arena_topo.reasons.explanation import Explanation, Holder, Waiting
 
 _FEW_REASONS = 2
+
+_MINUTE = 60
+"""Seconds."""
+
+_DAY = 24
+"""Hours."""
 
 MOST_ROWS = 10
 """Jobs, nodes and events that are listed before the rest is counted."""
@@ -180,7 +187,7 @@ def _holders(found: Explanation) -> Iterator[str]:
             f"{one.namespace}/{one.name}",
             str(one.gpus),
             duration(max(0.0, found.now - one.since)),
-            "-" if one.left is None else duration(one.left),
+            "-" if one.left is None else _remaining(one.left),
             _where(one),
         )
         for one in found.holders[:MOST_ROWS]
@@ -213,9 +220,21 @@ def _turn(found: Explanation) -> Iterator[str]:
         more = len(turn.ahead) - MOST_ROWS
         yield f"  ahead of it: {one_line(shown)}{f'; and {more} more' if more > 0 else ''}"
     if found.starts_by is not None:
-        left = duration(max(0.0, found.starts_by - found.now))
-        whose = "the --running-timeout of those who hold its GPUs"
-        yield f"Start: in {left} at the latest, when {whose} is over"
+        left = _remaining(found.starts_by - found.now)
+        yield f"Start: in {left} at the latest, once jobs on its GPUs reach their --running-timeout"
+
+
+def _remaining(seconds: float) -> str:
+    """The time until a deadline, rounded up so that it is not too short: `45s`, `1h59m`, `3d4h`."""
+    if seconds <= _MINUTE:
+        return f"{math.ceil(max(0.0, seconds))}s"
+    hours, minutes = divmod(math.ceil(seconds / _MINUTE), 60)
+    if hours < 1:
+        return f"{minutes}m"
+    if hours < _DAY:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    days, hours = divmod(hours + (minutes > 0), _DAY)
+    return f"{days}d{hours}h" if hours else f"{days}d"
 
 
 def _ahead(one: Waiting, now: float) -> str:

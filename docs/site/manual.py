@@ -15,6 +15,7 @@ from reference import exit_codes, line, own, shown, told, write
 
 from arena_topo import __version__
 from arena_topo.cli.catalogue import Command, Option, commands
+from arena_topo.cli.commands import shell_line
 from arena_topo.cli.options import GLOBAL_PANEL, PROGRAM
 
 FOLDER = Path(__file__).resolve().parents[1] / "man"
@@ -85,8 +86,8 @@ def page(command: Command) -> str:
     if command.examples:
         parts += [".SH EXAMPLES"]
         for what, words in command.examples:
-            typed = f"{PROGRAM} {words}".replace("\n", " ")
-            parts += [".TP", plain(what), rf"\fB{plain(typed)}\fR"]
+            typed = shell_line(words).split("\n")
+            parts += [".TP", plain(what), ".nf", *(rf"\fB{plain(one)}\fR" for one in typed), ".fi"]
     if own(command):
         parts += [".SH OPTIONS", *_panels(own(command))]
     parts += _everywhere() if not command.path else _elsewhere()

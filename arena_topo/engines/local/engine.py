@@ -425,7 +425,7 @@ class LocalBackend:
         with self._store.lock():
             job = self._current(name, namespace)
             again = f"{_deletion(job)}, and submit it again"
-            _check_pausable(job, f"there is nothing to resume about {name}", again)
+            _check_pausable(job, f"{name} cannot be resumed", again)
             if job.state.phase is not Phase.SUSPENDED:
                 return False
             state = self._first_state(job.submission)
