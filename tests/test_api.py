@@ -343,8 +343,7 @@ def state():
         {one: signal.getsignal(one) for one in signal.valid_signals()},
         signal.getitimer(signal.ITIMER_REAL), gc.get_threshold(), gc.isenabled(),
         logging.root.handlers[:], logging.getLogger("arena_topo.requests").handlers[:],
-        # Loading urllib3 adds some for its own warnings.
-        [one for one in warnings.filters if not one[2].__module__.startswith("urllib3")],
+        warnings.filters[:],
         dict(os.environ), os.getcwd(), mask, sys.argv, sys.excepthook, threading.excepthook,
         sys.getswitchinterval(), sys.getrecursionlimit(),
     )

@@ -146,7 +146,7 @@ BARE: set[str] = set()
 """What a command loads that asks nobody: nothing of all that."""
 DECODING = {"msgspec", "typing_extensions"}
 """What checks what others wrote."""
-SERVER = {"yaml", "urllib3", "ssl", "http.client", "logging"} | DECODING
+SERVER = {"yaml", "ssl", "http.client", "logging"} | DECODING
 """What asks a server: a kubeconfig is YAML."""
 OBSERVING = SERVER | {"arena_topo.clusters.observed"}
 """What says which GPUs are free, and what they are good for."""
