@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from replacing import replace
 from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo

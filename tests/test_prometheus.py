@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_prometheus import FakePrometheus, Served
 from kube_objects import node
+from replacing import replace
 
 from arena_topo import cli
 from arena_topo.engines import Options

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from arena_topo.bandwidth import Wire
 from arena_topo.engines import Backend
 from arena_topo.errors import InvalidJob, UsageError
@@ -60,7 +62,9 @@ class Site:
         if self.backend is None or self.native is not None:
             return None
         found = self.backend.mechanisms(self.namespace)
-        return found if self.gates else replace(found, admission=False, patches=False, claims=False)
+        if self.gates:
+            return found
+        return msgspec.structs.replace(found, admission=False, patches=False, claims=False)
 
     def bind(
         self, job: MPIJob, placement: Placement, cluster: Cluster, *, gated: bool = False

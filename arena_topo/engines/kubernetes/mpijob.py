@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from arena_topo.clusters.queues import queuing, suspended
 from arena_topo.clusters.usage import (
@@ -279,7 +280,7 @@ def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
     if found is None or phase is Phase.QUEUING:
         return found
     handed_over = found.cause is not None and found.cause.code == CauseCode.OTHER_QUEUE
-    return replace(found, cause=None) if handed_over else found
+    return msgspec.structs.replace(found, cause=None) if handed_over else found
 
 
 def _devices(meta: Object) -> tuple[int, ...] | None:

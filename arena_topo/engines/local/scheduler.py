@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from arena_topo.engines.local import processes
 from arena_topo.errors import ArenaError, UnreadableTopology
 from arena_topo.manifests import Binding, Forecast, Guarantee
@@ -236,7 +238,7 @@ def present(job: Job) -> Forecast:
     asked, forecast = job.submission, job.state.forecast
     if asked.emulate is not None or asked.host == host() or not is_here(job):
         return forecast
-    return replace(
+    return msgspec.structs.replace(
         forecast, workers=tuple((worker, host(), gpus) for worker, _, gpus in forecast.workers)
     )
 
@@ -306,7 +308,7 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
     if found is None:
         raise solver.explain(submission.counted)
     # Nothing was searched for, so nothing is proven.
-    return replace(forecast_of(found, cluster, HOLDS), optimal=None)
+    return msgspec.structs.replace(forecast_of(found, cluster, HOLDS), optimal=None)
 
 
 def visible_devices(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:
