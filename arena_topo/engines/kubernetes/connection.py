@@ -38,7 +38,7 @@ from arena_topo.engines.kubernetes.failures import (
     unreachable,
 )
 from arena_topo.engines.kubernetes.kubeconfig import Access, asked, provided, resolve
-from arena_topo.engines.kubernetes.shapes import Unreadable, misfit, nonsense, sound
+from arena_topo.engines.kubernetes.shapes import PODS, Unreadable, misfit, nonsense, sound
 from arena_topo.engines.kubernetes.transport import FAULTS, UNPACKED, Answer, Pool, Unopened
 from arena_topo.engines.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut
@@ -310,7 +310,8 @@ class Connection:
         response, data = self.answer("GET", path, query)
         page = decode(data) if decode is not None and response.status < _REDIRECT else None
         if page is None:
-            page, _ = self._read("GET", path, response, data)
+            kind = PODS if path.endswith("/pods") else Any
+            page, _ = self._read("GET", path, response, data, kind=kind)
             items, listed = page.get("items"), str(page.get("kind")).endswith("List")
             if decode is not None or not listed or "items" not in page:
                 raise self.no_server(f"GET {path} returned no list")
@@ -464,9 +465,11 @@ class Connection:
         response: Answer,
         data: bytes,
         body: _Body = None,
+        *,
+        kind: Any = Any,
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The object in an answer, checked, and the server's warnings."""
-        answer = parsed(data)
+        answer = parsed(data, kind)
         status = failure(answer) if response.status < _REDIRECT else response.status
         if status is not None:
             # As in client-go the Status decides, not the HTTP code of the answer.

@@ -145,12 +145,15 @@ def odd_body(
     return None
 
 
-def parsed(body: bytes) -> Any:
-    """The JSON in an answer; None for other text, or for JSON nested too deeply."""
+def parsed(body: bytes, kind: Any = Any) -> Any:
+    """The JSON in an answer; None for other text, or for JSON nested too deeply.
+
+    With a `kind`, a dictionary has only the keys of that type, if the JSON has its shape.
+    """
     try:
-        return msgspec.json.decode(body)
+        return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError):
-        return None
+        return None if kind is Any else parsed(body)
 
 
 def is_object(one: object) -> bool:

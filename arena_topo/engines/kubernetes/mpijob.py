@@ -222,7 +222,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
     """One pod as a row of `get`."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
-    over = pod_over(pod)
+    over, launcher = pod_over(pod), is_launcher(pod)
     try:
         gpus = gpu_count(spec)
     except (TypeError, ValueError):
@@ -237,7 +237,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
         finished=_finish(pod) if over else None,
         pending=phase == "Pending",
         chief=chief,
-        worker=None if is_launcher(pod) else worker_index(pod),
+        worker=None if launcher else worker_index(pod),
         gpus=gpus,
         node=spec.get("nodeName"),
         node_ip=status.get("hostIP"),
@@ -246,7 +246,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
         uid=meta.get("uid", ""),
         devices=_devices(meta),
         failure=_failed(pod) if phase == "Failed" else None,
-        launcher=is_launcher(pod),
+        launcher=launcher,
     )
 
 
@@ -294,7 +294,7 @@ def _devices(meta: Object) -> tuple[int, ...] | None:
 def is_launcher(pod: Object) -> bool:
     """Whether the operator marked the pod as the job's launcher, by the labels of any version."""
     labels = pod["metadata"].get("labels") or {}
-    return any(labels.get(key) in _LAUNCHER_ROLES for key in ROLE_LABELS)
+    return not _LAUNCHER_ROLES.isdisjoint(map(labels.get, ROLE_LABELS))
 
 
 def worker_index(pod: Object) -> int | None:
