@@ -141,9 +141,8 @@ class Connection:
         self._renewing = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections, those in use after their answers; later requests open new ones."""
+        """Close the idle connections; later requests open new ones."""
         self._pool.close()
-        self._pool = Pool(self.access)
 
     def now(self) -> float:
         """The server's time (Unix seconds, whole); this machine's time before the first answer.
@@ -441,7 +440,6 @@ class Connection:
         with self._renewing:
             if self.access is used:
                 self.access = access(self._options)
-                self._pool.close()
                 self._pool = Pool(self.access)
         return True
 

@@ -30,9 +30,6 @@ FAULTS = (OSError, http.client.HTTPException, ValueError, zlib.error)
 
 Obstacle = Literal["proxy", "trust", "name", "server", "time"]
 
-_IDLE = 16
-"""Idle connections of a pool: several threads send requests at once while a cluster is watched."""
-
 _PIECE = 1 << 18
 """The most bytes of a body that are read at once."""
 
@@ -98,7 +95,6 @@ class Pool:
     def __init__(self, access: Access) -> None:
         """UsageError for invalid certificates, or for an address that no proxy can have."""
         self._idle: list[http.client.HTTPConnection] = []
-        self._closed = False
         self._server = urlsplit(access.server)
         self._prefix = quote(self._server.path, safe="/%:@!$&'()*+,;=~")
         self._trust = tls(access) if self._server.scheme == "https" else None
@@ -108,15 +104,12 @@ class Pool:
         weakref.finalize(self, _close, self._idle)
 
     def close(self) -> None:
-        """Close the idle connections; those in use close after their answers."""
-        self._closed = True
+        """Close the idle connections; later requests open new ones."""
         _close(self._idle)
 
     def take_back(self, line: http.client.HTTPConnection) -> None:
         """Keep a connection for another request; its answer has been read."""
-        if self._closed or len(self._idle) >= _IDLE:
-            line.close()
-        elif line.sock is not None:
+        if line.sock is not None:  # else the answer ended with the connection
             self._idle.append(line)
 
     def request(
@@ -220,16 +213,8 @@ class Pool:
             import socks  # type: ignore[import-untyped]  # noqa: PLC0415  hardly anybody's proxy
 
             # As in kubectl the proxy resolves the host.
-            return socks.create_connection(
-                (host, port),
-                timeout,
-                proxy_type=socks.SOCKS5,
-                proxy_addr=at[0],
-                proxy_port=at[1],
-                proxy_rdns=True,
-                proxy_username=login[0] or None,
-                proxy_password=login[1] or None,
-            )
+            by_proxy = socks.SOCKS5, *at, True, *login
+            return socks.create_connection((host, port), timeout, None, *by_proxy)
         sock: Any = socket.create_connection(at, timeout)
         try:
             if proxy.scheme == "https":
