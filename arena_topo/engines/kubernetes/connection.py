@@ -407,7 +407,7 @@ class Connection:
         timeout = min(timeout, self.left)
         try:
             return self._pool.dialled(timeout)
-        except (Unopened, OSError) as error:
+        except (Unopened, *FAULTS) as error:
             limit = f"{timeout:g} s were waited"
             raise unreachable(self.access.server, "GET", error, limit) from error
 
