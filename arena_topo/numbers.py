@@ -30,6 +30,28 @@ _UNIT = "|".join(sorted(_NANOSECONDS, reverse=True))
 SPAN = rf"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)({_UNIT})"
 """A number and its unit, as a regular expression: a time span is a sequence of these."""
 
+QUANTITY = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
+"""The regular expression of a Kubernetes quantity."""
+
+A_QUANTITY = "a quantity such as 500m, 2 or 4Gi"
+
+LARGEST_QUANTITY = (1 << 63) - 1
+"""The largest number of a quantity (kubernetes, apimachinery, resource.Quantity)."""
+
+_LEAST = "1e-9"
+"""The smallest number of a quantity: the API server rounds smaller ones up to it (same source)."""
+
+_TENS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+_SHOWN = 60
+"""Characters of an invalid text that an error shows."""
+
+
+def shown(text: str) -> str:
+    """An invalid text as errors quote it, truncated."""
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
 
 def whole(text: object) -> int | None:
     """The number in a text of ASCII digits; None for any other text and for more than 18 digits."""
@@ -54,3 +76,26 @@ def span(text: str) -> Decimal:
     if seconds > MOST_HOURS * 3600:
         raise ValueError(f"expected at most {MOST_HOURS}h")
     return seconds
+
+
+def quantity(text: str) -> tuple[Decimal, str, Decimal]:
+    """The number and the unit of a Kubernetes quantity, and its exact amount in cores or bytes.
+
+    An amount between 0 and 1n counts as 1n. ValueError for an invalid quantity.
+    """
+    from decimal import Decimal  # noqa: PLC0415 - `version` and --help read no quantity
+
+    found = re.fullmatch(QUANTITY, text)
+    if found is None:
+        raise ValueError(f"{shown(text)} is not {A_QUANTITY}")
+    number, unit = Decimal(found[1]), found[2] or ""
+    try:
+        if unit in _TWOS:
+            amount = number * Decimal(2) ** _TWOS[unit]
+        else:
+            amount = number * (Decimal(10) ** _TENS[unit] if unit in _TENS else Decimal(f"1{unit}"))
+    except ArithmeticError as error:
+        raise ValueError(f"{shown(text)} is out of range") from error
+    if amount > LARGEST_QUANTITY:
+        raise ValueError(f"{shown(text)} is out of range")
+    return number, unit, max(amount, Decimal(_LEAST)) if amount else amount

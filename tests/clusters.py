@@ -89,28 +89,35 @@ class Live:
         headers = {**access.headers, "accept": "application/json"}
         if body is not None:
             headers["content-type"] = KINDS.get(kind, "application/json")
-        url = access.server + path + (f"?{urlencode(query)}" if query else "")
-        answer = self.connection._pool.request(
-            method, url, body=None if body is None else json.dumps(body).encode(), headers=headers
-        )
+        target = path + (f"?{urlencode(query)}" if query else "")
+        sent = None if body is None else json.dumps(body).encode()
+        answer = self._request(method, target, headers, sent)
         try:
-            said = json.loads(answer.data)
+            data = b"".join(answer.pieces())
+        finally:
+            answer.close()
+        try:
+            said = json.loads(data)
         except ValueError:
-            said = {"message": answer.data.decode(errors="replace")}
+            said = {"message": data.decode(errors="replace")}
         lower = {name.lower(): value for name, value in answer.headers.items()}
         return Answer(answer.status, said, lower)
 
     def watch(self, path: str, **query: str) -> Iterator[Object]:
         """The events of a watch until it ends."""
-        access = self.connection.access
-        url = access.server + path + f"?{urlencode({'watch': 'true', **query})}"
-        answer = self.connection._pool.request(
-            "GET", url, headers=dict(access.headers), preload_content=False
-        )
+        target = f"{path}?{urlencode({'watch': 'true', **query})}"
+        answer = self._request("GET", target, dict(self.connection.access.headers), None)
         rest = b""
-        for piece in answer.stream(1 << 14):
-            *lines, rest = (rest + piece).split(b"\n")
-            yield from map(json.loads, filter(None, lines))
+        try:
+            for piece in answer.pieces():
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from map(json.loads, filter(None, lines))
+        finally:
+            answer.close()
+
+    def _request(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Any:
+        pool = self.connection._pool
+        return pool.request(method, path, headers.items(), body, connect=10, silence=None)
 
     def path(self, plural: str, name: str = "", *, group: str = "v1") -> str:
         """The path of something in the test's namespace; group as in `kubeflow.org/v2beta1`."""
@@ -244,7 +251,7 @@ def _real(config: str) -> Iterator[Live]:
     made = live.call("POST", "/api/v1/namespaces", body)
     assert made.status == 201, f"{VARIABLE}: {made.said}"
     stop = threading.Event()
-    # A pool of its own: urllib3's is safe to share, the counting of retries is not.
+    # A pool of its own: the counting of retries is not for two threads.
     hand = Live(config, live.namespace, run=live.run, _made=live._made)
     thread = threading.Thread(target=hand.play, args=(stop,), daemon=True)
     if not KUBELETS:

@@ -13,7 +13,7 @@ import io
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from email.message import Message
 from typing import Any
@@ -75,25 +75,20 @@ def step_of(method: str, path: str, body: Any, *, alone: bool) -> Step | None:
 
 
 class Answer:
-    """What urllib3 would have returned."""
+    """What the connection pool would have returned."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.status, self.reason = status, ""
         self._body = io.BytesIO(body)
-        self.headers = _Headers()
+        self.headers = Message()
         for key, value in headers.items():
             self.headers[key] = value
 
-    def read1(self, amount: int) -> bytes:
-        return self._body.read(amount)
+    def pieces(self) -> Iterator[bytes]:
+        yield self._body.read()
 
-    def drain_conn(self) -> None:
+    def close(self) -> None:
         pass
-
-
-class _Headers(Message):
-    def getlist(self, name: str) -> list[str]:
-        return self.get_all(name) or []
 
 
 class _Direct(Handler):
@@ -121,10 +116,13 @@ class Wire:
         self._fake, self._before, self._alone, self._each = fake, before, alone, each
 
     def request(
-        self, method: str, url: str, *, body: bytes | None, headers: dict[str, str], **_: Any
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None = None,
+        **_: Any,
     ) -> Answer:
-        split = urlsplit(url)
-        path = split.path + (f"?{split.query}" if split.query else "")
         self._each(f"{method} {path}")
         said = json.loads(body) if body else None
         step = step_of(method, path, said, alone=self._alone)
@@ -132,7 +130,7 @@ class Wire:
             self._before(step)
         handler = _Direct(self._fake)
         handler.command, handler.path = method, path
-        handler.headers = {key.lower(): value for key, value in headers.items()}
+        handler.headers = {key.lower(): value for key, value in headers}
         handler._serve(body or b"")
         assert handler.answered is not None
         return handler.answered

@@ -156,10 +156,11 @@ class Proxy:
         access = self._behind.access
         return self._behind._pool.request(
             method,
-            access.server + path,
-            body=body,
-            headers={**access.headers, **headers},
-            preload_content=False,
+            path,
+            {**access.headers, **headers}.items(),
+            body,
+            connect=10,
+            silence=None,
         )
 
 
@@ -195,7 +196,7 @@ class _Handler(StreamRequestHandler):
         answer = self.owner.send(method, path, body, passed)
         try:
             if trouble.late:
-                answer.read()
+                b"".join(answer.pieces())
                 if trouble.call is not None:
                     trouble.call()
                 if self._spoilt(trouble):
@@ -229,14 +230,14 @@ class _Handler(StreamRequestHandler):
     def _pass_on(self, answer: Any, trouble: Trouble, *, streams: bool) -> None:
         headers = {name: value for name, value in answer.headers.items() if name.lower() in KEPT}
         if not streams:
-            body = answer.read()
+            body = b"".join(answer.pieces())
             whole = body[: len(body) // 2] if trouble.torn else body
             self._send(answer.status, headers, whole, cut=trouble.cut)
             return
         self._head(answer.status, {**headers, "transfer-encoding": "chunked"})
         left = trouble.lines
         if left != 0:
-            for piece in answer.stream(1 << 14, decode_content=True):
+            for piece in answer.pieces():
                 for line in piece.splitlines(keepends=True):
                     self._write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
                     if left is not None and line.endswith(b"\n"):

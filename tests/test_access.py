@@ -40,7 +40,7 @@ def whoami(options: Options) -> str:
     """The name that a server knows the caller by."""
     connection = Connection(options)
     answer, _ = connection.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
-    connection._pool.clear()
+    connection.close()
     return answer["status"]["userInfo"]["username"]
 
 

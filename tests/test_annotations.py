@@ -29,7 +29,8 @@ from arena_topo.job import (
     Toleration,
 )
 from arena_topo.manifests import MAP, REQUEST, STATE, TRIES, render
-from arena_topo.manifests.annotations import asked, job_of, requested
+from arena_topo.manifests.annotations import asked
+from arena_topo.manifests.requests import job_of, requested
 from arena_topo.manifests.versions import ApiVersion
 
 PLACED = [

@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from replacing import replace
 from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
@@ -346,8 +346,7 @@ def state():
         {one: signal.getsignal(one) for one in signal.valid_signals()},
         signal.getitimer(signal.ITIMER_REAL), gc.get_threshold(), gc.isenabled(),
         logging.root.handlers[:], logging.getLogger("arena_topo.requests").handlers[:],
-        # Loading urllib3 adds some for its own warnings.
-        [one for one in warnings.filters if not one[2].__module__.startswith("urllib3")],
+        warnings.filters[:],
         dict(os.environ), os.getcwd(), mask, sys.argv, sys.excepthook, threading.excepthook,
         sys.getswitchinterval(), sys.getrecursionlimit(),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from cube_mesh import nvlink
 from fake_api import FakeApi, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes.connection import Connection

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import program
 import pytest
+from replacing import replace
 
 from arena_topo import cli
 from arena_topo.engines import Event, Instance, JobStatus, Phase, opening, waiting

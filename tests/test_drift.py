@@ -10,7 +10,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -20,6 +19,7 @@ from cube_mesh import V100, cluster
 from cube_mesh import node as known
 from fake_api import FakeApi, kubeconfig
 from job_shapes import CREATED, NOW, RUNNING, T0, at, launcher, mpijob, ours, runs, worker
+from replacing import replace
 
 from arena_topo import cli
 from arena_topo.engines import Instance, JobStatus, Options, Phase

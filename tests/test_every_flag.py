@@ -18,8 +18,8 @@ from arena_topo.errors import InvalidJob
 from arena_topo.flag import flags_of, spelling
 from arena_topo.job import MPIJob
 from arena_topo.manifests import Plan
-from arena_topo.manifests.annotations import requested
 from arena_topo.manifests.render import plan
+from arena_topo.manifests.requests import requested
 from arena_topo.manifests.versions import ApiVersion
 
 Leaves = dict[str, Any]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from cube_mesh import HGX, V100, cluster, node
+from replacing import replace
 
 from arena_topo.clusters.queues import suspender
 from arena_topo.engines.kubernetes.queued import (
@@ -24,7 +24,7 @@ from arena_topo.gang import fairness
 from arena_topo.gang.planning import fit
 from arena_topo.job import MPIJob, Quantity
 from arena_topo.manifests import FORMAT, MAP, RECORDED, REQUEST, STATE, TRIES, render
-from arena_topo.manifests.annotations import job_of, requested
+from arena_topo.manifests.requests import job_of, requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, GPUSet, count
 

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-from dataclasses import replace
 from urllib.parse import unquote_plus
 
 import pexpect
@@ -11,6 +10,7 @@ import program
 import prompt
 import pytest
 from prompt import relabelled
+from replacing import replace
 from worlds import planned
 
 from arena_topo.clusters.selectors import LabelSelector

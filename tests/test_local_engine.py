@@ -23,7 +23,8 @@ from types import SimpleNamespace
 import pytest
 from log_bytes import log_of
 
-from arena_topo.engines import JobStatus, LogOptions, Options, Phase
+from arena_topo.engines import JobStatus, Options, Phase
+from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.local import engine as local
 from arena_topo.engines.local import processes, scheduler, store, supervisor
 from arena_topo.engines.local.engine import LocalBackend, open_backend, search_path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replacing import replace
 from test_workflow_logs import FOLLOW, LAUNCHER, WORKER, Showing, course, ended, job, submit
 from worlds import WORLDS, KubernetesWorld, LivingWorld, World, living_world
 

@@ -587,7 +587,7 @@ def test_logs_come_over_tls_as_well(tmp_path: Path, through: str, monkeypatch: p
         assert len(reader.lines) == 2003
         assert sum(len(line.text) for line in reader.lines) == 200_000 + 10_000 + 8
         assert bool(proxy.asked) == (through != "nothing")
-        backend.api._pool.clear()
+        backend.api.close()
     finally:
         api.close()
         proxy.close()

@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import yaml
 from cube_mesh import nvlink, sockets
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from cube_mesh import HGX, PCIE, V100
 from nccl_lines import joined, made, read_tables, spoken, table_of, through
+from replacing import replace
 
 from arena_topo.engines import Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError

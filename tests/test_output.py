@@ -2,13 +2,13 @@
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo import layout
 from arena_topo.drawing import tables

@@ -29,10 +29,11 @@ from arena_topo.manifests import (
     pinning,
     render,
 )
-from arena_topo.manifests.annotations import placement_map, recorded, requested
+from arena_topo.manifests.annotations import placement_map, recorded
 from arena_topo.manifests.binding import bind
 from arena_topo.manifests.cause import CauseCode, because, in_words
 from arena_topo.manifests.forecast import forecast_of
+from arena_topo.manifests.requests import requested
 from arena_topo.manifests.versions import ApiVersion
 
 NOON = "2026-11-21T12:00:00.123456Z"

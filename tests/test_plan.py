@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import program
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from cube_mesh import HGX, OFF_THE_SWITCH, V100, cluster, node
 from cube_mesh import with_nics as nics_of
+from replacing import replace
 
 from arena_topo import cli
 from arena_topo.engines import Options

@@ -1,11 +1,11 @@
 """What `plan mpi` answers beside the best placement: a bare question, --on and --top."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cube_mesh import HGX, V100, cluster, node, with_nics
+from replacing import replace
 
 from arena_topo import cli
 from arena_topo.errors import UsageError

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from cube_mesh import HGX, PCIE, V100, cluster, node
 from hypothesis import given
 from hypothesis import strategies as st
+from replacing import replace
 from worlds import WORLDS
 
 from arena_topo.bandwidth import Regime

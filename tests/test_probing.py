@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from cube_mesh import nvlink
 from fake_api import FakeApi, kubeconfig
 from fake_resources import Refused, Resource
+from replacing import replace
 
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import engine

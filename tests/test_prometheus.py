@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_prometheus import FakePrometheus, Served
 from kube_objects import node
+from replacing import replace
 
 from arena_topo import cli
 from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import connection, engine, prometheus
+from arena_topo.engines.kubernetes.transport import Pool
 from arena_topo.engines.metrics import GpuSample
 
 MIB = 1 << 20
@@ -134,6 +135,7 @@ def test_behind_the_api_server_a_slow_answer_is_given_up_too(
     # From here on whatever answers at its address takes for ever.
     slow = dripping(JSON)
     backend.api.access = replace(backend.api.access, server=slow.url)
+    backend.api._pool = Pool(backend.api.access)
     _, heard = asked(backend)
     (said,) = heard
     assert said.startswith(f"{KNOWN}{slow.url} did not answer in time")

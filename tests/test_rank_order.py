@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -13,6 +12,7 @@ from cube_mesh import HGX, P100, PCIE, V100, cluster, matrix, node
 from cube_mesh import machine as named
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo.bandwidth import Facts
 from arena_topo.engines import JobStatus, Phase

@@ -8,13 +8,14 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import fake_dra
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
+from replacing import replace
 
 from arena_topo.engines import Options, Phase, waiting
 from arena_topo.engines.kubernetes import engine as kubernetes

@@ -6,13 +6,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_api import FakeApi
 from fake_operator import FakeOperator
+from replacing import replace
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import LAUNCHER, WORKER, opened, running
 

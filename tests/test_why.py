@@ -9,7 +9,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from job_shapes import (
     waits,
     worker,
 )
+from replacing import replace
 
 from arena_topo import cli
 from arena_topo.admin.controller import LOST_AFTER

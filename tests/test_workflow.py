@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_api import kubeconfig
+from replacing import replace
 from worlds import WORLDS, KubernetesWorld, World, living_world
 
 from arena_topo.engines import JobStatus, Options, Phase, opening

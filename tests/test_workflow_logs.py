@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from replacing import replace
 from worlds import WORLDS, KubernetesWorld, LocalWorld, World, living_world
 
 from arena_topo.engines import Instance, JobStatus, Phase

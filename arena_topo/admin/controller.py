@@ -45,8 +45,9 @@ from arena_topo.gang.rollout import Fate
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob, NodeLoss
 from arena_topo.manifests import REQUEST, TRIES, patches, pinning
-from arena_topo.manifests.annotations import job_of, recorded
+from arena_topo.manifests.annotations import recorded
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
+from arena_topo.manifests.requests import job_of
 from arena_topo.notes import Alert
 from arena_topo.solver import Unplaceable
 

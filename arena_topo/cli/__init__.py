@@ -31,17 +31,12 @@ from arena_topo.layout import Styles
 INTERRUPTED = 130
 """Typer's exit code for an interrupt of any kind."""
 
-_RARELY = (100_000, 20, 20)
-"""Objects, and collections of the younger ones, between two collections of garbage."""
-
 _SURPLUS = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
 """The parser's message about surplus arguments."""
 
 
 def main() -> NoReturn:
     """Run the program on the words of the shell, and exit."""
-    # Answers of a server have no cycles, and collecting them takes a fifth of the time of a list.
-    gc.set_threshold(*_RARELY)
     if not os.environ.get("HOME", "unset"):
         # An empty one would be read as the root of the file system.
         del os.environ["HOME"]

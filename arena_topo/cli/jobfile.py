@@ -27,8 +27,8 @@ from arena_topo.cli.settings import Layer
 from arena_topo.errors import UsageError, near
 from arena_topo.files import STDIN, encoding, whole
 from arena_topo.flag import Flag, flags_of, kinds_of, spelling
-from arena_topo.job import QUANTITY, Device, Duration, KeyValue, MPIJob, Quantity
-from arena_topo.numbers import SPAN
+from arena_topo.job import Device, Duration, KeyValue, MPIJob, Quantity
+from arena_topo.numbers import QUANTITY, SPAN
 
 Node = Any
 """A node of PyYAML's, which is loaded only where there is a file."""

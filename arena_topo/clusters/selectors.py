@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 _KEY = r"(?P<key>[A-Za-z0-9](?:[A-Za-z0-9_./-]*[A-Za-z0-9])?)"
 _VALUE = r"(?:[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
@@ -23,8 +24,7 @@ Requirement = tuple[str, frozenset[str] | None, bool]
 _FORM = "expected labels such as team=vision, team in (vision,speech), owner or !owner"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelSelector:
+class LabelSelector(msgspec.Struct, frozen=True, kw_only=True):
     """A conjunction of requirements on the labels of an object; without any it selects everything.
 
     A requirement is a key, its allowed values (None: any), and whether it is negated.

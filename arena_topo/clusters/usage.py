@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from arena_topo.clusters.objects import Object, items, of
-from arena_topo.job import Quantity
 from arena_topo.manifests import GPU_GROUP, GUARANTEE
 from arena_topo.notes import Notes
+from arena_topo.numbers import quantity
 from arena_topo.topology import GPU_RESOURCES, GPUSet, count, gpu_set, published
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def amount(quantity: Any) -> float:
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> float:
-    return float(Quantity.parse(text).amount)
+    return float(quantity(text)[2])
 
 
 class Holder(NamedTuple):

@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from arena_topo.engines.lines import Following, LogOptions, Wanted
+import msgspec
+
 from arena_topo.escaping import one_line
-from arena_topo.manifests import Binding, Forecast, Manifest, Mechanisms, Plan
-from arena_topo.manifests.versions import ApiVersion
 
 if TYPE_CHECKING:
     from arena_topo.engines.kubernetes.queue import Queue
+    from arena_topo.engines.lines import Following, LogOptions, Wanted
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
     from arena_topo.engines.volume import Volume
     from arena_topo.job import MPIJob
+    from arena_topo.manifests import Binding, Forecast, Manifest, Mechanisms, Plan
+    from arena_topo.manifests.versions import ApiVersion
     from arena_topo.solver import Request
     from arena_topo.topology import Cluster, Machine, Node
     from arena_topo.topology.fabric import FabricFile
@@ -53,8 +55,7 @@ class Phase(StrEnum):
         return self in {Phase.SUCCEEDED, Phase.FAILED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """One pod of a job. Times are Unix seconds; None means not yet.
 
     `status` is kubectl's STATUS column. `worker` is the index of the worker, None for the launcher.
@@ -87,8 +88,7 @@ DEADLINE = "DeadlineExceeded"
 """The reason of a job that was ended because it exceeded its time limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus:
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of one job. Times are Unix seconds; None means not yet.
 
     `forecast` is the recorded placement with its promised bandwidth. `reason` is a sentence: why
@@ -140,8 +140,7 @@ def slots_of(forecast: Forecast, status: JobStatus) -> int:
     return max(1, status.request_gpus // max(1, len(forecast.workers)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened to an object of a job."""
 
     source: str
@@ -151,8 +150,7 @@ class Event:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
     """The published manifest, and the outcome: `created`, `configured` or `unchanged`."""
 
     manifest: Manifest

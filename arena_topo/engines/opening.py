@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from arena_topo.engines import Backend, Options, unheard
 from arena_topo.errors import AccessDenied, UsageError
@@ -49,8 +50,7 @@ def administration(backend: Backend) -> Administration:
     return admin.Administration(backend)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class World(msgspec.Struct, frozen=True, kw_only=True):
     """The world for which a job is planned: a `cluster` from dumps, or an engine, or neither."""
 
     cluster: Cluster | None

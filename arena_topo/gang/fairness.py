@@ -19,8 +19,9 @@ from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot
 from arena_topo.errors import ArenaError
 from arena_topo.gang.request import needs
 from arena_topo.job import MPIJob
-from arena_topo.manifests.annotations import job_of, parse_map, recorded
+from arena_topo.manifests.annotations import parse_map, recorded
 from arena_topo.manifests.cause import QUOTAS
+from arena_topo.manifests.requests import job_of
 from arena_topo.solver import Placement
 from arena_topo.topology import Cluster, GPUSet, Node, gpu_set
 

@@ -17,6 +17,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from arena_topo import files
 from arena_topo.bandwidth import rate_is_assumed
 from arena_topo.engines import Backend
@@ -25,10 +27,10 @@ from arena_topo.gang import fairness, shape
 from arena_topo.gang.request import NOWHERE, Site, alternatives, check_preferred, levels, request_of
 from arena_topo.job import BindingChoice, ConfigFile, MPIJob, PodShape
 from arena_topo.manifests import Binding, Forecast, Plan, estimates, pinning, render
-from arena_topo.manifests.annotations import job_of
 from arena_topo.manifests.binding import double_booked
 from arena_topo.manifests.cause import Cause, in_words
 from arena_topo.manifests.forecast import counted_on, forecast_of, valued_as
+from arena_topo.manifests.requests import job_of
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import (
     Placement,
@@ -371,7 +373,7 @@ def built(job: MPIJob, site: Site, decision: Decision) -> Plan:
         *(_doubts(placement, cluster) if placement else ()),
         *_may_be_less(job, made.forecast),
     )
-    return replace(made, notes=remarks)
+    return msgspec.structs.replace(made, notes=remarks)
 
 
 def _keeps_nodes(job: MPIJob, site: Site, cluster: Cluster) -> bool:

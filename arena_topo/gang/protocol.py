@@ -31,11 +31,12 @@ from arena_topo.gang.planning import UNDECIDED, Decision
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import MPIJob
 from arena_topo.manifests import STATE, Binding, Guarantee, Manifest, Plan, patches, pinning
-from arena_topo.manifests.annotations import asked, job_of, requested
+from arena_topo.manifests.annotations import asked
 from arena_topo.manifests.binding import double_booked, leaves_choice, taint_effects
 from arena_topo.manifests.cause import Cause, CauseCode, because, in_words
 from arena_topo.manifests.claims import claims_of
 from arena_topo.manifests.hcas import chosen_hcas
+from arena_topo.manifests.requests import job_of, requested
 from arena_topo.solver import Placement, Request, Solver, Unplaceable, Verdict
 from arena_topo.topology import Cluster, GPUSet, Node, NodeName, gpu_set
 

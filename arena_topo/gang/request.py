@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from arena_topo.bandwidth import Wire
 from arena_topo.engines import Backend
 from arena_topo.errors import InvalidJob, UsageError, near
@@ -71,8 +73,10 @@ class Site:
             return None
         found = self.backend.mechanisms(self.namespace)
         if self.patches is not None:
-            found = replace(found, patches=self.patches)
-        return found if self.gates else replace(found, admission=False, patches=False, claims=False)
+            found = msgspec.structs.replace(found, patches=self.patches)
+        if self.gates:
+            return found
+        return msgspec.structs.replace(found, admission=False, patches=False, claims=False)
 
     def bind(
         self, job: MPIJob, placement: Placement, cluster: Cluster, *, gated: bool = False

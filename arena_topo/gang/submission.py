@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from arena_topo.clusters.queues import KUBE_QUEUE_NAME, KUEUE, suspended, suspender
 from arena_topo.clusters.usage import job_over, pod_over
 from arena_topo.engines import Backend, JobStatus, Phase, waiting
@@ -39,8 +41,8 @@ from arena_topo.gang.request import Site, request_of
 from arena_topo.gang.rollout import wait_for_old_pods, wait_until_placed
 from arena_topo.job import MPIJob
 from arena_topo.manifests import INCOMPLETE, STATE, Forecast, Manifest, Plan, patches, pinning
-from arena_topo.manifests.annotations import job_of, requested
 from arena_topo.manifests.cause import CauseCode, because
+from arena_topo.manifests.requests import job_of, requested
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Unplaceable, Verdict
@@ -341,7 +343,7 @@ class _Submission:
                 hint="ask an administrator for: arena-topo install",
             )
         waits = Forecast(state="waiting", cause=because(CauseCode.OTHER_QUEUE, queue=owner))
-        planned = replace(bare, waiting=waits.reason, forecast=waits)
+        planned = msgspec.structs.replace(bare, waiting=waits.reason, forecast=waits)
         form = patches.handed_over(
             pinning.gated(pinning.unplaced(bare.objects[0]), effects=("NoSchedule",)),
             waits,

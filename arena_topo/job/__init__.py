@@ -21,7 +21,7 @@ from arena_topo.errors import InvalidJob, InvalidValue
 from arena_topo.flag import BY_KEY as BY_KEY
 from arena_topo.flag import Flag, check, flag, flags_of, kinds_of, spelling
 from arena_topo.names import is_dns_label, is_key, is_label_value, is_subdomain, is_variable
-from arena_topo.numbers import span
+from arena_topo.numbers import A_QUANTITY, LARGEST_QUANTITY, quantity, shown, span
 from arena_topo.words import listed
 
 # The choices
@@ -126,20 +126,6 @@ class EnvVar(KeyValue):
     __slots__ = ()
 
 
-QUANTITY = r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?"
-"""The regular expression of a Kubernetes quantity."""
-_TENS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-_SCALE = {unit: Decimal(10) ** power for unit, power in _TENS.items()}
-_SCALE |= {unit: Decimal(2) ** power for unit, power in _TWOS.items()}
-_LARGEST = (1 << 63) - 1
-"""The largest number of a quantity (kubernetes, apimachinery, resource.Quantity)."""
-_LEAST = Decimal("1e-9")
-"""The smallest number of a quantity: the API server rounds smaller ones up to it (same source)."""
-_SHOWN = 60
-"""Characters of an invalid text that an error shows."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
     """A Kubernetes quantity such as `500m` or `2Gi`, as written, with its exact amount."""
@@ -147,35 +133,26 @@ class Quantity:
     text: str
 
     def __post_init__(self) -> None:
-        if self.amount > _LARGEST:
-            raise InvalidValue(f"{_short(self.text)} is out of range")
+        try:
+            quantity(self.text)
+        except ValueError as error:
+            raise InvalidValue(str(error)) from error
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a quantity; InvalidValue for an invalid one."""
         return cls(text=text)
 
-    def _parts(self) -> tuple[Decimal, str]:
-        found = re.fullmatch(QUANTITY, self.text)
-        if found is None:
-            raise InvalidValue(f"{_short(self.text)} is not {_FORMS[Quantity]}")
-        return Decimal(found[1]), found[2] or ""
-
     @property
     def amount(self) -> Decimal:
         """The exact number, in cores or bytes; an amount between 0 and 1n counts as 1n."""
-        number, unit = self._parts()
-        try:
-            amount = number * (_SCALE[unit] if unit in _SCALE else Decimal("1" + unit))
-        except ArithmeticError as error:
-            raise InvalidValue(f"{_short(self.text)} is out of range") from error
-        return max(amount, _LEAST) if amount else amount
+        return quantity(self.text)[2]
 
     def times(self, count: int) -> Self:
         """The amount times a number, in the same unit; at most the largest quantity."""
-        number, unit = self._parts()
-        if self.amount * count > _LARGEST:
-            return type(self)(text=str(_LARGEST))
+        number, unit, amount = quantity(self.text)
+        if amount * count > LARGEST_QUANTITY:
+            return type(self)(text=str(LARGEST_QUANTITY))
         return type(self)(text=f"{(number * count).normalize():f}{unit}")
 
     def __str__(self) -> str:
@@ -353,7 +330,7 @@ _FORMS: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
     str: "a text",
-    Quantity: "a quantity such as 500m, 2 or 4Gi",
+    Quantity: A_QUANTITY,
     Duration: "a time such as 90s, 10m or 1h30m",
     KeyValue: "KEY=VALUE",
     EnvVar: "KEY=VALUE",
@@ -724,7 +701,7 @@ def _check(
 ) -> None:
     for text in texts:
         if not is_legal(text):
-            raise _invalid(flag, said[0].format(_short(text)), said[1])
+            raise _invalid(flag, said[0].format(shown(text)), said[1])
 
 
 def _is_any_case_key(text: str) -> bool:
@@ -738,7 +715,3 @@ def _is_one_word(text: str) -> bool:
 def _invalid(flag: str, why: str, form: str = "") -> InvalidJob:
     hint = f"it takes {form}" if form else None
     return InvalidJob(f"{flag} is invalid", why=why, hint=hint, flag=flag)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

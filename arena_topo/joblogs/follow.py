@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from arena_topo.engines import Backend, Instance, JobStatus, Phase
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn, Wanted
 from arena_topo.engines.looking import looks
@@ -454,7 +456,7 @@ class FollowState:
 
 def _with_stopped(job: JobStatus) -> JobStatus:
     """The job with the pods from before its suspension, whose logs can still be read."""
-    return replace(job, instances=job.instances or job.stopped)
+    return msgspec.structs.replace(job, instances=job.instances or job.stopped)
 
 
 class Shown:

@@ -8,7 +8,8 @@
     claims       the claims of GPUs that workers take
     hcas         the NICs that NCCL is to use
     cause        why a gang waits or was stopped, as data, and its sentence
-    annotations  annotations of a job, written and read: its placement, its request to the solver
+    annotations  annotations of a job, written and read: its placement and the forecast of it
+    requests     the request of a job to the solver: its annotation, and the job of an MPIJob
     forecast     the forecast of a placement under its binding
     patches      the JSON patches between waiting, placed, held and running
     serialize    objects -> YAML and JSON that kubectl takes for the same objects
@@ -21,9 +22,10 @@ Pure but for reading the templates and the path of a `--config-file` without a t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from arena_topo.manifests.cause import Cause
 from arena_topo.manifests.versions import ApiVersion
@@ -89,8 +91,7 @@ class Guarantee(StrEnum):
     """Nothing enforces the plan."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """The enforcement of a placement: mechanism, guarantee, and whether devices are injected.
 
     `separate`: the workers of a node are pods of their own, which NCCL cannot join directly. `why`
@@ -126,8 +127,7 @@ def enforced_by(binding: str) -> str:
     return _ENFORCED_BY.get(binding, binding)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mechanisms:
+class Mechanisms(msgspec.Struct, frozen=True, kw_only=True):
     """The mechanisms that a cluster offers to enforce placements; None: not known.
 
     `admission`, `claims` and `gang` are the policies that give workers their node, their claim and
@@ -145,14 +145,13 @@ class Mechanisms:
     gang_version: str = ""
     patches: bool | None = None
     classes: Mapping[str, str] | None = None
-    extended: Mapping[str, str] = field(default_factory=dict)
+    extended: Mapping[str, str] = msgspec.field(default_factory=dict)
     quotas: tuple[Mapping[str, Any], ...] = ()
     suspends: bool = True
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a placement on the job itself.
 
     `state` is `waiting`, `placed` or `held`. Bandwidths are GB/s; None for a job of one GPU or
@@ -196,8 +195,7 @@ class Forecast:
         return ours is not None and usable is not None and usable < ours
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Every object that `submit` creates, in order; the same is printed or applied.
 
     The first object is the MPIJob, which will own the others. `request` is the request to the

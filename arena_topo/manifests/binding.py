@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
@@ -104,9 +106,10 @@ def bind(
         except _Refused as refused:
             refusals.append(refused)
             continue
-        if job.gang and case.mechanisms.gang and api.traits.numbered:
-            return replace(binding, gang=True, gang_version=case.mechanisms.gang_version)
-        return binding
+        gang = bool(job.gang and case.mechanisms.gang and api.traits.numbered)
+        return msgspec.structs.replace(
+            binding, gang=gang, gang_version=case.mechanisms.gang_version if gang else ""
+        )
     # The first refusal is that of the mechanism meant for these nodes.
     first = refusals[0]
     if forced:
@@ -183,7 +186,9 @@ def _admission(case: _Case) -> Binding:
         raise _Refused(f"workers of MPIJob {case.api} do not know their number: no policy helps")
     if case.mechanisms.admission is False:
         raise _Refused("no admission policy places workers in this namespace", _INSTALL)
-    return replace(_by_number(case, "admission"), confirmed=bool(case.mechanisms.admission))
+    return msgspec.structs.replace(
+        _by_number(case, "admission"), confirmed=bool(case.mechanisms.admission)
+    )
 
 
 def _gates(case: _Case) -> Binding:
@@ -193,7 +198,9 @@ def _gates(case: _Case) -> Binding:
         raise _Refused("workers at a gate wait to be patched, and you may not patch pods", _PATCHES)
     binding = _by_number(case, "gates")
     sees = case.job.pod_shape is PodShape.SHARED and binding.inject
-    return replace(binding, separate=not sees, confirmed=bool(case.mechanisms.patches))
+    return msgspec.structs.replace(
+        binding, separate=not sees, confirmed=bool(case.mechanisms.patches)
+    )
 
 
 def _by_number(case: _Case, name: str) -> Binding:
@@ -216,7 +223,7 @@ def _by_number(case: _Case, name: str) -> Binding:
     shown = all(_is_ours(case.nodes.get(worker.node)) for worker in shared)
     binding = Binding(name=name, guarantee=Guarantee.GPUS, resource=_resource_of(case))
     if not shared or (injects and shown):
-        return replace(binding, inject=injects)
+        return msgspec.structs.replace(binding, inject=injects)
     uneven = templated and len(set(per_node.values())) > 1
     why = next(
         why
@@ -242,7 +249,9 @@ def _by_number(case: _Case, name: str) -> Binding:
             "wait for those jobs, choose other nodes with --selector, or have arena-topo say which"
             " GPUs each worker gets: arena-topo install",
         )
-    return replace(binding, guarantee=Guarantee.ADVISORY if uneven else Guarantee.NODE, why=why)
+    return msgspec.structs.replace(
+        binding, guarantee=Guarantee.ADVISORY if uneven else Guarantee.NODE, why=why
+    )
 
 
 _ALIKE = "one template for all workers cannot tell them apart, so the kubelet picks each one's GPUs"

@@ -7,9 +7,10 @@ The sentences are in this module alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 
 class CauseCode(StrEnum):
@@ -64,12 +65,11 @@ class _Parameters(dict[str, str]):
         return "?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """A code with the parameters of its sentence; `code` may be that of a newer version."""
 
     code: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __str__(self) -> str:
         """The sentence; for an unknown code the code and its parameters."""

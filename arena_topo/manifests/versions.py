@@ -7,9 +7,10 @@ its row in `_TRAITS`, and a template if none of those in `templates/mpijob` can 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
+
+import msgspec
 
 HOSTFILE = "/etc/mpi/hostfile"
 """The path of the worker list in launchers of v1 and v2beta1."""
@@ -18,8 +19,7 @@ VersionName = Literal["v2beta1", "v1", "v1alpha1"]
 """The values that callers in Python may pass for an `ApiVersion`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """The abilities of one MPIJob version and of its operators.
 
     `template` is below `templates/mpijob`. `first_worker` are the labels of worker 0, `job_labels`
@@ -31,8 +31,10 @@ class Traits:
     template: str
     first_worker: Mapping[str, str]
     job_labels: tuple[str, ...]
-    launcher_env: Mapping[str, str] = field(default_factory=dict)
-    worker_labels: Mapping[str, str] = field(default_factory=lambda: {"gpu-topology": "{job}"})
+    launcher_env: Mapping[str, str] = msgspec.field(default_factory=dict)
+    worker_labels: Mapping[str, str] = msgspec.field(
+        default_factory=lambda: {"gpu-topology": "{job}"}
+    )
     sshd: bool = False
     """Workers run sshd and are reached through a Service named after the job; else through the API
     of Kubernetes."""
@@ -72,6 +74,7 @@ JOB_LABEL = "training.kubeflow.org/job-name"
 
 INDEX_LABEL = "training.kubeflow.org/replica-index"
 """Label with the number of a worker, by the same operators."""
+
 
 _INDEXED = {
     JOB_LABEL: "{job}",

@@ -13,9 +13,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import msgspec
 
 from arena_topo.engines import Backend, Instance, JobStatus, Phase
 from arena_topo.errors import ArenaError
@@ -47,8 +48,7 @@ _SENTENCES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A difference of the worker with index `worker`; `planned` and `seen` are words."""
 
     kind: Kind
@@ -169,8 +169,7 @@ _GPU = re.compile(r"^GPU (\d+): (.*) \(UUID: (GPU-[0-9a-fA-F-]+)\)$")
 _MIG = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-\S+)\)$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU as a container sees it, or a MIG slice of a GPU, with the UUID of the slice."""
 
     index: int
@@ -197,8 +196,7 @@ def listed(text: str) -> tuple[Device, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs that a worker sees, and those that were planned for it.
 
     `planned` are GPU indexes of the node and `uuids` their UUIDs, empty if these are not published.

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from arena_topo.clusters.queues import suspended
 from arena_topo.engines import Backend, Event, JobStatus, Pausing, Phase
 from arena_topo.engines.kubernetes.facts import Denied, Facts, Object
@@ -29,7 +31,7 @@ from arena_topo.engines.kubernetes.queued import QueuedJob, Snapshot, queued
 from arena_topo.errors import AccessDenied, ArenaError
 from arena_topo.gang import fairness, planning
 from arena_topo.gang.request import Site, request_of
-from arena_topo.manifests.annotations import job_of
+from arena_topo.manifests.requests import job_of
 from arena_topo.reasons import launcher_log, view
 from arena_topo.reasons.case import Case, Diagnosis, Fit
 from arena_topo.reasons.launcher_log import LauncherLog
@@ -143,7 +145,9 @@ def explain(backend: Backend, name: str, namespace: str, *, now: float) -> Expla
         return backend.starts_waiting if backend.queue is None else backend.queue.watched()
 
     log = _log(backend, status, denied)
-    case = Case(replace(facts, denied=tuple(denied)), fit=look.fit, watched=watched, log=log)
+    case = Case(
+        msgspec.structs.replace(facts, denied=tuple(denied)), fit=look.fit, watched=watched, log=log
+    )
     return Explanation(
         status=status,
         verdict=verdict(case),

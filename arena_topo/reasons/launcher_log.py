@@ -10,9 +10,10 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from arena_topo.engines import slots_of
 from arena_topo.engines.lines import LogOptions, read_to_end
@@ -31,8 +32,7 @@ MOST_BYTES = 256 * 1024
 """Bytes that are read: a progress bar may be one line of any length."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedRank:
+class FailedRank(msgspec.Struct, frozen=True, kw_only=True):
     """The first rank that failed, as its MPI reports it.
 
     `host` is the name of its worker for the launcher. At most one of `signal` (the number) and
@@ -46,8 +46,7 @@ class FailedRank:
     aborted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherLog:
+class LauncherLog(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a launcher's log; `written` is the time of its last line, Unix seconds."""
 
     pod: str

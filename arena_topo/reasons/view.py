@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from arena_topo.engines import Backend, Event, JobStatus, unheard
 from arena_topo.engines.opening import privileged
@@ -36,8 +38,7 @@ MOST_ROWS = 10
 # ---------------------------------------------------------------- a look at a job
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenJob:
+class SeenJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job at one look: `drift` are differences from the plan, `samples` the load of its GPUs.
 
     `events` and `explanation` are None if they were not requested.
@@ -311,7 +312,7 @@ def _log_value(found: Explanation) -> dict[str, Any] | None:
         "pod": log.pod,
         "lines": list(log.lines),
         "age": None if log.written is None else max(0, int(found.now - log.written)),
-        "failedRank": None if rank is None else asdict(rank),
+        "failedRank": None if rank is None else msgspec.structs.asdict(rank),
     }
 
 
@@ -346,4 +347,4 @@ def _turn_value(found: Explanation) -> dict[str, Any] | None:
 
 def difference_value(one: Difference) -> dict[str, Any]:
     """A difference from the plan for JSON."""
-    return {**asdict(one), "kind": one.kind.value, "message": str(one)}
+    return {**msgspec.structs.asdict(one), "kind": one.kind.value, "message": str(one)}

@@ -36,8 +36,9 @@ from arena_topo.gang import planning
 from arena_topo.gang.submission import open_starter
 from arena_topo.job import MPIJob
 from arena_topo.manifests import MAP, STATE, Forecast, patches, pinning
-from arena_topo.manifests.annotations import parse_map, requested
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.manifests.cause import in_words
+from arena_topo.manifests.requests import requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.topology import Cluster, Node, presets, published
 

@@ -1,8 +1,9 @@
 """The Kubernetes engine: an API server with an MPI operator.
 
 engine      the backend
-kubeconfig  the address of the cluster, and the credentials
-connection  requests over urllib3; the only module that imports the kubernetes package
+kubeconfig  the address of the cluster, and the credentials; alone imports the kubernetes package
+transport   HTTP over reused connections, TLS, proxies
+connection  requests with retries and deadlines: JSON in, JSON out
 mpijob      every rule about a job: an MPIJob and its pods -> its JobStatus
 podlog      the log of one pod: its container and run, and the meaning of refusals
 following   the logs of all pods of a job at once, across broken connections and restarts

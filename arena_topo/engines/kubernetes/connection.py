@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import http.client
 import itertools
 import json
 import logging
 import math
 import random
 import re
-import socket
-import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote, urlencode, urlsplit
+from typing import Any, Literal
+from urllib.parse import urlencode
 
 from arena_topo import __version__
 from arena_topo.engines import REQUESTS, Options
@@ -31,6 +28,7 @@ from arena_topo.engines.kubernetes.failures import (
     INVALID,
     UNKNOWN_CALLER,
     answers_object,
+    broken,
     cause,
     failure,
     is_object,
@@ -40,13 +38,11 @@ from arena_topo.engines.kubernetes.failures import (
     unreachable,
 )
 from arena_topo.engines.kubernetes.kubeconfig import Access, asked, provided, resolve
-from arena_topo.engines.kubernetes.shapes import Unreadable, misfit, nonsense, sound
+from arena_topo.engines.kubernetes.shapes import PODS, Unreadable, misfit, nonsense, sound
+from arena_topo.engines.kubernetes.transport import FAULTS, UNPACKED, Answer, Pool, Unopened
 from arena_topo.engines.tidying import undisturbed
-from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut, UsageError
+from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut
 from arena_topo.numbers import whole
-
-if TYPE_CHECKING:
-    import urllib3
 
 __all__ = [
     "CONFLICT",
@@ -100,15 +96,7 @@ of gzip may contain a gigabyte."""
 _LONGEST = (1 << 31) / 1000
 """The longest timeout of poll(2) in seconds: its milliseconds are a C int, and Python truncates
 them."""
-_PIECE = 1 << 16
-_LARGE_PIECE = 1 << 20
-_UNPACKED = frozenset({"gzip", "x-gzip", "deflate"})
-"""The encodings of a body that urllib3 decodes with the standard library."""
-_HEADERS = {
-    "accept": "application/json, */*",
-    "accept-encoding": "gzip",
-    "user-agent": f"arena-topo/{__version__}",
-}
+_HEADERS = (("accept", "application/json, */*"), ("user-agent", f"arena-topo/{__version__}"))
 
 _requests = logging.getLogger(REQUESTS)
 
@@ -149,12 +137,12 @@ class Connection:
         # its arrival.
         self._clock: tuple[float, float] | None = None
         self.access = at or access(options)
-        self._pool = pool_of(self.access)
+        self._pool = Pool(self.access)
         self._renewing = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections; those in use close after their answers."""
-        self._pool.clear()
+        """Close the idle connections; later requests open new ones."""
+        self._pool.close()
 
     def now(self) -> float:
         """The server's time (Unix seconds, whole); this machine's time before the first answer.
@@ -321,7 +309,8 @@ class Connection:
         response, data = self.answer("GET", path, query)
         page = decode(data) if decode is not None and response.status < _REDIRECT else None
         if page is None:
-            page, _ = self._read("GET", path, response, data)
+            kind = PODS if path.endswith("/pods") else Any
+            page, _ = self._read("GET", path, response, data, kind=kind)
             items, listed = page.get("items"), str(page.get("kind")).endswith("List")
             if decode is not None or not listed or "items" not in page:
                 raise self.no_server(f"GET {path} returned no list")
@@ -386,63 +375,41 @@ class Connection:
         the server has begun to answer with success. ClusterError if the connection breaks, the idle
         timeout passes, or the answer is a web page or has an unknown encoding.
         """
-        from urllib3.exceptions import HTTPError, ReadTimeoutError
-
-        response, _ = self.answer("GET", path, query, stream=True, silence=silence)
+        answer, _ = self.answer("GET", path, query, stream=True, silence=silence)
         try:
-            if not _GOOD <= response.status < _REDIRECT:
-                said = response.read(_PIECE)
-                raise refusal("GET", path, response.status, response.reason, said)
-            if (why := odd_body(response.headers, unpacks=_UNPACKED)) is not None:
+            if not _GOOD <= answer.status < _REDIRECT:
+                said = self._body(answer, math.inf, "GET", path)
+                raise refusal("GET", path, answer.status, answer.reason, said)
+            if (why := odd_body(answer.headers, unpacks=UNPACKED)) is not None:
                 raise self.no_server(why)
             opened()
-            while piece := response.read1(_PIECE):
-                yield piece
-        except (HTTPError, ValueError) as error:
-            if silence is None or not isinstance(error, ReadTimeoutError):
-                silence, why = None, cause(error)
-            else:
-                why = f"nothing came for {silence:g} s"
+            yield from answer.pieces()
+        except FAULTS as error:
+            late = silence is not None and isinstance(error, TimeoutError)
             raise ClusterError(
                 f"the connection to {self.access.server} broke",
-                why=why,
-                hint=f"--request-timeout is {silence:g} s" if silence == self.silence else None,
+                why=f"nothing came for {silence:g} s" if late else cause(error),
+                hint=f"--request-timeout is {silence:g} s"
+                if late and silence == self.silence
+                else None,
             ) from error
         finally:
-            response.close()
+            answer.close()
 
-    def dialled(self, timeout: float) -> Any:
-        """A new connection of urllib3 to the API server, for the caller alone.
+    def dialled(self, timeout: float) -> http.client.HTTPConnection:
+        """A new connection to the API server, for the caller alone.
 
-        `timeout` (seconds) limits the handshake. A proxy is used as for requests. ClusterError and
-        TimedOut as for a request.
+        `timeout` (seconds) limits each step of its opening. A proxy is used as for requests.
+        ClusterError and TimedOut as for a request.
         """
-        from urllib3 import exceptions
-
-        server, pool = self.access.server, self._pool
         if self.left <= 0:
             raise self._late()
-        manager: Any = pool
-        # urllib3 has no public way to a single connection with the settings of a pool.
-        line = manager.connection_from_url(server)._new_conn()  # noqa: SLF001
-        line.timeout = timeout = min(timeout, self.left)
-        if pool.proxy is not None:
-            host = urlsplit(server)
-            port = host.port or (443 if host.scheme == "https" else 80)
-            line.set_tunnel(
-                host.hostname, port, headers=manager.proxy_headers, scheme=pool.proxy.scheme
-            )
+        timeout = min(timeout, self.left)
         try:
-            line.connect()
-        except (exceptions.HTTPError, OSError) as error:
-            line.close()
-            told: Exception = error
-            if isinstance(error, ssl.SSLError):
-                told = exceptions.SSLError(error)
-            elif isinstance(error, OSError) and pool.proxy is not None:
-                told = exceptions.ProxyError("the proxy refused", error)
-            raise unreachable(server, "GET", told, f"{timeout:g} s were waited") from error
-        return line
+            return self._pool.dialled(timeout)
+        except (Unopened, *FAULTS) as error:
+            limit = f"{timeout:g} s were waited"
+            raise unreachable(self.access.server, "GET", error, limit) from error
 
     def asked(self, path: str, query: Mapping[str, str], silence: float | None) -> Any:
         """Send a GET; the socket of its answer, with the headers, uncompressed.
@@ -450,12 +417,10 @@ class Connection:
         `silence` is the idle timeout in seconds (None: no limit). The caller reads and closes the
         socket. ClusterError, TimedOut.
         """
-        begun, headers = time.monotonic(), self._headers()
-        headers["accept-encoding"] = "identity"
-        target = f"{urlsplit(self.access.server).path}{path}?{urlencode(query)}"
+        begun, target = time.monotonic(), f"{path}?{urlencode(query)}"
         line = self.dialled(min(CONNECT_TIMEOUT, self._timeout))
         try:
-            line.request("GET", target, headers=headers)
+            self._pool.send(line, "GET", target, (*_HEADERS, *self.access.sent))
         except OSError as error:
             line.close()
             raise ClusterError(
@@ -475,16 +440,8 @@ class Connection:
         with self._renewing:
             if self.access is used:
                 self.access = access(self._options)
-                self._pool = pool_of(self.access)
+                self._pool = Pool(self.access)
         return True
-
-    def _headers(self) -> urllib3.HTTPHeaderDict:
-        import urllib3
-
-        headers = urllib3.HTTPHeaderDict(_HEADERS)
-        for name, value in self.access.sent:
-            headers.add(name, value)
-        return headers
 
     def _json(
         self,
@@ -503,12 +460,14 @@ class Connection:
         self,
         method: str,
         path: str,
-        response: urllib3.BaseHTTPResponse,
+        response: Answer,
         data: bytes,
         body: _Body = None,
+        *,
+        kind: Any = Any,
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The object in an answer, checked, and the server's warnings."""
-        answer = parsed(data)
+        answer = parsed(data, kind)
         status = failure(answer) if response.status < _REDIRECT else response.status
         if status is not None:
             # As in client-go the Status decides, not the HTTP code of the answer.
@@ -521,7 +480,7 @@ class Connection:
         whole = "items" in answer or answer.get("kind") == "Status"
         if not whole and (odd := misfit(answer)) is not None:
             raise nonsense(answer, odd)
-        said = ", ".join(response.headers.getlist("warning"))
+        said = ", ".join(response.headers.get_all("warning", []))
         found = re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', said)
         return answer, tuple(re.sub(r"\\(.)", r"\1", text) for text in found)
 
@@ -544,22 +503,29 @@ class Connection:
         stream: bool = False,
         silence: float | None = None,
         patience: float = math.inf,
-    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+    ) -> tuple[Answer, bytes]:
         """The answer to a request, with retries, and its body unless `stream`.
 
         `patience` limits all tries together, in seconds, beside the deadline. The Date of the
         answer is stored.
         """
-        url = self.access.server + path + ("?" + urlencode(query) if query else "")
+        target = path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body).encode()
         send = partial(
-            self._tried, method, url, data, content, stream=stream, silence=silence, most=patience
+            self._tried,
+            method,
+            target,
+            data,
+            content,
+            stream=stream,
+            silence=silence,
+            most=patience,
         )
         used = self.access
         response, read = send()
         if response.status == UNKNOWN_CALLER and self.renewed(used):
             # The token has expired; it is renewed once, never in a loop.
-            response.drain_conn()
+            response.close()
             response, read = send()
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             said = parsedate_to_datetime(response.headers.get("date", ""))
@@ -569,22 +535,20 @@ class Connection:
     def _tried(
         self,
         method: str,
-        url: str,
+        target: str,
         data: bytes | None,
         content: str,
         *,
         stream: bool,
         silence: float | None,
         most: float,
-    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+    ) -> tuple[Answer, bytes]:
         """Send a request, with retries, until an answer or the end of the time or the tries."""
-        import urllib3
-
         if self.left <= 0:
             raise self._late()
-        headers = self._headers()
+        headers = [*_HEADERS, ("accept-encoding", "gzip"), *self.access.sent]
         if data is not None:
-            headers["content-type"] = content
+            headers.append(("content-type", content))
         until = time.monotonic() + min(self.left, self._timeout, most)
         for attempt in itertools.count(1):
             begun = time.monotonic()
@@ -593,35 +557,28 @@ class Connection:
             try:
                 response = self._pool.request(
                     method,
-                    url,
-                    body=data,
-                    headers=headers,
-                    timeout=urllib3.Timeout(
-                        connect=min(CONNECT_TIMEOUT, left),
-                        read=reading if reading is not None and reading < _LONGEST else None,
-                    ),
-                    # A redirect would send credentials and bodies to another host.
-                    redirect=False,
-                    preload_content=False,
+                    target,
+                    headers,
+                    data,
+                    connect=min(CONNECT_TIMEOUT, left),
+                    silence=reading if reading is not None and reading < _LONGEST else None,
                 )
-                read = b"" if stream else self._body(response, begun + left, method, url)
-            # http.client raises ValueError for a chunk of negative length.
-            except (urllib3.exceptions.HTTPError, ValueError) as error:
-                log(method, url, type(error).__name__, begun)
-                broken = isinstance(error, urllib3.exceptions.ProtocolError)
-                if method != "GET" or not broken or not _pauses(attempt, until):
+                read = b"" if stream else self._body(response, begun + left, method, target)
+            except (Unopened, *FAULTS) as error:
+                log(method, target, type(error).__name__, begun)
+                if method != "GET" or not broken(error) or not _pauses(attempt, until):
                     raise unreachable(
                         self.access.server, method, error, self._patience()
                     ) from error
             else:
-                log(method, url, str(response.status), begun)
+                log(method, target, str(response.status), begun)
                 overloaded = response.status == _OVERLOADED or (
                     method == "GET" and response.status in _PASSING
                 )
                 wanted = whole(response.headers.get("retry-after", "").strip())
                 if not overloaded or not _pauses(attempt, until, wanted):
                     return response, read
-                response.drain_conn()
+                response.close()
         raise AssertionError("the last attempt returns or raises")
 
     def _late(self) -> TimedOut:
@@ -629,29 +586,23 @@ class Connection:
         late.final = self.left <= 0
         return late
 
-    def _body(
-        self, response: urllib3.BaseHTTPResponse, until: float, method: str, url: str
-    ) -> bytes:
+    def _body(self, answer: Answer, until: float, method: str, target: str) -> bytes:
         """The whole body, decoded, of at most `MOST` bytes, by a time of the monotonic clock.
 
-        A timeout of urllib3 is for each read, and starts again with every byte.
+        The timeout of a socket is for each read, and starts again with every byte.
         """
-        import urllib3
-
-        pool: Any = self._pool
         pieces, size = list[bytes](), 0
-        while piece := response.read1(_LARGE_PIECE):
-            pieces.append(piece)
-            size += len(piece)
-            if size > MOST:
-                response.close()
-                path = urlsplit(url).path
-                raise self.no_server(f"{method} {path} returned more than {MOST >> 20} MiB")
-            if time.monotonic() > until:
-                response.close()
-                raise urllib3.exceptions.ReadTimeoutError(
-                    pool, self.access.server, "the answer did not end in time"
-                )
+        try:
+            for piece in answer.pieces():
+                pieces.append(piece)
+                size += len(piece)
+                if size > MOST:
+                    path = target.partition("?")[0]
+                    raise self.no_server(f"{method} {path} returned more than {MOST >> 20} MiB")
+                if time.monotonic() > until:
+                    raise TimeoutError("the answer did not end in time")
+        finally:
+            answer.close()
         return b"".join(pieces)
 
     def _patience(self) -> str:
@@ -672,116 +623,10 @@ def _pauses(attempt: int, until: float, wanted: int | None = None) -> bool:
     return True
 
 
-def log(method: str, url: str, outcome: str, begun: float) -> None:
+def log(method: str, target: str, outcome: str, begun: float) -> None:
     """Log one try, without headers and bodies: they contain secrets."""
     if _requests.isEnabledFor(logging.DEBUG):
-        path = urlsplit(url).path
-        watch = "?watch=1" if "watch=1" in url else ""
+        path = target.partition("?")[0]
+        watch = "?watch=1" if "watch=1" in target else ""
         spent = round((time.monotonic() - begun) * 1000)
         _requests.debug("%s %s%s %s %d ms", method, path, watch, outcome, spent)
-
-
-# ---------------------------------------------------------------- trust, certificates, proxies
-
-
-def pool_of(found: Access) -> urllib3.PoolManager:
-    """The connection pool for one API server, with the certificate check of its `Access`."""
-    import urllib3
-    from urllib3.connection import HTTPConnection
-
-    settings: dict[str, Any] = {
-        "retries": False,
-        # Several threads send requests at once while logs are followed or a cluster is watched; by
-        # default urllib3 keeps a single connection.
-        "maxsize": 16,
-        "socket_options": [*HTTPConnection.default_socket_options, *_keepalive()],
-    }
-    if found.server.startswith("https:"):
-        settings["ssl_context"] = tls(found)
-        if found.server_name:
-            settings["server_hostname"] = settings["assert_hostname"] = found.server_name
-        if not found.verify:
-            settings |= {"cert_reqs": "CERT_NONE", "assert_hostname": False}
-            # The kubeconfig asks for that; a warning on every request would be noise.
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    if found.proxy:
-        return _through(found.proxy, settings)
-    return urllib3.PoolManager(**settings)
-
-
-def _through(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
-    """The pool behind a proxy; UsageError, without the address, if the address is invalid."""
-    import urllib3
-
-    try:
-        scheme, login, host, *_ = urllib3.util.parse_url(proxy)
-    except urllib3.exceptions.LocationParseError:
-        scheme = login = host = None
-    if scheme in {"http", "https"} and host:
-        # urllib3 ignores the user and the password in an address.
-        known = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
-        return urllib3.ProxyManager(proxy, proxy_headers=known, **settings)
-    if scheme not in {"socks5", "socks5h"} or not host:
-        raise UsageError(
-            "the proxy to the API server has no address that can be used",
-            why="it is like http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
-            hint="see HTTPS_PROXY, proxy-url",
-        )
-    if importlib.util.find_spec("socks") is None:
-        raise UsageError(
-            "the proxy to the API server is a SOCKS proxy, and PySocks is missing",
-            hint="pip install 'arena-topo[socks]'",
-        )
-    from urllib3.contrib.socks import SOCKSProxyManager
-
-    # As in kubectl the proxy resolves the host; urllib3 calls that socks5h.
-    return SOCKSProxyManager(f"socks5h{proxy[len(scheme) :]}", **settings)
-
-
-def _keepalive() -> Iterator[tuple[int, int, int]]:
-    """Socket options that detect a dead peer of a silent log within a minute."""
-    yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):
-            yield socket.IPPROTO_TCP, getattr(socket, name), value
-
-
-def tls(found: Access) -> ssl.SSLContext:
-    """The TLS settings: trusted CAs and the client's certificate; UsageError if one is invalid."""
-    where = f"context {found.context}" if found.context else "the pod's service account"
-    try:
-        context = ssl.create_default_context(cafile=found.ca_file, cadata=found.ca)
-    except (ssl.SSLError, ValueError) as error:
-        raise UsageError(f"{where}: certificate-authority is no PEM certificate") from error
-    except OSError as error:
-        raise UsageError(f"{found.ca_file}: cannot be read", why=error.strerror) from error
-    # Python 3.13 requires extensions that the CAs of many clusters lack.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if not found.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if found.certificate:
-        try:
-            with contextlib.ExitStack() as stack:
-                context.load_cert_chain(*(_as_file(one, stack) for one in found.certificate))
-        except ssl.SSLError as error:
-            raise UsageError(
-                f"{where}: client-certificate and client-key do not belong together, or are no PEM"
-            ) from error
-        except OSError as error:
-            raise UsageError(
-                f"{where}: client-certificate or client-key cannot be read", why=error.strerror
-            ) from error
-    return context
-
-
-def _as_file(value: str | bytes, stack: contextlib.ExitStack) -> str:
-    """A path for OpenSSL, which reads client keys only from files; deleted with the stack."""
-    if isinstance(value, str):
-        return value
-    file = stack.enter_context(
-        tempfile.NamedTemporaryFile(prefix="arena-topo-")  # noqa: SIM115  the stack closes it
-    )
-    file.write(value)
-    file.flush()
-    return file.name

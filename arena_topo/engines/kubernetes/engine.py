@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from arena_topo.clusters import selectors
 from arena_topo.engines import Event, JobStatus, Options, Phase, Publication, unheard
 from arena_topo.engines.kubernetes.connection import CONFLICT, FORBIDDEN, Connection
@@ -34,7 +36,6 @@ from arena_topo.engines.kubernetes.shapes import bare, oddity, stored_job
 from arena_topo.engines.kubernetes.sources import NoOperator, Sources
 from arena_topo.engines.kubernetes.writing import Writer, arenas, deletion, part
 from arena_topo.errors import AccessDenied, ClusterError, JobNotFound, NotFound
-from arena_topo.job import MPIJob
 from arena_topo.manifests import Mechanisms, Plan
 from arena_topo.manifests.serialize import object_name
 from arena_topo.manifests.versions import ApiVersion
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from arena_topo.engines.metrics import GpuSample
     from arena_topo.engines.occupancy import Occupancy
     from arena_topo.engines.volume import Volume
+    from arena_topo.job import MPIJob
 
 Object = dict[str, Any]
 
@@ -225,7 +227,7 @@ class KubernetesBackend(Writer):
             return known[1]
         found = probing.mechanisms(self.api, namespace)
         with contextlib.suppress(NoOperator):
-            found = replace(found, suspends=self.api_version().traits.suspends)
+            found = msgspec.structs.replace(found, suspends=self.api_version().traits.suspends)
         self._mechanisms[namespace] = time.monotonic(), found
         return found
 
@@ -274,7 +276,7 @@ class KubernetesBackend(Writer):
                 warnings = [one for one in self.events(status) if one.kind == "Warning"]
                 if warnings:
                     why = f"{warnings[-1].reason}: {warnings[-1].message}"
-                    return replace(status, reason=why)
+                    return msgspec.structs.replace(status, reason=why)
         return status
 
     def mpijob(self, name: str, namespace: str) -> Object:
@@ -382,7 +384,9 @@ class KubernetesBackend(Writer):
             labelled = pods.get((meta.get("namespace", ""), meta["name"]), {}).values()
             status = job_status(mpijob, [pod for pod in labelled if belongs(pod, mpijob)])
             if odd:
-                status = replace(status, reason=f"what is written of it makes no sense: {odd}")
+                status = msgspec.structs.replace(
+                    status, reason=f"what is written of it makes no sense: {odd}"
+                )
             found.append(status)
         return tuple(sorted(found, key=lambda one: (-one.created, one.namespace, one.name)))
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from arena_topo.clusters.queues import suspended, suspender
 from arena_topo.engines import JobStatus, Phase
@@ -57,8 +58,7 @@ MOST_NODES = 32
 """The most nodes that are read one by one; a job on more nodes is judged by these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True, kw_only=True):
     """A read that failed; `why` is None if only the right is missing.
 
     An empty `namespace` means the whole cluster.
@@ -85,8 +85,7 @@ class Denied:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that explain a job, as of `now` (Unix seconds, the server's clock).
 
     None means not read or not readable; an empty tuple means that nothing exists. `jobs` are all
@@ -105,9 +104,9 @@ class Facts:
     quotas: tuple[Object, ...] | None = None
     workload: Object | None = None
     jobs: tuple[Object, ...] | None = None
-    priorities: Mapping[str, int] = field(default_factory=dict)
+    priorities: Mapping[str, int] = msgspec.field(default_factory=dict)
     operators: Mapping[str, int] | None = None
-    nodes: Mapping[str, Object | None] = field(default_factory=dict)
+    nodes: Mapping[str, Object | None] = msgspec.field(default_factory=dict)
     missing: tuple[str, ...] = ()
     denied: tuple[Denied, ...] = ()
 
@@ -275,8 +274,7 @@ def _doubtful(pods: Iterable[Object]) -> list[str]:
 # Which GPUs its workers were given
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Given(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs (indexes) of a node that a pod has (`who`: `NAMESPACE/POD`)."""
 
     who: str
@@ -284,8 +282,7 @@ class Given:
     gpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sightings:
+class Sightings(msgspec.Struct, frozen=True, kw_only=True):
     """Observed allocations: GPUs by claim, for pods of the job, and by kubelet, for all pods.
 
     `kubelets` are the allocations of the kubelets of the job's nodes, as their agents reported them
@@ -294,7 +291,7 @@ class Sightings:
 
     claims: tuple[Given, ...] = ()
     kubelets: tuple[Given, ...] = ()
-    observed_at: Mapping[str, float] = field(default_factory=dict)
+    observed_at: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 def look(api: Connection, status: JobStatus) -> Sightings:

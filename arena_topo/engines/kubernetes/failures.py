@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import re
+import ssl
 from collections.abc import Collection, Mapping
+from email.message import Message
 from typing import Any
 
 import msgspec
 
 from arena_topo.engines import REQUESTS
 from arena_topo.engines.kubernetes.shapes import Unreadable, Unsure
+from arena_topo.engines.kubernetes.transport import Obstacle, Unopened
 from arena_topo.errors import (
     AccessDenied,
     AlreadyExists,
@@ -61,30 +65,36 @@ def cause(error: BaseException) -> str:
 
 _ELSEWHERE = "is the cluster up? `--context` names another, `--backend local` is this machine"
 
-_UNREACHABLE = (
-    ("ProxyError", "the proxy to {} does not answer", "see HTTPS_PROXY, proxy-url"),
-    (
-        "SSLError",
+_UNOPENED: Mapping[Obstacle, tuple[str, str]] = {
+    "proxy": ("the proxy to {} does not answer", "see HTTPS_PROXY, proxy-url"),
+    "trust": (
         "{} cannot be trusted",
         "does certificate-authority in the kubeconfig belong to this cluster?",
     ),
-    ("NameResolutionError", "the host of {} is not known", _ELSEWHERE),
-    ("NewConnectionError", "{} does not accept connections", _ELSEWHERE),
-)
-"""The meaning of an error of urllib3 before anything was sent, and the advice."""
+    "name": ("the host of {} is not known", _ELSEWHERE),
+    "server": ("{} does not accept connections", _ELSEWHERE),
+}
+"""The meaning of what is in the way of a connection, and the advice."""
+
+
+def broken(error: Exception) -> bool:
+    """Whether a connection in use broke off, so that another attempt may succeed."""
+    final = isinstance(error, (TimeoutError, ssl.SSLError))
+    return isinstance(error, (OSError, http.client.HTTPException)) and not final
 
 
 def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:
     """The error for a missing answer; `limit` names the time limit, in words."""
-    from urllib3 import exceptions
-
     why = cause(error)
-    for name, text, hint in _UNREACHABLE:
-        if isinstance(error, getattr(exceptions, name)):
-            return ClusterError(text.format(server), why=why, hint=hint)
-    sent = method != "GET" and not isinstance(error, exceptions.ConnectTimeoutError)
+    obstacle = error.obstacle if isinstance(error, Unopened) else None
+    if isinstance(error, ssl.SSLError):
+        obstacle = "trust"
+    if obstacle is not None and obstacle in _UNOPENED:
+        text, hint = _UNOPENED[obstacle]
+        return ClusterError(text.format(server), why=why, hint=hint)
+    sent = method != "GET" and obstacle is None
     doubt = "; whether it took the request is not known" if sent else ""
-    if isinstance(error, exceptions.TimeoutError):
+    if obstacle == "time" or isinstance(error, TimeoutError):
         return (_Late if sent else TimedOut)(
             f"{server} did not answer in time{doubt}",
             why=why,
@@ -117,7 +127,7 @@ _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update
 
 
 def odd_body(
-    headers: Mapping[str, str], *, unpacks: Collection[str] = (), log: bool = False
+    headers: Mapping[str, str] | Message, *, unpacks: Collection[str] = (), log: bool = False
 ) -> str | None:
     """Why the body of an answer cannot be read; None if it can.
 
@@ -135,12 +145,15 @@ def odd_body(
     return None
 
 
-def parsed(body: bytes) -> Any:
-    """The JSON in an answer; None for other text, or for JSON nested too deeply."""
+def parsed(body: bytes, kind: Any = Any) -> Any:
+    """The JSON in an answer; None for other text, or for JSON nested too deeply.
+
+    With a `kind`, a dictionary has only the keys of that type, if the JSON has its shape.
+    """
     try:
-        return msgspec.json.decode(body)
+        return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError):
-        return None
+        return None if kind is Any else parsed(body)
 
 
 def is_object(one: object) -> bool:

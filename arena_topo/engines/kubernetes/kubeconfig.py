@@ -16,11 +16,13 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from arena_topo.clusters import safe_yaml
 from arena_topo.engines import Options
@@ -106,8 +108,7 @@ class _Entry(NamedTuple):
             raise self.fault(key, f"is not base64: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The address of an API server, and the credentials.
 
     `login` is `user:password` from the address of the server; `server` is without it. `ca` is PEM
@@ -119,22 +120,22 @@ class Access:
     """
 
     server: str
-    login: str = field(default="", repr=False)
+    login: str = ""
     files: str = ""
     context: str | None = None
     cluster: str | None = None
     namespace: str | None = None
     user: str | None = None
     identity: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     groups: tuple[str, ...] = ()
-    ca: str | None = field(default=None, repr=False)
+    ca: str | None = None
     ca_file: str | None = None
-    certificate: tuple[str | bytes, str | bytes] | None = field(default=None, repr=False)
+    certificate: tuple[str | bytes, str | bytes] | None = None
     verify: bool = True
     server_name: str | None = None
-    proxy: str | None = field(default=None, repr=False)
-    plugin: _Entry | None = field(default=None, repr=False)
+    proxy: str | None = None
+    plugin: _Entry | None = None
     provider: bool = False
     renewable: bool = False
 
@@ -144,6 +145,10 @@ class Access:
             if any(one < " " or one == "\x7f" or one > "\xff" for one in text):
                 where = self.files or IN_CLUSTER
                 raise UsageError(f"{where}: {name} has characters that no request can carry")
+
+    def __repr__(self) -> str:
+        """Without credentials."""
+        return f"Access(server={self.server!r}, context={self.context!r}, user={self.user!r})"
 
     @property
     def sent(self) -> tuple[tuple[str, str], ...]:

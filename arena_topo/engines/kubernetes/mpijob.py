@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from arena_topo.clusters.queues import queuing, suspended
 from arena_topo.clusters.usage import (
@@ -221,7 +222,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
     """One pod as a row of `get`."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     phase = status.get("phase", "Unknown")
-    over = pod_over(pod)
+    over, launcher = pod_over(pod), is_launcher(pod)
     try:
         gpus = gpu_count(spec)
     except (TypeError, ValueError):
@@ -236,7 +237,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
         finished=_finish(pod) if over else None,
         pending=phase == "Pending",
         chief=chief,
-        worker=None if is_launcher(pod) else worker_index(pod),
+        worker=None if launcher else worker_index(pod),
         gpus=gpus,
         node=spec.get("nodeName"),
         node_ip=status.get("hostIP"),
@@ -245,7 +246,7 @@ def instance(pod: Object, *, chief: bool) -> Instance:
         uid=meta.get("uid", ""),
         devices=_devices(meta),
         failure=_failed(pod) if phase == "Failed" else None,
-        launcher=is_launcher(pod),
+        launcher=launcher,
     )
 
 
@@ -279,7 +280,7 @@ def _forecast(mpijob: Object, phase: Phase) -> Forecast | None:
     if found is None or phase is Phase.QUEUING:
         return found
     handed_over = found.cause is not None and found.cause.code == CauseCode.OTHER_QUEUE
-    return replace(found, cause=None) if handed_over else found
+    return msgspec.structs.replace(found, cause=None) if handed_over else found
 
 
 def _devices(meta: Object) -> tuple[int, ...] | None:
@@ -293,7 +294,7 @@ def _devices(meta: Object) -> tuple[int, ...] | None:
 def is_launcher(pod: Object) -> bool:
     """Whether the operator marked the pod as the job's launcher, by the labels of any version."""
     labels = pod["metadata"].get("labels") or {}
-    return any(labels.get(key) in _LAUNCHER_ROLES for key in ROLE_LABELS)
+    return not _LAUNCHER_ROLES.isdisjoint(map(labels.get, ROLE_LABELS))
 
 
 def worker_index(pod: Object) -> int | None:

@@ -2,8 +2,8 @@
 
 The protocol is WebSocket: each message starts with the number of its channel, the last of which
 carries a Status with the exit code (kubernetes, apimachinery pkg/util/remotecommand/constants.go;
-`v5.channel.k8s.io`, since 1.30). urllib3 makes the connection, through a proxy if there is one, as
-for requests; websocket-client runs over it.
+`v5.channel.k8s.io`, since 1.30). The connection is made as for requests, through a proxy if there
+is one; websocket-client runs over it.
 
 One thread reads and writes, and never blocks on one direction: a command may write while it is
 written to. Received messages are read whole, and a message is sent if the connection accepts it at

@@ -131,6 +131,23 @@ def _type(shape: Any) -> Any:
 
 _TYPE = typed(_READ)
 
+_META_OF_POD = (
+    *("name", "generateName", "namespace", "uid", "resourceVersion", "generation"),
+    *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+    *("labels", "annotations", "ownerReferences", "finalizers"),
+)
+_POD = {
+    **dict.fromkeys(("apiVersion", "kind", "spec", "status"), Any),
+    "metadata": dict.fromkeys(_META_OF_POD, Any),
+}
+PODS = typed(
+    {
+        **dict.fromkeys(("apiVersion", "kind", "metadata", "status", "code"), Any),
+        "items": [_POD],
+    }
+)
+"""A list of pods, or a Status, without `managedFields`: more than half of what a pod decodes to."""
+
 
 def oddity(one: Any) -> str | None:
     """What is wrong with an object: `status.conditions: expected a list, got a text`; else None.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from arena_topo.engines.kubernetes.connection import Connection
 from arena_topo.engines.kubernetes.mpijob import GROUP, PLURAL
@@ -50,8 +51,7 @@ UNREAD = (AccessDenied, NoOperator, NotFound)
 """The errors of a list without which the others can still be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One list of objects of a kind.
 
     `paths` are evaluated when the list is read: the first that is served counts. With `grouped`

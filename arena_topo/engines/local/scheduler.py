@@ -246,7 +246,7 @@ def present(job: Job) -> Forecast:
     asked, forecast = job.submission, job.state.forecast
     if asked.emulate is not None or asked.host == host() or not is_here(job):
         return forecast
-    return replace(
+    return structs.replace(
         forecast, workers=tuple((worker, host(), gpus) for worker, _, gpus in forecast.workers)
     )
 
@@ -341,7 +341,7 @@ def choose(submission: Submission, cluster: Cluster) -> Forecast:
     if found is None:
         raise solver.explain(submission.counted)
     # Nothing was searched for, so nothing is proven.
-    return replace(forecast_of(found, cluster, HOLDS), optimal=None)
+    return structs.replace(forecast_of(found, cluster, HOLDS), optimal=None)
 
 
 def visible_devices(cluster: Cluster, node: str, gpus: Iterable[int]) -> str:

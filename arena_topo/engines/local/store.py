@@ -41,7 +41,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -469,7 +468,7 @@ class JobStore:
         with contextlib.suppress(OSError):
             descriptor = os.open(job.folder / "events", flags, 0o600)
             with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(event)) + "\n")
+                file.write(json.dumps(msgspec.structs.asdict(event)) + "\n")
 
     def make_room(self, job: Job) -> bool:
         """Free the space that was reserved for the record of the job's end; False if it is free."""

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +205,7 @@ class Supervisor:
 
     def _wait_because(self, reason: str) -> None:
         if reason != self._job.state.reason:
-            waiting = replace(self._job.state.forecast, cause=in_words(reason))
+            waiting = msgspec.structs.replace(self._job.state.forecast, cause=in_words(reason))
             self._write(forecast=waiting, reason=reason)
 
     # ------------------------------------------------------------------ the pods
