@@ -432,7 +432,7 @@ def test_whoever_leaves_leaves_no_thread(backend: KubernetesBackend, operator: F
         ours = [
             one
             for one in set(threading.enumerate()) - before
-            if re.search(r"\((_look|_open)\)", one.name)
+            if re.search(r"\((_work)\)", one.name)
         ]
         assert ours
     for one in ours:
@@ -447,12 +447,10 @@ def test_whoever_leaves_as_logs_begin_leaves_no_thread(
     before = set(threading.enumerate())
     for _ in range(20):
         with backend.follow(job, FOLLOW) as following:
-            while not any("(_open)" in one.name for one in set(threading.enumerate()) - before):
+            while not any("(_work)" in one.name for one in set(threading.enumerate()) - before):
                 following.read(0)
     ours = [
-        one
-        for one in set(threading.enumerate()) - before
-        if re.search(r"\((_look|_open)\)", one.name)
+        one for one in set(threading.enumerate()) - before if re.search(r"\((_work)\)", one.name)
     ]
     for one in ours:
         one.join(10)

@@ -111,6 +111,9 @@ class ContainerLog:
         later container follows."""
         self.connection: Any = None
         """The open socket."""
+        self.steps = self._steps()
+        self.wait, self.since = Wait(On.NEWS), 0.0
+        """What the next step waits for, and since when (`time.monotonic`)."""
         self._api, self._options, self._path = api, options, path
         self._finite = not options.follow or options.previous
         self._whole, self._before, self._out = whole, before, out
@@ -146,7 +149,12 @@ class ContainerLog:
             return now >= self._overdue
         return False
 
-    def steps(self) -> Steps[None]:
+    @property
+    def until(self) -> float:
+        """When the wait ends though nothing has come."""
+        return self.since + self.wait.seconds
+
+    def _steps(self) -> Steps[None]:
         """Read the log until nothing more can come; ArenaError if no log can be read at all."""
         try:
             if (before := self._before) is not None:

@@ -1,8 +1,8 @@
 """The logs of many pods of a job at once, read by a single thread.
 
 The caller of `Follow.read` reads all connections, so that nothing is read ahead of it: a slow
-caller blocks the kubelets. What may block has threads of its own: a thread lists the pods once a
-second, and a few open connections. These threads are daemons and are not joined.
+caller blocks the kubelets. What may block is called in other threads: one lists the pods once a
+second, and a few open connections. They are daemons and are not joined.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from arena_topo.engines.kubernetes import podlog
-from arena_topo.engines.kubernetes.containerlog import ContainerLog, On, Outlived, Steps, Wait
+from arena_topo.engines.kubernetes.containerlog import ContainerLog, On, Outlived, Wait
 from arena_topo.engines.kubernetes.mpijob import is_launcher, worker_index
 from arena_topo.engines.kubernetes.podlog import Object
 from arena_topo.engines.kubernetes.writing import part
@@ -69,20 +70,11 @@ def follow(
     )
 
 
-class _Reading:
-    """A log that is being read: its steps, and what the next step waits for."""
+_Then = Callable[[Any, Exception | None], None]
+"""What the reader does with the result of a call, or with its error."""
 
-    def __init__(self, log: ContainerLog) -> None:
-        self.log = log
-        self.steps: Steps[None] = log.steps()
-        self.wait = Wait(On.NEWS)
-        self.since = 0.0
-        """When the wait began (`time.monotonic`)."""
-
-    @property
-    def until(self) -> float:
-        """When the wait ends though nothing has come."""
-        return self.since + self.wait.seconds
+_Calls = queue.SimpleQueue[tuple[_Then, Callable[[], Any]] | None]
+"""Calls that may block; None ends a thread."""
 
 
 class Follow:
@@ -100,37 +92,29 @@ class Follow:
     ) -> None:
         self._api, self._options = api, options
         self._path, self._pods, self._wanted, self._every = path, pods, wanted, every
-        self._begun = False
-        # Shared by the threads.
-        self._calls: queue.SimpleQueue[tuple[_Reading, Callable[[], Any]] | None]
-        self._calls = queue.SimpleQueue()
-        self._closed, self._kick = threading.Event(), threading.Event()
-        """Tell the threads to end, and the lister to list at once."""
-        self._lock = threading.Lock()
-        """Guards the closing and the next two."""
-        self._listed: tuple[float, list[Object]] | None = None
-        """The newest list of the pods, and when it began, until it is taken over."""
-        self._results: list[tuple[_Reading | None, Any, Exception | None]] = []
-        """Of calls; an error of the lister has no log."""
-        # Used by the reader alone.
-        self._logs: dict[str, list[_Reading]] = {}
+        self._logs: dict[str, list[ContainerLog]] = {}
         """By the uids of the pods; of a pod in the order of its containers."""
         self._unwanted: set[tuple[str, str]] = set()
         self._out: list[Line | Notice] = []
         self._error: Exception | None = None
-        """What `read` raises next."""
-        self._ready: dict[_Reading, None] = {}
+        """What `read` raises after the lines before it."""
+        self._ready: dict[ContainerLog, None] = {}
         """The logs of which more may have come: an ordered set."""
         self._due = math.inf
-        """When the next wait ends at the earliest."""
+        """When the next wait of a log ends at the earliest."""
         self._news = False
-        """Whether a list has come, or a log has ended, since logs were told."""
-        self._looked = 0.0
-        """When the newest list of the pods began (`time.monotonic`)."""
-        self._settled = 0.0
-        """When the last log came to its end."""
-
-    # The reader.
+        """Whether a list has come, or a log has ended, since the logs were resumed for that."""
+        self._looks = False
+        """Whether the pods are being listed."""
+        self._looked = self._listed = self._settled = self._failing = 0.0
+        """When the newest list of the pods began and ended, when the last log came to its end, and
+        since when lists fail (`time.monotonic`; 0: never)."""
+        self._next = 0.0
+        """When the pods are listed next."""
+        self._begun = self._closed = False
+        self._opening: _Calls = queue.SimpleQueue()
+        self._listing: _Calls = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[_Then, Any, Exception | None]] = queue.SimpleQueue()
 
     @property
     def done(self) -> bool:
@@ -140,25 +124,24 @@ class Follow:
             bool(self._looked and fresh)
             and not self._out
             and self._error is None
-            and all(one.log.settled for one in self._all())
+            and all(one.settled for one in self._all())
         )
 
     def read(self, wait: float) -> Sequence[Line | Notice]:
         """The lines and notices that have come, at once or within `wait` seconds; maybe none."""
-        if self._closed.is_set():
+        if self._closed:
             return []
         if not self._begun:
             self._begin()
         end, was_done = time.monotonic() + wait, self.done
-        while True:
-            self._turn(end)
-            if self._out or self._error is not None or self.done != was_done:
-                break
+        self._turn(end)
+        while not self._out and self._error is None and self.done == was_done:
             if time.monotonic() >= end:
                 break
+            self._turn(end)
         found, self._out[:] = list(self._out), ()
-        if not found and (error := self._error) is not None:
-            self._error = None
+        if not found and self._error is not None:
+            error, self._error = self._error, None
             raise error
         return found
 
@@ -167,64 +150,69 @@ class Follow:
 
     def __exit__(self, *_wrong: object) -> None:
         """Close all connections, and those that are being opened once they are open."""
-        with self._lock:
-            if self._closed.is_set():
-                return
-            self._closed.set()
-        self._kick.set()
-        for _ in range(OPENERS):
-            self._calls.put(None)
+        if self._closed or not self._begun:
+            self._closed = True
+            return
+        self._closed = True
+        for calls in [self._listing] + OPENERS * [self._opening]:
+            calls.put(None)
         for one in self._all():
-            one.log.hang_up()
-        for _, result, _ in self._results:
-            _drop(result)
-        if self._begun:
-            for end in (self._selector, self._alarm, self._bell):
-                end.close()
+            one.hang_up()
+        self._drop()
+        for end in (self._selector, self._alarm, self._bell):
+            end.close()
 
     def _begin(self) -> None:
         more_files()
         self._selector = selectors.DefaultSelector()
         self._alarm, self._bell = socket.socketpair()
-        """The threads ring the bell when they have something for the reader."""
+        """The threads ring the bell when they have a result."""
         self._alarm.setblocking(False)
         self._bell.setblocking(False)
         self._selector.register(self._alarm, selectors.EVENT_READ)
         self._begun = True
-        for work in [self._look] + OPENERS * [self._open]:
-            threading.Thread(target=work, daemon=True).start()
+        for calls in [self._listing] + OPENERS * [self._opening]:
+            threading.Thread(target=self._work, args=(calls,), daemon=True).start()
 
-    def _all(self) -> Iterator[_Reading]:
+    def _all(self) -> Iterator[ContainerLog]:
         return (one for several in self._logs.values() for one in several)
+
+    # Events.
 
     def _turn(self, end: float) -> None:
         """Wait for an event, until a time at most, and resume the logs that it concerns."""
-        wait = 0.0 if self._ready else max(0.0, min(end, self._due) - time.monotonic())
-        for key, _ in self._selector.select(wait):
+        now = time.monotonic()
+        if now >= self._next and not self._looks:
+            self._looks = True
+            self._listing.put((partial(self._seen, now), self._list))
+        until = min(end, self._due, math.inf if self._looks else self._next)
+        for key, _ in self._selector.select(0.0 if self._ready else max(0.0, until - now)):
             if key.data is None:
-                with contextlib.suppress(BlockingIOError):
-                    self._alarm.recv(PIECE)
+                self._alarm.recv(PIECE)
             else:
                 self._ready[key.data] = None
-        self._take_over()
+        while not self._results.empty():
+            then, result, error = self._results.get()
+            then(result, error)
         self._end_waits()
         room = ROOM
         for one in list(self._ready):
-            if room <= 0:
-                break
-            del self._ready[one]
-            if one.log.connection is not None:
+            if room > 0:
+                del self._ready[one]
                 room -= self._receive(one)
         while self._news:
             self._news = False
             for one in list(self._all()):
-                if one.wait.on is On.NEWS or (one.wait.on is On.LIST and self._looked >= one.since):
+                listed = one.wait.on is On.LIST and self._looked >= one.since
+                if listed or one.wait.on is On.NEWS:
                     self._resume(one)
 
-    def _receive(self, one: _Reading) -> int:
+    def _receive(self, one: ContainerLog) -> int:
         """Pass on some bytes of a log; their number."""
+        if one.connection is None:
+            return 0
         try:
-            data = one.log.connection.recv(PIECE)
+            data = one.connection.recv(PIECE)
         except (BlockingIOError, ssl.SSLWantReadError):
             return 0
         except (OSError, ValueError) as error:
@@ -242,33 +230,37 @@ class Follow:
         if now < self._due:
             return
         for one in [one for one in self._all() if one.until <= now and one not in self._ready]:
-            silent = one.wait.on is On.BYTES
-            self._resume(one, error=TimeoutError() if silent else None)
+            self._resume(one, error=TimeoutError() if one.wait.on is On.BYTES else None)
         self._due = min((one.until for one in self._all()), default=math.inf)
 
     def _resume(
-        self, one: _Reading, result: Any = None, *, error: BaseException | None = None
+        self, one: ContainerLog, result: Any = None, error: Exception | None = None
     ) -> None:
         """Take the next steps of a log, until it waits again."""
-        log, before = one.log, one.log.connection
+        before = one.connection
         try:
             one.wait = one.steps.send(result) if error is None else one.steps.throw(error)
         except StopIteration:
-            one.wait, log.settled = Wait(On.TIME), True
+            one.wait, one.settled = Wait(On.TIME), True
         except Exception as wrong:  # noqa: BLE001  raised by `read`
-            one.wait, log.settled = Wait(On.TIME), True
+            one.wait, one.settled = Wait(On.TIME), True
             self._stop(wrong)
-        if log.connection is not before:
-            self._watch(one, before)
+        if one.connection is not before:
+            if before is not None:
+                self._selector.unregister(before)
+            if one.connection is not None:
+                # A blocking read of TLS allocates 17 KB for as long as it waits.
+                one.connection.settimeout(0.0)
+                self._selector.register(one.connection, selectors.EVENT_READ, one)
+                self._ready[one] = None
         one.since = time.monotonic()
         self._due = min(self._due, one.until)
-        if log.settled:
+        if one.wait.call is not None:
+            self._opening.put((partial(self._resume, one), one.wait.call))
+        if one.settled:
             self._settled, self._news = one.since, True
-            self._kick.set()
-        elif one.wait.on is On.LIST:
-            self._kick.set()
-        elif one.wait.call is not None:
-            self._calls.put((one, one.wait.call))
+        if (one.settled or one.wait.on is On.LIST) and self._options.follow:
+            self._next = min(self._next, self._listed + _GAP)
 
     def _stop(self, error: Exception) -> None:
         """End the follow with an error."""
@@ -280,54 +272,49 @@ class Follow:
             )
         self._error = self._error or error
 
-    def _watch(self, one: _Reading, before: Any) -> None:
-        """Watch the connection of a log, and no longer the one before."""
-        if before is not None:
-            self._selector.unregister(before)
-        if (connection := one.log.connection) is not None:
-            # A blocking read of TLS allocates 17 KB for as long as it waits.
-            connection.settimeout(0.0)
-            self._selector.register(connection, selectors.EVENT_READ, one)
-            self._ready[one] = None
+    # Pods.
 
-    def _take_over(self) -> None:
-        """Take over what the threads have found."""
-        with self._lock:
-            results, self._results = self._results, []
-            listed, self._listed = self._listed, None
-        for one, result, error in results:
-            if one is not None:
-                self._resume(one, result, error=error)
-            elif error is not None:
+    def _list(self) -> tuple[list[Object], float]:
+        """The pods, and when their list ended."""
+        return self._pods(), time.monotonic()
+
+    def _seen(
+        self, began: float, found: tuple[list[Object], float] | None, error: Exception | None
+    ) -> None:
+        """Take over a list of the pods, or its error."""
+        self._looks, self._listed, self._next = False, time.monotonic(), math.inf
+        pods, ended = found or ([], began)
+        if self._options.follow:
+            self._next = self._listed + max(self._every, 10 * (ended - began))
+        if found is None:
+            self._failing = self._failing or began
+            passes = isinstance(error, ClusterError | TimedOut) and podlog.passes(error)
+            late = self._listed - self._failing > PATIENCE or self._api.left <= 0
+            if error is not None and (late or not passes or not self._looked):
                 self._stop(error)
-        if listed is not None:
-            self._seen(*listed)
-
-    def _seen(self, began: float, pods: list[Object]) -> None:
-        """Take over a list of the pods."""
-        first, self._looked, self._news = not self._looked, began, True
+            return
+        first, self._looked, self._news, self._failing = not self._looked, began, True, 0.0
         there = {pod["metadata"]["uid"] for pod in pods}
         for one in self._all():
-            one.log.missing = one.log.missing or one.log.source.uid not in there
+            one.missing = one.missing or one.source.uid not in there
         for pod in pods:
             if (new := self._see(pod, first=first)) is not None:
                 self._resume(new)
-        now = time.monotonic()
         for one in self._all():
-            quiet = 0.0 if one in self._ready else now - one.since
-            if one.wait.on is On.BYTES and one.log.outlived(now, quiet):
+            quiet = 0.0 if one in self._ready else self._listed - one.since
+            if one.wait.on is On.BYTES and one.outlived(self._listed, quiet):
                 self._resume(one, error=Outlived())
 
-    def _see(self, pod: Object, *, first: bool) -> _Reading | None:
+    def _see(self, pod: Object, *, first: bool) -> ContainerLog | None:
         """Take over a pod; its log, if that is another than the one that is read."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         several = self._logs.get(uid, [])
         for one in several:
-            one.log.sight = podlog.sight(pod, one.log.source.container)
+            one.sight = podlog.sight(pod, one.source.container)
         container = self._options.container or podlog.main_container(pod)
         if container is None or (uid, container) in self._unwanted:
             return None
-        before = several[-1].log if several else None
+        before = several[-1] if several else None
         if before is not None and before.source.container == container:
             return None
         sight = podlog.sight(pod, container)
@@ -343,7 +330,7 @@ class Follow:
         if not self._wanted(source):
             self._unwanted.add((uid, container))
             return None
-        log = ContainerLog(
+        found = ContainerLog(
             self._api,
             self._options,
             f"{self._path}/{part(name)}",
@@ -353,65 +340,32 @@ class Follow:
             before=before,
             out=self._out,
         )
-        found = _Reading(log)
         self._logs.setdefault(uid, []).append(found)
         return found
 
     # The threads.
 
-    def _ring(self) -> None:
-        with contextlib.suppress(OSError):
-            self._bell.send(b"\0")
+    def _work(self, calls: _Calls) -> None:
+        """Make calls, and leave their results to the reader.
 
-    def _open(self) -> None:
-        """Make the calls of logs: they open connections and renew credentials.
-
-        A handshake of TLS leaves 16 KB of memory in its thread.
+        Connections are opened here also because a handshake of TLS leaves 16 KB of memory in its
+        thread.
         """
-        while (errand := self._calls.get()) is not None:
-            one, call = errand
-            result: Any = None
-            error: Exception | None = None
+        while (one := calls.get()) is not None:
+            then, call = one
             try:
-                result = None if self._closed.is_set() else call()
-            except Exception as wrong:  # noqa: BLE001  raised in the steps of the log
-                error = wrong
-            with self._lock:
-                closed = self._closed.is_set()
-                if not closed:
-                    self._results.append((one, result, error))
-            if closed:
-                _drop(result)
-            self._ring()
+                self._results.put((then, None if self._closed else call(), None))
+            except Exception as error:  # noqa: BLE001  raised in the steps of the log, or by `read`
+                self._results.put((then, None, error))
+            with contextlib.suppress(OSError):
+                self._bell.send(b"\0")
+        if self._closed:
+            self._drop()
 
-    def _look(self) -> None:
-        """List the pods once a second."""
-        answered = time.monotonic()
-        seen = False
-        while not self._closed.is_set():
-            self._kick.clear()
-            began = time.monotonic()
-            try:
-                pods = self._pods()
-                answered, seen = time.monotonic(), True
-                with self._lock:
-                    self._listed = began, pods
-            except Exception as error:  # noqa: BLE001  raised by `read`
-                passes = isinstance(error, ClusterError | TimedOut) and podlog.passes(error)
-                late = time.monotonic() - answered > PATIENCE or self._api.left <= 0
-                if late or not passes or not (seen and self._options.follow):
-                    with self._lock:
-                        self._results.append((None, None, error))
-            self._ring()
-            if not self._options.follow:
-                return
-            spent = time.monotonic() - began
-            self._closed.wait(min(_GAP, self._every))
-            self._kick.wait(max(self._every, 10 * spent))
-
-
-def _drop(result: Any) -> None:
-    """Close a connection that came too late."""
-    if isinstance(result, bool | None):
-        return
-    result.close()
+    def _drop(self) -> None:
+        """Close the connections that nobody has taken."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _, result, _ = self._results.get_nowait()
+                if hasattr(result, "close"):
+                    result.close()
