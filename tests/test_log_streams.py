@@ -488,6 +488,25 @@ def test_an_answer_that_ends_early_or_is_no_http_is_broken(
             read()
 
 
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.booleans(), st.data())
+def test_a_body_in_chunks_is_decoded_wherever_its_bytes_break(
+    chunks: list[bytes],
+    extension: bool,
+    data: st.DataObject,  # noqa: FBT001  hypothesis
+):
+    more = b";name=value" if extension else b""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    wire = head + b"".join(b"%x%b\r\n%b\r\n" % (len(one), more, one) for one in chunks)
+    wire += b"0\r\n\r\n"
+    response, said, at = Response(), b"", 0
+    while at < len(wire) and not response.ended:
+        step = data.draw(st.integers(1, 30))
+        said += response.feed(wire[at : at + step])
+        at += step
+    assert response.ended
+    assert (response.status, said) == (200, b"".join(chunks))
+
+
 def test_sixty_four_workers_are_read_whole_and_in_their_order(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):

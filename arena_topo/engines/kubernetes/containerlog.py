@@ -1,7 +1,7 @@
 """The log of a container of a pod, read run after run, through broken connections and restarts.
 
-The generator `ContainerLog.steps` yields what it waits for, and `following.Follow` resumes it: a
-single thread reads hundreds of logs, and each is still written down as a sequence of steps.
+A generator (`ContainerLog.steps`) has the steps in their order. It yields what the next step waits
+for, and `following.Follow` resumes it, so that a single thread reads hundreds of logs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class On(Enum):
     CALL = auto()
     """The result of a call that may block."""
     BYTES = auto()
-    """Bytes of the connection; none at its end."""
+    """Bytes of the connection, none at its end; `Silent` is raised if they do not come in time."""
     TIME = auto()
     """The end of a pause."""
 
@@ -77,7 +77,11 @@ Steps = Generator[Wait, Any, _Result]
 
 
 class Outlived(Exception):
-    """A stream was open longer than its run or its pod was there."""
+    """A connection was open longer than its run or its pod was there."""
+
+
+class Silent(Exception):
+    """Nothing has come of a connection for the seconds of the wait."""
 
 
 class _Over(Exception):
@@ -87,10 +91,9 @@ class _Over(Exception):
 class ContainerLog:
     """The log of a container of a pod.
 
-    `place` and `sight` are where it was found: the path of its pod, and the state of the container.
-    Lines and notices are appended to `out`. `finite`: it is read to its present end. `whole`: it is
-    read from its beginning (no `tail`, no `since`). `before`: the log of an earlier container of
-    the pod, which is read to its end first.
+    `path` is the path of the pod, `sight` the state of the container. Lines and notices are
+    appended to `out`. `whole`: the log is read from its beginning (no `tail`, no `since`).
+    `before`: the log of an earlier container of the pod, which is read to its end first.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class ContainerLog:
     ) -> None:
         self.source, self.sight = source, sight
         self.missing = self.settled = self.superseded = False
-        """Whether its pod is deleted; whether no more of it will be read; whether the log of a
+        """Whether the pod is deleted; whether no more of the log will be read; whether the log of a
         later container follows."""
         self.connection: Any = None
         """The open socket."""
@@ -116,6 +119,7 @@ class ContainerLog:
         """What the next step waits for, and since when (`time.monotonic`)."""
         self._api, self._options, self._path = api, options, path
         self._finite = not options.follow or options.previous
+        """Whether the log is read to its present end."""
         self._whole, self._before, self._out = whole, before, out
         self._place, self._anchor = Place(), Place()
         """How far it was read; the same when the stream was opened."""
@@ -133,9 +137,9 @@ class ContainerLog:
         self._tries, self._delay = 0, 0.0
 
     def outlived(self, now: float, quiet: float) -> bool:
-        """Whether the stream has outlived its run: called after each list of the pods.
+        """Whether the connection has outlived its run; called after each list of the pods.
 
-        `quiet` is how long (seconds) nothing has come. A request that stays unanswered counts as
+        `quiet`: nothing has come for so many seconds. A request that stays unanswered counts as
         accepted: a kubelet sends the head of its response with the first byte of the log.
         """
         if self._last:
@@ -245,7 +249,7 @@ class ContainerLog:
         return True
 
     def _give_up(self) -> None:
-        """Go on after a stream that was silent, or was the next run's.
+        """Go on after a connection that was silent, or was the next run's.
 
         If the container was restarted just before the request, the response is the log of the next
         run: its lines count for that run, and this run is read again from where it was.
@@ -317,21 +321,16 @@ class ContainerLog:
                 self._say(lines.feed(response.feed((yield came))))
             if self._last:
                 self._say(lines.finish())
-        except TimeoutError as error:
-            if error.errno is not None:
-                raise self._cut_off(error) from error
+        except Silent:
             self._settle(Turn.REFUSED, podlog.silent(self.source, silence))
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._cut_off(error) from error
+            why = error.strerror if isinstance(error, OSError) else None
+            raise ClusterError(
+                f"the connection to {self._api.access.server} broke",
+                why=why or "the answer is no HTTP, or ended too early",
+            ) from error
         finally:
             self.hang_up()
-
-    def _cut_off(self, error: Exception) -> ClusterError:
-        why = error.strerror if isinstance(error, OSError) else None
-        return ClusterError(
-            f"the connection to {self._api.access.server} broke",
-            why=why or "the answer is no HTTP, or ended too early",
-        )
 
     def _accepted(self, query: dict[str, str], came: Wait) -> Steps[tuple[Response, bytes]]:
         """A response of success and the beginning of its body; ArenaError if there is none."""

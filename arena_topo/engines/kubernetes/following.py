@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from arena_topo.engines.kubernetes import podlog
-from arena_topo.engines.kubernetes.containerlog import ContainerLog, On, Outlived, Wait
+from arena_topo.engines.kubernetes.containerlog import ContainerLog, On, Outlived, Silent, Wait
 from arena_topo.engines.kubernetes.mpijob import is_launcher, worker_index
 from arena_topo.engines.kubernetes.podlog import Object
 from arena_topo.engines.kubernetes.writing import part
@@ -109,8 +109,8 @@ class Follow:
         self._looked = self._listed = self._settled = self._failing = 0.0
         """When the newest list of the pods began and ended, when the last log came to its end, and
         since when lists fail (`time.monotonic`; 0: never)."""
-        self._next = 0.0
-        """When the pods are listed next."""
+        self._pause, self._urgent = 0.0, False
+        """Seconds until the next list; whether a log waits for it."""
         self._begun = self._closed = False
         self._opening: _Calls = queue.SimpleQueue()
         self._listing: _Calls = queue.SimpleQueue()
@@ -181,11 +181,13 @@ class Follow:
 
     def _turn(self, end: float) -> None:
         """Wait for an event, until a time at most, and resume the logs that it concerns."""
-        now = time.monotonic()
-        if now >= self._next and not self._looks:
-            self._looks = True
+        now, look = time.monotonic(), math.inf
+        if not self._looks and (self._options.follow or not self._listed):
+            look = self._listed + (min(_GAP, self._pause) if self._urgent else self._pause)
+        if now >= look:
+            self._looks, self._urgent = True, False
             self._listing.put((partial(self._seen, now), self._list))
-        until = min(end, self._due, math.inf if self._looks else self._next)
+        until = min(end, self._due, math.inf if self._looks else look)
         for key, _ in self._selector.select(0.0 if self._ready else max(0.0, until - now)):
             if key.data is None:
                 self._alarm.recv(PIECE)
@@ -230,7 +232,7 @@ class Follow:
         if now < self._due:
             return
         for one in [one for one in self._all() if one.until <= now and one not in self._ready]:
-            self._resume(one, error=TimeoutError() if one.wait.on is On.BYTES else None)
+            self._resume(one, error=Silent() if one.wait.on is On.BYTES else None)
         self._due = min((one.until for one in self._all()), default=math.inf)
 
     def _resume(
@@ -259,8 +261,7 @@ class Follow:
             self._opening.put((partial(self._resume, one), one.wait.call))
         if one.settled:
             self._settled, self._news = one.since, True
-        if (one.settled or one.wait.on is On.LIST) and self._options.follow:
-            self._next = min(self._next, self._listed + _GAP)
+        self._urgent = self._urgent or one.settled or one.wait.on is On.LIST
 
     def _stop(self, error: Exception) -> None:
         """End the follow with an error."""
@@ -282,10 +283,9 @@ class Follow:
         self, began: float, found: tuple[list[Object], float] | None, error: Exception | None
     ) -> None:
         """Take over a list of the pods, or its error."""
-        self._looks, self._listed, self._next = False, time.monotonic(), math.inf
+        self._looks, self._listed = False, time.monotonic()
         pods, ended = found or ([], began)
-        if self._options.follow:
-            self._next = self._listed + max(self._every, 10 * (ended - began))
+        self._pause = max(self._every, 10 * (ended - began))
         if found is None:
             self._failing = self._failing or began
             passes = isinstance(error, ClusterError | TimedOut) and podlog.passes(error)
@@ -363,7 +363,7 @@ class Follow:
             self._drop()
 
     def _drop(self) -> None:
-        """Close the connections that nobody has taken."""
+        """Close the connections that were opened too late."""
         with contextlib.suppress(queue.Empty):
             while True:
                 _, result, _ = self._results.get_nowait()
