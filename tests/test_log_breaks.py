@@ -11,7 +11,7 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import WORKER, opened, running, stamp
 
-from arena_topo.engines.kubernetes import following as followed
+from arena_topo.engines.kubernetes import containerlog
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, Notice, Source, Turn
 
@@ -28,7 +28,7 @@ def is_worker(source: Source) -> bool:
 def test_a_stream_that_stays_open_though_its_pod_is_gone_is_left(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(followed, "_SILENCE", 0.3)
+    monkeypatch.setattr(containerlog, "_SILENCE", 0.3)
     job = running(backend, operator)
     api.write(WORKER, "one", at=stamp(1))
     api.logs["default", WORKER].lingers = True
@@ -81,7 +81,7 @@ def test_nothing_is_done_before_the_pods_were_seen_once_more(
 def test_a_log_that_is_read_to_its_end_is_not_asked_for_without_end(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(followed, "_SHORTEST", 0.01)
+    monkeypatch.setattr(containerlog, "_SHORTEST", 0.01)
     job = running(backend, operator, "one")
     api.fail(f"{WORKER}/log", times=10_000, status=500, retry_after=9999)
     with backend.follow(job, LogOptions()) as following:

@@ -11,7 +11,7 @@ from fake_api import Log
 from fake_logs import rfc3339_nano
 from worlds import WORLDS, KubernetesWorld
 
-from arena_topo.engines.kubernetes import following
+from arena_topo.engines.kubernetes import containerlog
 from arena_topo.engines.lines import LogOptions
 from arena_topo.gang import submission
 from arena_topo.joblogs import follow as logs
@@ -30,7 +30,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernete
     monkeypatch.setattr(logs, "AFTER_END", PATIENCE)
     monkeypatch.setattr(logs, "LONGEST", PATIENCE)
     monkeypatch.setattr(logs, "GRACE", 0.1)
-    monkeypatch.setattr(following, "_SILENCE", PATIENCE)
+    monkeypatch.setattr(containerlog, "_SILENCE", PATIENCE)
     with WORLDS["kubernetes-v2beta1"](tmp_path) as opened:
         assert isinstance(opened, KubernetesWorld)
         yield opened

@@ -18,7 +18,7 @@ from test_log_streams import LAUNCHER, WORKER, opened, running
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines.archive import Archive, Kept
-from arena_topo.engines.kubernetes import following as followed
+from arena_topo.engines.kubernetes import containerlog
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.kubernetes.streaming import Lines, Place
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
@@ -121,7 +121,7 @@ def hang(api: FakeApi, pod: str) -> None:
 def test_one_log_that_does_not_come_holds_no_other_up_and_is_named(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(followed, "_ANSWER", 1.5)
+    monkeypatch.setattr(containerlog, "_ANSWER", 1.5)
     monkeypatch.setattr(window, "PATIENCE", 0.5)
     running(backend, operator, "from the launcher", workers=2)
     api.write("demo-worker-1", "from worker 1", at=second(1))
@@ -142,7 +142,7 @@ def test_one_log_that_does_not_come_holds_no_other_up_and_is_named(
 def test_the_only_log_that_does_not_come_is_an_error(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, monkeypatch
 ):
-    monkeypatch.setattr(followed, "_ANSWER", 0.5)
+    monkeypatch.setattr(containerlog, "_ANSWER", 0.5)
     running(backend, operator, "unread")
     hang(api, LAUNCHER)
     shown = Shown(backend, Asked(tags=True))
@@ -172,9 +172,9 @@ def follow(
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience is short, and longer than a busy machine lets its processes wait."""
     for module, name, seconds in (
-        (followed, "_SILENCE", 2.0),
-        (followed, "_ANSWER", 2.5),
-        (followed, "_LONGEST", 0.2),
+        (containerlog, "_SILENCE", 2.0),
+        (containerlog, "_ANSWER", 2.5),
+        (containerlog, "_LONGEST", 0.2),
         (logs, "AFTER_END", 4.0),
         (logs, "LONGEST", 4.0),
     ):

@@ -1,98 +1,121 @@
-"""A log over a connection of its own: the body of the response as it comes, and its new lines.
+"""The bytes of a log: the response of HTTP/1.1 (RFC 9112) as it comes, and its new lines.
 
-`http.client` reads heads, chunks and lengths (RFC 9112) from a `Stream`, which stands for the
-socket. The lines are in the format of a kubelet's `timestamps=true`.
+Bytes in, lines out: sockets and time-outs are in `following`. The lines are in the format of a
+kubelet's `timestamps=true`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import io
 import re
-import select
-import socket
-import ssl
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 from arena_topo.engines.lines import NOWHERE, Key, Line, Parser, Source, after, moment
 
-PIECE = 16_384
-"""Bytes of a batch of lines."""
+if TYPE_CHECKING:
+    import socket
 
-_BUFFER = 4096
-"""Bytes of the read buffer of a connection: each of a thousand silent logs has such a buffer."""
+_MOST = 65_536
+"""Bytes of the head of a response, or of the line before a chunk; `http.client` allows as many."""
+
+_BLANK = re.compile(rb"\r?\n\r?\n")
+_INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d")
 
 
-class Stream(io.RawIOBase):
-    """The response on a socket; a thread reads it, and any thread may hang up.
+class _Head(io.BytesIO):
+    """The bytes of a head, in the place of the socket that `http.client` expects."""
 
-    `idle` is called before each wait; the wait raises TimeoutError after the time-out of the
-    socket. `since` is when the present wait began (`time.monotonic`), None outside a wait.
+    def makefile(self, _mode: str) -> io.BytesIO:
+        """The only method of a socket that `http.client` calls."""
+        return self
+
+
+class Response:
+    """A response to a GET, decoded from bytes as they come.
+
+    `status` is 0 until the head has come; `headers` have lower-case names. `ended`: the whole body
+    has come.
     """
 
-    def __init__(self, sock: Any) -> None:
-        super().__init__()
-        timeout = sock.gettimeout()
-        self._silence = None if timeout is None else 1000 * timeout
-        self._sock, self._poll = sock, select.poll()
-        self._poll.register(sock, select.POLLIN)
-        # A blocking read of TLS allocates 17 KB for as long as it waits.
-        sock.settimeout(0.0)
-        self.idle: Callable[[], None] = lambda: None
-        self.since: float | None = None
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read some bytes, waiting for the first; 0 at the end."""
-        self.idle()
-        while True:
-            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
-                return int(self._sock.recv_into(buffer) or 0)
-            self.since = time.monotonic()
-            came = self._poll.poll(self._silence)
-            self.since = None
-            if not came:
-                raise TimeoutError
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """The only method of a socket that `http.client` calls."""
-        return io.BufferedReader(self, _BUFFER)
-
-    def answer(self) -> http.client.HTTPResponse:
-        """The response, once its head has come; a kubelet sends it with the first byte of the log.
-
-        OSError, HTTPException.
+    def __init__(self) -> None:
+        self.status, self.reason = 0, ""
+        self.headers: dict[str, str] = {}
+        self.ended = self._chunked = False
+        self._rest = b""
+        """The beginning of the head, or of the line before a chunk."""
+        self._left: int | None = 0
+        """Bytes that are left of the body or of its chunk; None: the body ends with its connection.
         """
-        found = http.client.HTTPResponse(cast("socket.socket", self))
-        found.begin()
-        return found
 
-    def hang_up(self) -> None:
-        """End the wait of the reading thread, which gets an error of a broken connection."""
-        # The TCP socket, also of TLS within TLS: TLS has no message for this from another thread.
-        sock = getattr(self._sock, "socket", self._sock)
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    def feed(self, data: bytes) -> bytes:
+        """The part of the body in these bytes; no bytes: the connection has ended.
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._sock.close()
-        super().close()
+        HTTPException or ValueError if this is no HTTP, or the connection ended too early.
+        """
+        if not data and not self.ended:
+            if not self.status or self._left is not None:
+                raise http.client.IncompleteRead(b"")
+            self.ended = True
+        if not self.status:
+            data = self._begin(data)
+        if not self.status or self.ended:
+            return b""
+        if self._chunked:
+            return self._unchunked(data)
+        if self._left is not None:
+            data = data[: self._left]
+            self._left -= len(data)
+            self.ended = not self._left
+        return data
 
+    def _begin(self, data: bytes) -> bytes:
+        """Read the head; the bytes behind it."""
+        data = self._rest + data
+        while (end := _BLANK.search(data)) is not None and _INTERIM.match(data):
+            data = data[end.end() :]
+        if end is None:
+            if len(data) > _MOST or (b"\n" in data and not data.startswith(b"HTTP/")):
+                raise http.client.BadStatusLine(repr(data[:80]))
+            self._rest = data
+            return b""
+        head = http.client.HTTPResponse(cast("socket.socket", _Head(data[: end.end()])))
+        head.begin()
+        self.status, self.reason = head.status, head.reason
+        self.headers = {name.lower(): value for name, value in head.headers.items()}
+        self._rest, self._chunked = b"", bool(head.chunked)
+        self._left = 0 if self._chunked else head.length
+        self.ended = not self._chunked and self._left == 0
+        return data[end.end() :]
 
-def pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The body as it comes; OSError, HTTPException or ValueError if the connection breaks."""
-    while piece := answer.read1(PIECE):
-        yield piece
-    if answer.length:
-        raise http.client.IncompleteRead(b"", answer.length)
+    def _unchunked(self, data: bytes) -> bytes:
+        data = self._rest + data
+        found: list[bytes] = []
+        at, left = 0, self._left or 0
+        while at < len(data):
+            if left:
+                piece = data[at : at + left]
+                found.append(piece)
+                at += len(piece)
+                left -= len(piece)
+                continue
+            end = data.find(b"\n", at)
+            if end < 0:
+                break
+            # A blank line ends the chunk before.
+            if line := data[at:end].partition(b";")[0].strip():
+                left = int(line, 16)
+                if left < 0:
+                    raise ValueError("a chunk of negative length")
+                if not left:
+                    self.ended = True
+                    break
+            at = end + 1
+        self._left, self._rest = left, data[at:]
+        if len(self._rest) > _MOST:
+            raise http.client.LineTooLong("chunk size")
+        return b"".join(found)
 
 
 @dataclass(slots=True)
