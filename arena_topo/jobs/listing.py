@@ -95,9 +95,7 @@ def list_jobs(wanted: Wanted, chosen: Chosen, everywhere: Globals) -> None:
         show(layout.arenas(values, yaml=form is Output.YAML))
     else:
         display(_screen(jobs, wanted, time.time()))
-        # Only the wide table says anything of the GPUs.
-        emulated = (one.forecast is not None and one.forecast.emulated for one in jobs)
-        if wanted.wide and any(emulated):
+        if any(one.forecast is not None and one.forecast.emulated for one in jobs):
             say(tables.emulated())
         if not jobs and not wanted.no_headers:
             # The list of a mistyped namespace is empty too.
