@@ -364,6 +364,13 @@ def test_a_wrong_value_of_a_variable_is_blamed_on_the_variable(hear, monkeypatch
     )
 
 
+@pytest.mark.parametrize("digits", [19, 5000])
+def test_a_whole_number_that_is_too_large_is_called_that(hear, digits):
+    heard = hear("submit", "mpi", f"--gpus={'9' * digits}", "c")
+    assert heard.code == 2
+    assert heard.errors == f"error: --gpus is invalid\n  why:  '{'9' * digits}' is out of range\n"
+
+
 def test_arenas_own_configuration_file_is_not_taken_for_a_kubeconfig(hear, monkeypatch):
     monkeypatch.setenv("ARENA_CONFIG", "/etc/arena/config")
     assert hear("logs", "j").everywhere.config == ""

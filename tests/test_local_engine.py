@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import pytest
 from log_bytes import log_of
 
-from arena_topo.engines import JobStatus, Options, Phase
+from arena_topo.engines import JobStatus, Options, Phase, private
 from arena_topo.engines.lines import LogOptions
 from arena_topo.engines.local import engine as local
 from arena_topo.engines.local import processes, scheduler, store, supervisor
@@ -677,6 +677,16 @@ def test_a_job_that_is_over_or_not_there_cannot_be_placed_anew(engine, run):
     code, _, err = run("replan", "nobody", "--backend", "local")
     assert code == 1
     assert "Not found training job nobody" in err
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume", "replan"])
+def test_a_job_that_another_command_deletes_is_gone_and_not_failed(engine, run, verb):
+    submit(engine, job("demo", "exit 1"))
+    ended(engine, "demo")
+    jobs = store.JobStore(private.state_folder(os.environ))
+    with jobs.deleting(jobs.job("demo", "default")):
+        code, _, err = run(verb, "demo", "--backend", "local")
+    assert (code, err.splitlines()[0]) == (1, "error: no job demo in namespace default")
 
 
 @pytest.mark.parametrize("record", ["", "{", '{"format": 99, "record": {}}'])

@@ -584,9 +584,15 @@ def _parser(kind: Any, long: str, choices: tuple[str, ...]) -> Callable[[str], A
     return parsed
 
 
+_MOST_DIGITS = 18
+"""Digits of the longest number that is read: all of them fit an int64, as Go has it."""
+
+
 def _whole(text: str) -> int:
-    if re.fullmatch(r"[+-]?[0-9]{1,18}", text) is None:
+    if re.fullmatch(r"[+-]?[0-9]+", text) is None:
         raise ValueError(f"{text!r} is not a whole number")
+    if len(text.lstrip("+-")) > _MOST_DIGITS:
+        raise ValueError(f"{text!r} is out of range")
     return int(text)
 
 

@@ -441,7 +441,7 @@ class LocalBackend:
     def _current(self, name: str, namespace: str) -> Job:
         """The job, failed if it is an orphan; the caller holds the lock."""
         found = supervisor.settled(self._store, self._store.job(name, namespace))
-        if found is None:
+        if found is None or _is_gone(found):
             raise JobNotFound(name, namespace)
         return found
 
@@ -599,17 +599,12 @@ class LocalBackend:
         return tuple(filter(None, map(self._settled, jobs))), broken
 
     def _settled(self, job: Job) -> Job | None:
-        """The job, failed if its supervisor was killed; None if it was removed.
-
-        A job that is over because it is being deleted counts as removed.
-        """
+        """The job, failed if its supervisor was killed; None if it is gone."""
         found: Job | None = job
         if supervisor.is_orphaned(job):
             with self._store.lock():
                 found = supervisor.settled(self._store, job)
-        if found is None or (found.state.phase.over and found.being_deleted):
-            return None
-        return found
+        return None if found is None or _is_gone(found) else found
 
     def _status(self, job: Job) -> JobStatus:
         from arena_topo.clusters.usage import launcher_command  # noqa: PLC0415  not to submit
@@ -663,6 +658,11 @@ def _check_size(job: MPIJob) -> None:
             hint="leave --queue out: a job that does not fit waits for its turn by itself",
             flag="--queue",
         )
+
+
+def _is_gone(job: Job) -> bool:
+    """Whether a job counts as removed: it is over because it is being deleted."""
+    return job.state.phase.over and job.being_deleted
 
 
 def _check_pausable(job: Job, cannot: str, over: str) -> None:
