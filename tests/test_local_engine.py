@@ -890,6 +890,22 @@ def test_a_program_without_a_free_file_takes_no_job_for_an_orphan(engine, tmp_pa
             os.close(file)
 
 
+def test_a_job_that_is_deleted_from_another_container_has_ended_then(engine, tmp_path):
+    # It takes a while, and its last words are archived.
+    uid = submit(
+        engine, job("demo", "trap 'sleep 0.5; echo bye; exit' TERM; touch go; sleep 600 & wait")
+    ).uid
+    eventually(lambda: Path("go").exists())
+    (tmp_path / "proc").mkdir()
+    with pytest.MonkeyPatch.context() as container:
+        container.setattr(processes, "PROC", tmp_path / "proc")
+        engine.delete("demo", "default")
+    assert not processes.of_job(uid)
+    assert b"bye" in b"".join(
+        one.read_bytes() for one in (tmp_path / "state/arena-topo/logs").rglob("*.log")
+    )
+
+
 def test_a_job_can_be_suspended_from_another_container(engine, tmp_path):
     submit(engine, job("demo", f"echo x >> tries; {LONG}"))
     started(engine, "demo")

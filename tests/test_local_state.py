@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from arena_topo.engines import Options, Phase
-from arena_topo.engines.local import processes, scheduler
+from arena_topo.engines.local import processes, scheduler, store
 from arena_topo.engines.local.engine import open_backend
 
 PATIENCE = 30.0
@@ -285,6 +285,21 @@ def test_damage_that_leaves_a_job_readable_is_never_a_mistake(file, content, run
         assert "Traceback" not in err
         assert code in {0, 1, 2, 3}
     assert not (state / "jobs/default/bad").exists()
+
+
+def test_of_two_who_delete_a_damaged_job_the_later_finds_none(run, state, monkeypatch):
+    (state / "jobs/default/bad/record").write_text("{")
+    remove = store.JobStore.remove
+
+    def removed(self, folder):
+        remove(self, folder)
+        remove(self, folder)
+
+    with monkeypatch.context() as world:
+        world.setattr(store.JobStore, "remove", removed)
+        code, _, err = run("delete", "bad")
+    assert code == 1
+    assert "no job bad in namespace default" in err
 
 
 def test_deleting_a_job_with_an_empty_uid_ends_no_other_job(run, state):

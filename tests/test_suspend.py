@@ -334,12 +334,12 @@ def test_a_local_job_whose_supervisor_is_killed_while_it_is_suspended_is_held_no
 ):
     running(here)
 
-    def killed(entry: Any) -> frozenset[int]:
+    def killed(_self: Any, entry: Any) -> frozenset[int]:
         processes.end(lambda: {entry.state.supervisor.pid}, grace=0.0)
         return frozenset()
 
     with monkeypatch.context() as gone:
-        gone.setattr(engine, "_stop", killed)
+        gone.setattr(engine.LocalBackend, "_stop", killed)
         assert here("suspend", "demo")[0] == 0
     assert phase(here) is Phase.SUSPENDED
     assert here("resume", "demo")[0] == 0

@@ -403,11 +403,7 @@ class LocalBackend:
             if job.state.phase is Phase.SUSPENDED:
                 return False
             self._store.mark(job, HELD)
-        left = _stop(job)
-        # No signal reaches a supervisor in another container, but it sees the mark.
-        late = time.monotonic() + _PATIENCE
-        while job.supervised and time.monotonic() < late:
-            time.sleep(_STEP)
+        left = self._stop(job)
         after = self._settled(self._store.job(name, namespace))
         if after is None or not job.same(after):
             raise JobNotFound(name, namespace)
@@ -471,7 +467,7 @@ class LocalBackend:
             self._store.mark(job, UNWANTED)
             return
         with self._store.deleting(job):
-            left = _stop(job) if ours else frozenset()
+            left = self._stop(job) if ours else frozenset()
             self._archive(job, before)
             with self._store.lock():
                 found = self._store.read(job.folder)
@@ -483,6 +479,25 @@ class LocalBackend:
                     self._store.remove(found.folder)
         if left:
             raise _unending(f"the job {name} is deleted", left)
+
+    def _stop(self, job: Job) -> AbstractSet[int]:
+        """End a job's supervisor and processes; the processes that cannot be ended."""
+        process = job.state.supervisor
+        if process is not None:
+            # On SIGTERM the supervisor ends its pods, then itself.
+            processes.end(
+                lambda: {process.pid} if processes.alive(process) else set(), grace=_PATIENCE
+            )
+        left = processes.end(lambda: processes.of_job(job.submission.uid))
+        if job.supervised:
+            # No signal reaches a supervisor in another container, but it sees this mark.
+            with suppress(ArenaError), self._store.lock():
+                if self._store.contains(job):
+                    self._store.mark(job, HELD)
+        late = time.monotonic() + _PATIENCE
+        while job.supervised and self._store.contains(job) and time.monotonic() < late:
+            time.sleep(_STEP)
+        return left
 
     def _archive(self, job: Job, before: JobStatus) -> None:
         """Archive the logs of a job; the job is deleted even if the archive cannot be written."""
@@ -731,15 +746,6 @@ def _unending(done: str, left: AbstractSet[int]) -> ArenaError:
         why="they run as another user, or wait in the kernel for a device or file server",
         hint="its GPUs count as free; look with ps -p PID -o user,stat,wchan,args",
     )
-
-
-def _stop(job: Job) -> AbstractSet[int]:
-    """End a job's supervisor and processes; the processes that cannot be ended."""
-    process = job.state.supervisor
-    if process is not None:
-        # On SIGTERM the supervisor ends its pods, then itself.
-        processes.end(lambda: {process.pid} if processes.alive(process) else set(), grace=_PATIENCE)
-    return processes.end(lambda: processes.of_job(job.submission.uid))
 
 
 def _reap() -> None:

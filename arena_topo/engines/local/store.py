@@ -426,11 +426,14 @@ class JobStore:
         return written
 
     def remove(self, folder: Path) -> None:
-        """Remove the folder of a job."""
+        """Remove the folder of a job; JobNotFound if another process has just removed it."""
         with self._writing():
             # Renamed first, so that half a removed job is never read as a job.
             gone = folder.with_name(f".gone-{uuid.uuid4()}")
-            folder.rename(gone)
+            try:
+                folder.rename(gone)
+            except FileNotFoundError:
+                raise JobNotFound(folder.name, folder.parent.name) from None
             shutil.rmtree(gone, ignore_errors=True)
             with contextlib.suppress(OSError):
                 folder.parent.rmdir()
