@@ -504,6 +504,25 @@ def test_refusals_say_verb_resource_and_namespace_and_offer_the_rule(api: FakeAp
         connect().get("/api/v1/namespaces/default/pods/w/log")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        'mpijobs.kubeflow.org "a" is forbidden: exceeded quota: few, requested: count/mpijobs=1',
+        'mpijobs.kubeflow.org "a" is forbidden: unable to create new content in namespace team-a',
+        'admission webhook "guard.example" denied the request: no label team',
+    ],
+)
+def test_no_right_is_advised_where_a_quota_or_a_policy_has_refused(
+    canned, tmp_path: Path, said: str
+):
+    answer = whole({"kind": "Status", "message": said}, status="403 Forbidden")
+    with pytest.raises(AccessDenied) as caught:
+        canned(answer).connect(tmp_path).post(
+            "/apis/kubeflow.org/v2beta1/namespaces/team-a/mpijobs", {"metadata": {"name": "a"}}
+        )
+    assert (caught.value.why, caught.value.hint) == (said, None)
+
+
 @pytest.mark.parametrize("path", ["/apis/kubeflow.org/v2beta1", "/apis/kueue.x-k8s.io", "/version"])
 def test_the_right_to_see_what_a_server_offers_is_asked_for_by_its_path(
     canned, tmp_path: Path, path: str

@@ -15,12 +15,13 @@ import fake_dra
 import pytest
 from fake_api import FakeApi, kubeconfig
 from fake_cluster import FakeCluster
+from fake_resources import RESOURCES
 from replacing import replace
 
 from arena_topo.engines import Options, Phase, waiting
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.queue import Queue
-from arena_topo.errors import ArenaError, ClusterError, NotFound, NotNow, NotPossible
+from arena_topo.errors import ArenaError, ClusterError, JobDeleted, NotFound, NotNow, NotPossible
 from arena_topo.gang import Watcher, comparison, planning, rollout, submission
 from arena_topo.gang.existing_job import same
 from arena_topo.gang.request import Site
@@ -812,6 +813,31 @@ def test_a_command_that_waits_to_start_a_gang_leaves_it_to_who_suspends_it(world
     waits.join(20)
     assert "arena-topo resume gang" in done[0].starter
     world.quiet()
+
+
+def test_a_command_that_waits_to_start_a_gang_does_not_take_its_successor_for_it(
+    world: World,
+) -> None:
+    world.submit("full", workers=2, gpus=8)
+    wrong: list[JobDeleted] = []
+
+    def waits() -> None:
+        try:
+            world.submit(stay=True)
+        except JobDeleted as error:
+            wrong.append(error)
+
+    waiter = threading.Thread(target=waits, daemon=True)
+    waiter.start()
+    world.until(lambda: any("gang waits: " in line for line in world.told))
+
+    def replaced() -> None:
+        world.api.remove(RESOURCES["mpijobs.kubeflow.org"], "default", "gang")
+        world.submit(workers=1, gpus=1)
+
+    world.api.before("GET .*mpijobs/gang", replaced)
+    waiter.join(20)
+    assert len(wrong) == 1
 
 
 def test_of_two_that_resume_a_gang_at_once_both_hear_that_it_runs(world: World) -> None:

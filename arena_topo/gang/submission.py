@@ -267,13 +267,11 @@ class _Submission:
     def _again(self, starter: Starter, job: MPIJob, waiting: Outcome) -> Outcome | None:
         """Start a waiting gang if it fits now; None if it waits further.
 
-        `waiting` again if it does not wait for a starter: it was deleted, or suspended by a user.
+        `waiting` again if a user has suspended it. JobDeleted if it is gone.
         """
         stored = starter.current(waiting.stored)
-        if stored is None:
-            return waiting
-        if not suspended(stored):
-            return starter.lost_race(stored)
+        if stored is None or not suspended(stored):
+            return starter.lost_race(waiting.stored)
         stored = marked_whole(self.queue, stored)
         mine = queued(stored, {})
         if mine is None or mine.state == "held" or mine.stopped or mine.suspender is not None:
@@ -372,11 +370,13 @@ class _Submission:
     def _admitted(self, waiting: Outcome) -> Outcome | None:
         """Place a gang if its queue has started it; None if the queue has not.
 
-        `waiting` again if the gang is over or deleted.
+        `waiting` again if the gang is over. JobDeleted if it is gone.
         """
         stored = self.starter.current(waiting.stored)
-        mine = None if stored is None else queued(stored, {})
-        if stored is None or mine is None:
+        if stored is None:
+            return self.starter.lost_race(waiting.stored)
+        mine = queued(stored, {})
+        if mine is None:
             return waiting
         pods = [] if mine.suspended else self.queue.pods(stored)
         if any(map(rollout.has_node, pods)):

@@ -123,6 +123,12 @@ def answers_object(method: str, path: str, body: object) -> bool:
     return method != "DELETE" and target["name"] is not None
 
 
+_NO_RIGHT = re.compile(r"\bcannot \w+ (resource|path)\b")
+"""The API server's text for a missing right (apiserver, handlers/responsewriters/errors.go)."""
+
+_ADMISSION = re.compile(r"is forbidden: |\bdenied (the )?request")
+"""Texts of admission: of its plugins and of missing rights, and of webhooks and policies."""
+
 _VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}
 
 
@@ -203,12 +209,17 @@ def refusal(method: str, path: str, status: int, reason: str | None, body: bytes
         else:
             # Discovery; rights to it use HTTP's verbs.
             verb, rule = method.lower(), f'nonResourceURLs: ["{path}"]'
+        hint = (
+            f"ask for this rule in a {'Role' if space else 'ClusterRole'}: "
+            f'{{{rule}, verbs: ["{verb}"]}}'
+        )
+        # A quota or an admission policy refuses with 403 too, and no right helps against it.
+        by_admission = _ADMISSION.search(whole) and not _NO_RIGHT.search(whole)
         denied = AccessDenied(
             f"not allowed to {verb} {what}{where}",
             status=status,
             why=message,
-            hint=f"ask for this rule in a {'Role' if space else 'ClusterRole'}: "
-            f'{{{rule}, verbs: ["{verb}"]}}',
+            hint=None if by_admission else hint,
         )
         denied.resource = what
         return denied
