@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from arena_topo.errors import ArenaError
 from arena_topo.escaping import escaped_in_quotes, one_line
+from arena_topo.notes import grouped
 
 T = TypeVar("T")
 
@@ -258,11 +259,8 @@ def complaint(error: ArenaError, width: int | None = None) -> str:
 
     Each is a line, folded at `width` columns.
     """
-    lines = [fold(f"{Styled('error:', Style.ERROR)} {_sentence(error.message)}", width)]
-    if error.notes:
-        from arena_topo.notes import grouped  # noqa: PLC0415 - only where there are some
-
-        lines = [*(fold(noted(one), width) for one in grouped(error.notes)), *lines]
+    lines = [fold(noted(one), width) for one in grouped(error.notes)]
+    lines.append(fold(f"{Styled('error:', Style.ERROR)} {_sentence(error.message)}", width))
     if error.why:
         lines.append(fold(f"  why:  {_sentence(error.why)}", width, indent=" " * 8))
     if error.hint:

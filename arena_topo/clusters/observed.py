@@ -239,7 +239,7 @@ class _Cards:
             if machine.gpus and max(self._entries[at].nics.near or (0,)) > machine.everything:
                 self._notes.add(
                     machine.name,
-                    "fewer GPUs than NICs",
+                    "NICs near no GPU",
                     f"{self._where}: nics[{at}].near names GPUs that node {machine.name} does not"
                     " have: it is not used there",
                 )
@@ -498,12 +498,12 @@ def _present(node: NodeRecord) -> int:
     """The number of a node's GPUs, as far as known; 0 for more than any machine has."""
     resources = node.offers if node.capacity is None else node.capacity
     reported = int(resources.get(_resource(node), 0))
-    label, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
+    labelled, replicas = _counted(node, _COUNT), _counted(node, nodelabels.REPLICAS_LABEL)
     if replicas > 1:
         # The device plugin offers each GPU several times; the label counts it once.
-        return _possible(label or reported // replicas)
+        return _possible(labelled or reported // replicas)
     # The capacity loses a device that fell off the bus; the label still counts it.
-    return max(_possible(reported), _possible(label))
+    return max(_possible(reported), _possible(labelled))
 
 
 def _counted(node: NodeRecord, label: str) -> int:

@@ -698,7 +698,9 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         replicas, each = _size_of(mpijob)
     except (TypeError, ValueError) as error:
         wrong = f"{bare}: its recorded placement makes no sense: {error}; only its pods are counted"
-        return msgspec.structs.replace(bare, notes=(Note(bare.path, "record", wrong),))
+        return msgspec.structs.replace(
+            bare, notes=(Note(bare.path, "unreadable placement", wrong),)
+        )
     count = len(workers) if replicas is None else replicas
     greedy = count < len(workers) or any(len(gpus) > each for _, _, gpus in workers)
     more = f"{bare}: its recorded placement is of more than it asks for; the rest does not count"
@@ -707,7 +709,7 @@ def _job(mpijob: dict[str, Any]) -> JobRecord:
         workers=tuple(workers[:count]),
         each=each,
         exact=_guarantee(mpijob, notes) == "gpus",
-        notes=(Note(bare.path, "greedy record", more),) if greedy else (),
+        notes=(Note(bare.path, "larger placement", more),) if greedy else (),
     )
 
 
