@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
+from msgspec.structs import replace
 
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
@@ -107,9 +107,7 @@ def bind(
             refusals.append(refused)
             continue
         gang = bool(job.gang and case.found.gang and api.traits.numbered)
-        return msgspec.structs.replace(
-            binding, gang=gang, gang_version=case.found.gang_version if gang else ""
-        )
+        return replace(binding, gang=gang, gang_version=case.found.gang_version if gang else "")
     # The first refusal is that of the mechanism meant for these nodes.
     first = refusals[0]
     if forced:
@@ -185,9 +183,7 @@ def _admission(case: _Case) -> Binding:
         raise _Refused(f"workers of MPIJob {case.api} do not know their number: no policy helps")
     if case.found.admission is False:
         raise _Refused("no admission policy places workers in this namespace", _INSTALL)
-    return msgspec.structs.replace(
-        _by_number(case, "admission"), confirmed=bool(case.found.admission)
-    )
+    return replace(_by_number(case, "admission"), confirmed=bool(case.found.admission))
 
 
 def _gates(case: _Case) -> Binding:
@@ -197,7 +193,7 @@ def _gates(case: _Case) -> Binding:
         raise _Refused("workers at a gate wait to be patched, and you may not patch pods", _PATCHES)
     binding = _by_number(case, "gates")
     sees = case.job.pod_shape is PodShape.SHARED and binding.inject
-    return msgspec.structs.replace(binding, separate=not sees, confirmed=bool(case.found.patches))
+    return replace(binding, separate=not sees, confirmed=bool(case.found.patches))
 
 
 def _by_number(case: _Case, name: str) -> Binding:
@@ -219,7 +215,7 @@ def _by_number(case: _Case, name: str) -> Binding:
     shown = all(_is_whole(one, case) or _is_ours(case.nodes.get(one.node)) for one in workers)
     binding = Binding(name=name, guarantee=Guarantee.GPUS, resource=_asked(case))
     if whole or (injects and shown):
-        return msgspec.structs.replace(binding, inject=injects)
+        return replace(binding, inject=injects)
     uneven = alike and len(set(per_node.values())) > 1
     why = next(
         why
@@ -245,9 +241,7 @@ def _by_number(case: _Case, name: str) -> Binding:
             "wait for those jobs, choose other nodes with --selector, or have arena-topo say which"
             " GPUs each worker gets: arena-topo install",
         )
-    return msgspec.structs.replace(
-        binding, guarantee=Guarantee.ADVISORY if uneven else Guarantee.NODE, why=why
-    )
+    return replace(binding, guarantee=Guarantee.ADVISORY if uneven else Guarantee.NODE, why=why)
 
 
 _ALIKE = "one template for all workers cannot tell them apart, so the kubelet picks each one's GPUs"
