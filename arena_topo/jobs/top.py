@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from arena_topo import layout
 from arena_topo.cli.arguments import (
@@ -165,9 +165,7 @@ def job(
         for at, cells in enumerate(metrics.cells(status, one, told)):
             lines.append("  " + "\t".join([*(row if at == 0 else [""] * len(row)), *cells]))
     total_line = f"  Allocated/Requested GPUs of Job: {status.allocated_gpus}/{status.request_gpus}"
-    head = view.head(
-        msgspec.structs.replace(status, model_name="", model_version="", model_source=""), now
-    )
+    head = view.head(replace(status, model_name="", model_version="", model_source=""), now)
     return head + layout.align(["", "Instances:", *lines, "", "GPUs:", total_line])
 
 

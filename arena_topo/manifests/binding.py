@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
+from msgspec.structs import replace
 
 from arena_topo.errors import ArenaError, InvalidJob
 from arena_topo.job import BindingChoice, MPIJob, PodShape
@@ -107,7 +107,7 @@ def bind(
             refusals.append(refused)
             continue
         gang = bool(job.gang and case.mechanisms.gang and api.traits.numbered)
-        return msgspec.structs.replace(
+        return replace(
             binding, gang=gang, gang_version=case.mechanisms.gang_version if gang else ""
         )
     # The first refusal is that of the mechanism meant for these nodes.
@@ -186,9 +186,7 @@ def _admission(case: _Case) -> Binding:
         raise _Refused(f"workers of MPIJob {case.api} do not know their number: no policy helps")
     if case.mechanisms.admission is False:
         raise _Refused("no admission policy places workers in this namespace", _INSTALL)
-    return msgspec.structs.replace(
-        _by_number(case, "admission"), confirmed=bool(case.mechanisms.admission)
-    )
+    return replace(_by_number(case, "admission"), confirmed=bool(case.mechanisms.admission))
 
 
 def _gates(case: _Case) -> Binding:
@@ -198,9 +196,7 @@ def _gates(case: _Case) -> Binding:
         raise _Refused("workers at a gate wait to be patched, and you may not patch pods", _PATCHES)
     binding = _by_number(case, "gates")
     sees = case.job.pod_shape is PodShape.SHARED and binding.inject
-    return msgspec.structs.replace(
-        binding, separate=not sees, confirmed=bool(case.mechanisms.patches)
-    )
+    return replace(binding, separate=not sees, confirmed=bool(case.mechanisms.patches))
 
 
 def _by_number(case: _Case, name: str) -> Binding:
@@ -223,7 +219,7 @@ def _by_number(case: _Case, name: str) -> Binding:
     shown = all(_is_ours(case.nodes.get(worker.node)) for worker in shared)
     binding = Binding(name=name, guarantee=Guarantee.GPUS, resource=_resource_of(case))
     if not shared or (injects and shown):
-        return msgspec.structs.replace(binding, inject=injects)
+        return replace(binding, inject=injects)
     uneven = templated and len(set(per_node.values())) > 1
     why = next(
         why
@@ -249,9 +245,7 @@ def _by_number(case: _Case, name: str) -> Binding:
             "wait for those jobs, choose other nodes with --selector, or have arena-topo say which"
             " GPUs each worker gets: arena-topo install",
         )
-    return msgspec.structs.replace(
-        binding, guarantee=Guarantee.ADVISORY if uneven else Guarantee.NODE, why=why
-    )
+    return replace(binding, guarantee=Guarantee.ADVISORY if uneven else Guarantee.NODE, why=why)
 
 
 _ALIKE = "one template for all workers cannot tell them apart, so the kubelet picks each one's GPUs"

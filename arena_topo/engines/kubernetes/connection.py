@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -511,54 +510,17 @@ class Connection:
         """
         target = path + ("?" + urlencode(query) if query else "")
         data = None if body is None else json.dumps(body).encode()
-        send = partial(
-            self._tried,
-            method,
-            target,
-            data,
-            content,
-            stream=stream,
-            silence=silence,
-            most=patience,
-        )
-        used = self.access
-        response, read = send()
-        if response.status == UNKNOWN_CALLER and self.renewed(used):
-            # The token has expired; it is renewed once, never in a loop.
-            response.close()
-            response, read = send()
-        with contextlib.suppress(ValueError, TypeError, OverflowError):
-            said = parsedate_to_datetime(response.headers.get("date", ""))
-            self._clock = said.timestamp(), time.monotonic()
-        return response, read
-
-    def _tried(
-        self,
-        method: str,
-        target: str,
-        data: bytes | None,
-        content: str,
-        *,
-        stream: bool,
-        silence: float | None,
-        most: float,
-    ) -> tuple[Answer, bytes]:
-        """Send a request, with retries, until an answer or the end of the time or the tries."""
-        if self.left <= 0:
-            raise self._late()
-        headers = [*_HEADERS, ("accept-encoding", "gzip"), *self.access.sent]
-        if data is not None:
-            headers.append(("content-type", content))
-        until = time.monotonic() + min(self.left, self._timeout, most)
+        renewed, until = False, self._until(patience)
         for attempt in itertools.count(1):
-            begun = time.monotonic()
+            begun, used = time.monotonic(), self.access
             left = max(0.001, until - begun)
             reading = silence if stream else left
+            typed = () if data is None else (("content-type", content),)
             try:
                 response = self._pool.request(
                     method,
                     target,
-                    headers,
+                    (*_HEADERS, ("accept-encoding", "gzip"), *used.sent, *typed),
                     data,
                     connect=min(CONNECT_TIMEOUT, left),
                     silence=reading if reading is not None and reading < _LONGEST else None,
@@ -572,14 +534,29 @@ class Connection:
                     ) from error
             else:
                 log(method, target, str(response.status), begun)
-                overloaded = response.status == _OVERLOADED or (
-                    method == "GET" and response.status in _PASSING
-                )
-                wanted = whole(response.headers.get("retry-after", "").strip())
-                if not overloaded or not _pauses(attempt, until, wanted):
-                    return response, read
+                if response.status == UNKNOWN_CALLER and not renewed and self.renewed(used):
+                    # The token has expired; it is renewed once, never in a loop.
+                    renewed, until = True, self._until(patience)
+                elif not self._overloaded(method, response, attempt, until):
+                    break
                 response.close()
-        raise AssertionError("the last attempt returns or raises")
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            said = parsedate_to_datetime(response.headers.get("date", ""))
+            self._clock = said.timestamp(), time.monotonic()
+        return response, read
+
+    def _until(self, patience: float) -> float:
+        """The end of all tries of a request (monotonic clock); TimedOut after the deadline."""
+        if self.left <= 0:
+            raise self._late()
+        return time.monotonic() + min(self.left, self._timeout, patience)
+
+    @staticmethod
+    def _overloaded(method: str, response: Answer, attempt: int, until: float) -> bool:
+        """Whether the server is overloaded, and a pause, which is over now, precedes a retry."""
+        passes = method == "GET" and response.status in _PASSING
+        wanted = whole(response.headers.get("retry-after", "").strip())
+        return (response.status == _OVERLOADED or passes) and _pauses(attempt, until, wanted)
 
     def _late(self) -> TimedOut:
         late = TimedOut(f"{self.access.server} took too long", hint=self._patience())

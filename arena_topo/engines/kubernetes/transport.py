@@ -235,8 +235,9 @@ class Pool:
 
 
 def _close(idle: list[http.client.HTTPConnection]) -> None:
-    while idle:
-        idle.pop().close()
+    with contextlib.suppress(IndexError):  # the last is closed, perhaps by another thread
+        while True:
+            idle.pop().close()
 
 
 def _secured(sock: Any, trust: ssl.SSLContext, name: str) -> Any:
