@@ -11,7 +11,7 @@ from fake_operator import FakeOperator
 from test_backends_logs import FOLLOW, Reader, is_chief
 from test_log_streams import WORKER, opened, running, stamp
 
-from arena_topo.engines.kubernetes import containerlog
+from arena_topo.engines.kubernetes import containerlog, following
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 from arena_topo.engines.lines import LogOptions, Notice, Source, Turn
 
@@ -32,8 +32,8 @@ def test_a_stream_that_stays_open_though_its_pod_is_gone_is_left(
     job = running(backend, operator)
     api.write(WORKER, "one", at=stamp(1))
     api.logs["default", WORKER].lingers = True
-    with backend.follow(job, FOLLOW, is_worker) as following:
-        reader = Reader(following)
+    with backend.follow(job, FOLLOW, is_worker) as logs:
+        reader = Reader(logs)
         reader.until_said("one")
         api.remove("pods", "default", WORKER, {"gracePeriodSeconds": 0})
         reader.until(lambda: Turn.GONE in reader.turns(chief=False))
@@ -45,8 +45,8 @@ def test_of_two_runs_between_two_looks_the_one_before_the_last_is_read(
 ):
     job = running(backend, operator)
     api.write(WORKER, "run 0", at=stamp(1))
-    with backend.follow(job, FOLLOW, is_worker) as following:
-        reader = Reader(following)
+    with backend.follow(job, FOLLOW, is_worker) as logs:
+        reader = Reader(logs)
         reader.until_said("run 0")
         api.fail(r"/pods\?", times=1000, status=500, retry_after=9999)
         with api.lock:
@@ -69,13 +69,27 @@ def test_nothing_is_done_before_the_pods_were_seen_once_more(
     """A launcher that is tried again is there by then."""
     backend.look_every = 1.0
     job = running(backend, operator, "one")
-    with backend.follow(job, FOLLOW, is_chief) as following:
-        reader = Reader(following)
+    with backend.follow(job, FOLLOW, is_chief) as logs:
+        reader = Reader(logs)
         reader.until_said("one")
         operator.finish("demo")
         reader.until(lambda: Turn.ENDED in reader.turns())
-        assert not following.done
+        assert not logs.done
         reader.until_done()
+
+
+def test_the_end_of_a_log_makes_the_pods_be_listed_at_once(
+    backend: KubernetesBackend, operator: FakeOperator, monkeypatch
+):
+    monkeypatch.setattr(following, "LOOK", 10_000.0)
+    backend.look_every = 10_000.0
+    job = running(backend, operator, "one")
+    with backend.follow(job, FOLLOW, is_chief) as logs:
+        reader = Reader(logs)
+        reader.until_said("one")
+        operator.finish("demo")
+        reader.until_done()
+    assert reader.turns() == [Turn.JOINED, Turn.ENDED]
 
 
 def test_a_log_that_is_read_to_its_end_is_not_asked_for_without_end(
@@ -84,8 +98,8 @@ def test_a_log_that_is_read_to_its_end_is_not_asked_for_without_end(
     monkeypatch.setattr(containerlog, "_SHORTEST", 0.01)
     job = running(backend, operator, "one")
     api.fail(f"{WORKER}/log", times=10_000, status=500, retry_after=9999)
-    with backend.follow(job, LogOptions()) as following:
-        reader = Reader(following)
+    with backend.follow(job, LogOptions()) as logs:
+        reader = Reader(logs)
         reader.until_done()
     assert reader.texts() == ["one"]
     [refused] = [
