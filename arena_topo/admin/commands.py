@@ -261,6 +261,8 @@ def nodes_list(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) 
     found = nodes.standings(opening.administration(engine(everywhere)).nodes())
     if output_format is Output.WIDE:
         display(shown.standings(found))
+        if not found:
+            say("No node offers GPUs by a device plugin; GPUs of a DRA driver need no reservation.")
     else:
         show(document(shown.standings_value(found), output_format))
 
