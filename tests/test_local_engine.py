@@ -1397,7 +1397,7 @@ def test_events_tell_the_jobs_story(engine):
     status = ended(engine, "demo")
     assert [(one.reason, one.source, one.kind, one.message) for one in engine.events(status)] == [
         ("Placed", "mpijob/demo", "Normal", "dgx-1-v100-0: 0,1,2,3"),
-        ("Started", "mpijob/demo", "Normal", "4 workers wait for mpirun"),
+        ("Started", "mpijob/demo", "Normal", "4 workers ready for mpirun"),
         ("Started", "pod/demo-launcher", "Normal", "sh -c 'exit 7'"),
         ("Failed", "pod/demo-launcher", "Warning", "the launcher ended with exit code 7"),
     ]

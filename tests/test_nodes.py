@@ -255,6 +255,13 @@ def test_nodes_are_listed_with_their_use_and_what_contradicts_it(arena, api):
     }
 
 
+def test_a_list_without_nodes_says_why_nodes_of_a_dra_driver_are_not_in_it(arena, api):
+    api.add(node("plain", gpus=0))
+    code, out, err = arena("list")
+    assert (code, out) == (0, "NODE  GPUS  USE  REMARK\n")
+    assert err.endswith("GPUs of a DRA driver need no reservation.\n")
+
+
 words = st.text("ab/.-1", min_size=1, max_size=4)
 taint = st.fixed_dictionaries(
     {"key": words | st.just(TAINT), "effect": st.sampled_from(["NoSchedule", "NoExecute"])},

@@ -205,8 +205,7 @@ class _Check:
             yield Outcome.UNKNOWN, doubt, f"kubectl get mutatingadmissionpolicy {CLAIMS_POLICY}"
         else:
             yield _warn(
-                f"not effective: no worker gets the GPUs of {drivers} that are chosen for it, so"
-                " that no job is placed on them by claims",
+                f"not effective: no job can be placed on the GPUs of {drivers} by claims",
                 _INSTALL,
             )
 

@@ -261,6 +261,8 @@ def nodes_list(everywhere: Globals, *, output_format: OutputFlag = Output.WIDE) 
     states = nodes.standings(opening.administration(engine(everywhere)).nodes())
     if output_format is Output.WIDE:
         display(shown.standings(states))
+        if not states:
+            say("No node offers GPUs by a device plugin; GPUs of a DRA driver need no reservation.")
     else:
         show(document(shown.standings_value(states), output_format))
 

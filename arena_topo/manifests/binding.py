@@ -170,7 +170,7 @@ def _claims(case: _Case) -> Binding:
         raise _Refused(
             "no admission policies give each worker its node and a claim of its own",
             "an administrator installs them: arena-topo install --without-controller"
-            " --without-agent",
+            " --without-agent | kubectl apply -f -",
         )
     return Binding(
         name="claims",

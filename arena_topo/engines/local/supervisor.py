@@ -47,6 +47,7 @@ from arena_topo.job import WORKING_DIR
 from arena_topo.manifests import Forecast, Manifest
 from arena_topo.manifests.cause import in_words
 from arena_topo.solver import Unplaceable
+from arena_topo.words import counted
 
 _TICK = 0.25
 """Seconds between looks at the job's folder, and at the queue while the job waits."""
@@ -232,9 +233,8 @@ class Supervisor:
             # A shell that becomes `sleep`: the cheapest process there is to stand for a worker.
             sleep = ["/bin/sh", "-c", "exec sleep 2147483647"]
             self._start(worker_name(self._asked.name, index), sleep, folder, subprocess.DEVNULL)
-        self._store.add_event(
-            self._job, "Started", f"{self._asked.workers} workers wait for mpirun"
-        )
+        workers = counted(self._asked.workers, "worker")
+        self._store.add_event(self._job, "Started", f"{workers} ready for mpirun")
         self._deadline = time.monotonic() + pods.seconds
         source = f"pod/{self._launcher}"
         for attempt in range(pods.retries + 1):
