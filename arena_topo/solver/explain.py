@@ -205,9 +205,7 @@ class _Changes:
             yield _Limit(("with --mix-models", {"mix_models": True}))
         if request.model:
             yield _Limit(("without --gpu-model", {"model": None}), self._models, ordered=False)
-        instead = [
-            (other.words, {"excluded": other.excluded}) for other in self.others if not other.later
-        ]
+        instead = [(way.words, {"excluded": way.excluded}) for way in self.others if not way.later]
         if instead:
             # The last change drops everything that excludes nodes.
             yield _Limit(instead[-1], lambda: instead, ordered=False)
