@@ -10,6 +10,9 @@ from dataclasses import replace
 
 from arena_topo.bandwidth import Estimate, Limit, Regime
 from arena_topo.bandwidth.fitted import FITTED
+from arena_topo.solver import Request
+from arena_topo.solver.classes import Index
+from arena_topo.solver.gang import Objective, best
 from arena_topo.topology import (
     GPU,
     Cluster,
@@ -85,6 +88,12 @@ def node(name: str, of: Machine, free: int | None = None, **more: object) -> Nod
 
 def cluster(*nodes: Node, **more: object) -> Cluster:
     return Cluster(nodes=nodes, **more)
+
+
+def value(request: Request, world: Cluster) -> Objective | None:
+    """The objective of the best placement; None if there is no placement."""
+    answer = best(request, Index(world))
+    return None if answer is None else answer.worth
 
 
 def nvlink(point: float) -> Estimate:

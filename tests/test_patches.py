@@ -274,14 +274,3 @@ def test_an_invalid_number_of_tries_counts_as_zero(said: str, tries: int) -> Non
     stored = waiting()
     notes(stored)[TRIES] = said
     assert patches.tries_of(stored) == tries
-
-
-def test_only_jobs_with_our_format_and_a_state_of_ours_are_ours() -> None:
-    assert patches.is_ours(waiting())
-    for key, value in ((STATE, "else"), (STATE, None), (FORMAT, None)):
-        stored = waiting()
-        if value is None:
-            del notes(stored)[key]
-        else:
-            notes(stored)[key] = value
-        assert not patches.is_ours(stored)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cube_mesh import HGX, PCIE, V100, cluster, node
+from cube_mesh import HGX, PCIE, V100, cluster, node, value
 from hypothesis import given
 from hypothesis import strategies as st
 from replacing import replace
@@ -34,7 +34,6 @@ from arena_topo.manifests.pinning import visible
 from arena_topo.manifests.render import plan as build
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
-from arena_topo.solver.gang import value
 from arena_topo.topology import Cluster, Tier
 
 

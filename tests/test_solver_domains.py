@@ -8,12 +8,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from cube_mesh import HGX, V100, cluster, machine, matrix, node
+from cube_mesh import HGX, V100, cluster, machine, matrix, node, value
 
 from arena_topo.bandwidth import Wire
 from arena_topo.solver import Policy, Request, Unplaceable, place
 from arena_topo.solver.classes import Index, room
-from arena_topo.solver.gang import value
 from arena_topo.topology import (
     GPU,
     NIC,

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 from by_brute_force import sides
-from cube_mesh import P100, V100, cluster, machine, matrix, node, on_a_switch
+from cube_mesh import P100, V100, cluster, machine, matrix, node, on_a_switch, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arena_topo.bandwidth import Wire, packing
 from arena_topo.solver import Request, Unplaceable, place
-from arena_topo.solver.gang import value
 from arena_topo.solver.gpu_sets import GPUSets
 from arena_topo.topology import (
     ORDINARY,

@@ -148,8 +148,9 @@ class _Check:
             metadata = operator["metadata"]
             name, space = metadata["name"], metadata.get("namespace", "")
             version = (metadata.get("labels") or {}).get("app.kubernetes.io/version")
-            name_and_image = f"{space}/{name}: {_image(operator['image'])}"
-            name_and_image += f" ({version})" if version else ""
+            # Versions of an image differ in its name and tag, not in its registry.
+            image = operator["image"].rpartition("/")[2].partition("@")[0]
+            name_and_image = f"{space}/{name}: {image}" + (f" ({version})" if version else "")
             if (operator.get("status") or {}).get("availableReplicas"):
                 yield _ok(name_and_image)
             else:
@@ -440,8 +441,3 @@ def _listed(rights: Sequence[Right]) -> str:
 
 def _span(age: float) -> str:
     return f"{age / 60:.0f} min" if age < 7200 else f"{age / 3600:.0f} h"  # noqa: PLR2004
-
-
-def _image(image: str) -> str:
-    """The part of an image that differs between versions: all but its registry."""
-    return image.rpartition("/")[2].partition("@")[0]

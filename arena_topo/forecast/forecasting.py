@@ -117,9 +117,8 @@ def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
         ]
     else:
         hosts = [Host.of(node, gpus) for node in machines]
-    wire = Wire.TCP if request.tcp else None
     try:
-        bandwidth = estimate(hosts, algorithm=request.algorithm, wire=wire)
+        value = estimate(hosts, algorithm=request.algorithm, wire=Wire.TCP if request.tcp else None)
     except NotModelled as error:
         raise UsageError(
             "there is no forecast for that", why=str(error), hint="leave out --algorithm"
@@ -129,7 +128,7 @@ def forecast(machine: Machine, request: ForecastRequest) -> Forecast:
         machine=machine,
         gpus=gpus,
         hosts=len(hosts),
-        estimate=bandwidth,
+        estimate=value,
         notes=tuple(notes),
     )
 

@@ -68,8 +68,8 @@ def text(result: Forecast, beside: Against | None, *, unicode: bool) -> str:
         *(f"  Note        {note}" for note in result.notes),
         "",
     ]
-    lines += _plot(estimate, unicode) if beside is None else _beside(beside)
-    return "\n".join([*lines, ""])
+    shown = _plot(estimate, unicode) if beside is None else _beside(beside)
+    return "\n".join([*lines, *shown, ""])
 
 
 def limit(result: Forecast, estimate: Estimate) -> str:

@@ -216,7 +216,7 @@ def _by_number(case: _Case, name: str) -> Binding:
     sayable = not templated or (same and not case.api.traits.one_template)
     injects = case.known and case.job.gpus > 0 and case.injects and not driver and sayable
     shared = [worker for worker in workers if not _is_whole(worker, case)]
-    shown = all(_is_ours(case.nodes.get(worker.node)) for worker in shared)
+    shown = all(_is_dedicated(case.nodes.get(worker.node)) for worker in shared)
     binding = Binding(name=name, guarantee=Guarantee.GPUS, resource=_resource_of(case))
     if not shared or (injects and shown):
         return replace(binding, inject=injects)
@@ -288,13 +288,11 @@ def leaves_choice(binding: Binding) -> bool:
     return binding.name != "claims" and not binding.inject and binding.guarantee is Guarantee.NODE
 
 
-def _is_dedicated(node: Node) -> bool:
+def _is_dedicated(node: Node | None) -> bool:
     """Whether GPUs may be injected into containers of this node."""
-    return node.dedicated and not node.foreign and not node.unattributed and not node.driver
-
-
-def _is_ours(node: Node | None) -> bool:
-    return node is not None and _is_dedicated(node)
+    if node is None or not node.dedicated:
+        return False
+    return not node.foreign and not node.unattributed and not node.driver
 
 
 def _is_whole(worker: Assignment, case: _Case) -> bool:

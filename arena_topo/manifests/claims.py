@@ -96,8 +96,7 @@ def _claim(
 def _gpus_of(mpijob: Manifest) -> int:
     """The number of GPUs of each worker, from a variable that every job of ours has."""
     env = worker_template(mpijob)["spec"]["containers"][0].get("env") or ()
-    values = (whole(variable.get("value")) for variable in env if variable.get("name") == "gpus")
-    return next(values, None) or 0
+    return next((whole(own.get("value")) or 0 for own in env if own.get("name") == "gpus"), 0)
 
 
 def _metadata(mpijob: Manifest, name: str) -> Manifest:

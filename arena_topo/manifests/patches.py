@@ -16,7 +16,6 @@ from typing import Any
 
 from arena_topo.manifests import (
     FORECAST,
-    FORMAT,
     INCOMPLETE,
     MAP,
     PROPOSED,
@@ -255,9 +254,3 @@ def _contains(stored: Any, expected: Any) -> bool:
 def tries_of(stored: Mapping[str, Any]) -> int:
     """How often the gang was rolled back."""
     return whole(_annotations(stored).get(TRIES)) or 0
-
-
-def is_ours(stored: Mapping[str, Any]) -> bool:
-    """Whether a job was placed, or is to be placed, by arena-topo."""
-    notes = _annotations(stored)
-    return FORMAT in notes and notes.get(STATE) in {"waiting", "placed", "held"}

@@ -395,12 +395,11 @@ def _fields(template: Manifest) -> dict[str, Any]:
 def _drop(holder: Manifest, key: str, is_ours: Callable[[Any], bool]) -> None:
     """Remove our entries from a list or a mapping; an empty one is removed as a whole."""
     entries = holder.get(key) or ()
-    others = [entry for entry in entries if not is_ours(entry)]
-    if entries and not others:
+    rest = [entry for entry in entries if not is_ours(entry)]
+    if entries and not rest:
         del holder[key]
     elif entries:
-        is_mapping = isinstance(entries, dict)
-        holder[key] = {name: entries[name] for name in others} if is_mapping else others
+        holder[key] = {name: entries[name] for name in rest} if isinstance(entries, dict) else rest
 
 
 def _is_toleration(own: Mapping[str, Any]) -> bool:

@@ -33,24 +33,22 @@ _BARE = re.compile(r"-{0,2}[A-Za-z/][\w./:@=,+%^()$~-]*( [\w./:@=,+%^()$~-]+)*",
 """Text that every YAML reader reads as text, except these words: kubectl reads `1e3` as a number
 and `y` as a boolean, while PyYAML would leave both without quotes."""
 
+_LITERAL = re.compile(r"[ -~]*[!-~]|")
+"""A line that can be written unchanged below a `|`."""
+
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 
 
 def _style(text: str) -> str:
     """The style of a string, by PyYAML's names."""
     lines = text.removesuffix("\n").split("\n")
-    if "\n" in text and lines[0][:1].strip() and lines[-1] and all(map(_is_plain, lines)):
+    if "\n" in text and lines[0][:1].strip() and lines[-1] and all(map(_LITERAL.fullmatch, lines)):
         return "|"
     if '"' in text and re.fullmatch(r"[!-~]([ -~]*[!-~])?", text):
         return "'"
     if _BARE.fullmatch(text) and ": " not in text and not text.endswith(":"):
         return '"' if text.lower() in _WORDS else ""
     return '"'
-
-
-def _is_plain(line: str) -> bool:
-    """Whether a line can be written unchanged below a `|`."""
-    return re.fullmatch(r"[ -~]*[!-~]|", line) is not None
 
 
 def as_json(value: object) -> str:

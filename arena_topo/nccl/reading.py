@@ -334,8 +334,7 @@ class Reader:
         if not int(facts["rank"]) < int(facts["size"]) <= HIGHEST_RANK:
             raise _Torn
         opened = self._open.pop(thread, None)
-        of_process = self._members.get(thread.process, ())
-        identified = (member for member in of_process if "size" in member.facts)
+        identified = (own for own in self._members.get(thread.process, ()) if "size" in own.facts)
         # Earlier lines of the thread may belong to a rank that no line has identified yet.
         known = (own for own in (opened, *identified) if own is not None and own.may_be(facts))
         if (member := next(known, None) or self._member(thread)) is None:
@@ -461,13 +460,12 @@ class Reader:
         unplaced = 0
         for process, device, via, label in self._late:
             fitting: dict[int, tuple[_Process, int | None] | None] = {}
-            for rank in self._members.get(process, ()):
-                is_writer = rank.number("rank") == via.writer and device in rank.devices
-                if is_writer and rank.may_own(via):
-                    peer = groups[place[id(rank)]].ranks.get(via.other)
+            for own in self._members.get(process, ()):
+                if own.number("rank") == via.writer and device in own.devices and own.may_own(via):
+                    peer = groups[place[id(own)]].ranks.get(via.other)
                     if peer is None or peer.may_be_called(label):
                         end = (peer.process, peer.number("cuda")) if peer else None
-                        fitting[place[id(rank)]] = end
+                        fitting[place[id(own)]] = end
             ends = set(fitting.values())
             if len(fitting) == 1 or (len(ends) == 1 and None not in ends):
                 largest = max(fitting, key=lambda at: (groups[at].size or 0, -at))

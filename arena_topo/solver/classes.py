@@ -413,31 +413,30 @@ class Candidates:
     @cached_property
     def kinds(self) -> list[Kind]:
         """The kinds that have capacity: a gang combines nodes of one kind only."""
-        return sorted({node_class.kind for node_class in self.classes if node_class.capacity})
+        return sorted({nodes.kind for nodes in self.classes if nodes.capacity})
 
     def of(self, kind: Kind) -> Iterator[tuple[int, NodeClass]]:
         """The classes of a kind with capacity, with their numbers."""
-        for at, node_class in enumerate(self.classes):
-            if node_class.capacity and node_class.kind == kind:
-                yield at, node_class
+        for at, nodes in enumerate(self.classes):
+            if nodes.capacity and nodes.kind == kind:
+                yield at, nodes
 
     @remembered
     def speeds(self, kind: Kind, terms: Terms, most: int, known: bool) -> frozenset[float]:  # noqa: FBT001
         """The values of all loads up to `most` workers; with `known`, without assumed networks."""
         return frozenset(
-            node_class.best(workers, terms)
-            for _, node_class in self.of(kind)
-            if not (known and node_class.loads.assumed(terms))
-            for workers in range(1, min(node_class.capacity, most) + 1)
+            nodes.best(workers, terms)
+            for _, nodes in self.of(kind)
+            if not (known and nodes.loads.assumed(terms))
+            for workers in range(1, min(nodes.capacity, most) + 1)
         )
 
     @remembered
     def values(self, kind: Kind, terms: Terms, most: int) -> frozenset[float]:
         """The values of all GPU sets for at most `most` workers on machines of a kind."""
         capacities: dict[Loads, int] = {}
-        for _, node_class in self.of(kind):
-            loads = node_class.loads
-            capacities[loads] = max(capacities.get(loads, 0), node_class.capacity)
+        for _, nodes in self.of(kind):
+            capacities[nodes.loads] = max(capacities.get(nodes.loads, 0), nodes.capacity)
         return frozenset().union(
             *(
                 loads.values(workers * terms.gpus, terms)

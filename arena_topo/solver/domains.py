@@ -289,24 +289,21 @@ def search_of(
 
     With `known`, without nodes on assumed networks. Feasibility needs no costs (`priced`).
     """
-    most = min(most, max((node_class.capacity for node_class in candidates.classes), default=0))
+    most = min(most, max((nodes.capacity for nodes in candidates.classes), default=0))
     key = (kind, floor, known, most, priced)
     search = candidates.searches.get(key)
     if search is None:
-        terms = floor.terms
         prices: list[dict[int, int]] = [{} for _ in candidates.classes]
-        for at, node_class in candidates.of(kind):
-            if known and node_class.loads.assumed(terms):
+        for at, nodes in candidates.of(kind):
+            if known and nodes.loads.assumed(floor.terms):
                 continue
-            loads = range(1, min(node_class.capacity, most) + 1)
+            loads = range(1, min(nodes.capacity, most) + 1)
             if priced:
                 prices[at] = {
-                    load: price
-                    for load in loads
-                    if (price := node_class.price(load, floor)) is not None
+                    load: price for load in loads if (price := nodes.price(load, floor)) is not None
                 }
             elif floor.bandwidth:
-                fast = (load for load in loads if node_class.best(load, terms) >= floor.bandwidth)
+                fast = (load for load in loads if nodes.best(load, floor.terms) >= floor.bandwidth)
                 prices[at] = dict.fromkeys(fast, 0)
             else:
                 prices[at] = dict.fromkeys(loads, 0)

@@ -147,9 +147,7 @@ class _Changes:
     def nearest(self) -> str | None:
         """The changes that would make the gang fit, in words; None if none that was tried does."""
         changes = list(itertools.islice(self._single(), MOST_CHANGES)) or list(self._together())
-        now = [text for text, _ in changes]
-        if self.never:
-            now = [change[0] for change in changes if self.fits(change, pool=self.now)]
+        now = [way[0] for way in changes if not self.never or self.fits(way, pool=self.now)]
         then = [words for words, _ in changes if words not in now]
         cluster = self.index.cluster
         parts = [f"now {', or '.join(now)}"] if now else []
@@ -206,9 +204,7 @@ class _Changes:
             yield _Limit(("with --mix-models", {"mix_models": True}))
         if request.model:
             yield _Limit(("without --gpu-model", {"model": None}), self._models, ordered=False)
-        instead = [
-            (other.words, {"excluded": other.excluded}) for other in self.others if not other.later
-        ]
+        instead = [(way.words, {"excluded": way.excluded}) for way in self.others if not way.later]
         if instead:
             # The last change drops everything that excludes nodes.
             yield _Limit(instead[-1], lambda: instead, ordered=False)

@@ -38,7 +38,7 @@ from arena_topo.solver.domains import (
 from arena_topo.solver.gpu_sets import SMALL, UNLIMITED
 from arena_topo.solver.loads import AMONG, Floor, Hosts, Terms
 from arena_topo.solver.valuing import NVLINK, Seat, placed
-from arena_topo.topology import Cluster, natural
+from arena_topo.topology import natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -80,12 +80,6 @@ class Answer:
     floor: Floor = field(compare=False)
     bound: float = 0.0
     proven: bool = True
-
-
-def value(request: Request, cluster: Cluster) -> Objective | None:
-    """The objective of the best placement; None if there is no placement."""
-    answer = best(request, Index(cluster))
-    return None if answer is None else answer.worth
 
 
 def best(request: Request, index: Index) -> Answer | None:
@@ -248,12 +242,11 @@ class Search:
         speeds = set[float]().union(*(self._speeds(way, known=known) for way in ways))
         least = self.request.min_bandwidth
         steps = sorted({band(speed) for speed in speeds if speed and speed >= least}, reverse=True)
+        single = self._single_node
         for step in steps:
-            if self._single_node is not None and -self._single_node.worth.band >= step:
-                same_band = [
-                    speed for speed in speeds if band(speed) == -self._single_node.worth.band
-                ]
-                return replace(self._single_node, bound=max([self._single_node.bound, *same_band]))
+            if single is not None and -single.worth.band >= step:
+                same_band = [speed for speed in speeds if band(speed) == -single.worth.band]
+                return replace(single, bound=max([single.bound, *same_band]))
             floor = max(edge(step), least)
             for level in dict.fromkeys(way.level for way in ways):
                 fast = [way for way in ways if way.level == level and way.network >= floor]
@@ -286,9 +279,7 @@ class Search:
                 most = nodes
                 fewest.append((way, nodes))
         answers = [
-            self._most_inside(way, floor, most, known=known)
-            for way, nodes in fewest
-            if nodes == most
+            self._best(way, floor, most, known=known) for way, nodes in fewest if nodes == most
         ]
         return min(answers, key=lambda answer: answer.worth, default=None)
 
@@ -307,7 +298,7 @@ class Search:
         joined = way.terms._replace(hosts=hosts, joined=True)
         return Floor(terms=way.terms, bandwidth=bandwidth, joined=joined, inside=inside)
 
-    def _most_inside(self, way: Way, bandwidth: float, nodes: int, *, known: bool) -> Answer:
+    def _best(self, way: Way, bandwidth: float, nodes: int, *, known: bool) -> Answer:
         """The choice of so many nodes with the most bandwidth for joined pods."""
         joined = self._floor(way, bandwidth, nodes).joined
         network = self.index.network(self.request, joined.hosts, way.level)
@@ -338,30 +329,24 @@ class Search:
 
     def _single_node_of(self, kind: Kind) -> Answer | None:
         """The best single node of a kind for the whole gang."""
-        request, candidates = self.request, self.candidates
+        request, candidates, workers = self.request, self.candidates, self.request.workers
         terms = self.index.terms(request, Hosts.NODE)
-        large = [
-            (at, nodes) for at, nodes in candidates.of(kind) if nodes.capacity >= request.workers
-        ]
-        bandwidth = max((nodes.best(request.workers, terms) for _, nodes in large), default=0.0)
+        large = [(at, nodes) for at, nodes in candidates.of(kind) if nodes.capacity >= workers]
+        bandwidth = max((nodes.best(workers, terms) for _, nodes in large), default=0.0)
         if bandwidth <= 0 or bandwidth < request.min_bandwidth:
             return None
         least = max(edge(band(bandwidth)), request.min_bandwidth)
         floor = Floor(terms=terms, bandwidth=least, joined=terms._replace(joined=True))
-        inside = max(nodes.most_inside(request.workers, floor) for _, nodes in large)
+        inside = max(nodes.most_inside(workers, floor) for _, nodes in large)
         floor = floor._replace(inside=inside)
-        prices = {
-            at: price
-            for at, nodes in large
-            if (price := nodes.price(request.workers, floor)) is not None
-        }
-        least_price = min(prices.values())
+        prices = {at: nodes.price(workers, floor) for at, nodes in large}
+        least_price = min(price for price in prices.values() if price is not None)
         seats: dict[int, NodeLoad] = {}
         for leaf, at, node in candidates.members(
             at for at, price in prices.items() if price == least_price
         ):
             # Nodes of a leaf come in the order of their names.
-            seats.setdefault(leaf, NodeLoad(node, at, request.workers))
+            seats.setdefault(leaf, NodeLoad(node, at, workers))
         used = {leaf: domains_of(self.index, (leaf,)) for leaf in seats}
         leaf = min(seats, key=lambda leaf: (used[leaf][1], natural(seats[leaf].node.name)))
         domains, touched = used[leaf]

@@ -119,9 +119,8 @@ class GPUSets:
         for _rate, groups in self.parts:
             # The first and the last are the farthest apart.
             large = [members(group) for group in groups if count(group) >= size]
-            if any(
-                self.value(gpu_set((*group[: size - 1], group[-1]))) >= speed for group in large
-            ):
+            chosen = (gpu_set((*group[: size - 1], group[-1])) for group in large)
+            if any(value >= speed for value in map(self.value, chosen)):
                 most = max(most, sum(count(GPUSet(group & gpus)) // size for group in groups))
         return most
 

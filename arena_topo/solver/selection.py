@@ -138,13 +138,12 @@ def _cheapest(
         if not remaining:
             break
     margin = offers[at].capacity
-    slack = sum(used * offers[offer].capacity for offer, used in filled.items()) - workers
+    full = {at: offers[at].capacity for at in filled}
+    slack = sum(used * full[at] for at, used in filled.items()) - workers
     if slack < 0:
         return None
-    price = sum(
-        used * offers[offer].prices[offers[offer].capacity] for offer, used in filled.items()
-    )
-    loads = Counter({(offer, offers[offer].capacity): used for offer, used in filled.items()})
+    price = sum(used * offers[at].prices[full[at]] for at, used in filled.items())
+    loads = Counter({(at, full[at]): used for at, used in filled.items()})
     if slack:
         result = _deviating(_items(offers, order, filled, margin, slack), slack)
         if result is None:

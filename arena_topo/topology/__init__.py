@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NewType
@@ -432,14 +432,7 @@ def gpu_set(indexes: Iterable[int]) -> GPUSet:
 
 def members(gpus: GPUSet) -> tuple[int, ...]:
     """The indexes in a set, ascending."""
-    return tuple(_bits(gpus))
-
-
-def _bits(gpus: int) -> Iterator[int]:
-    while gpus:
-        low = gpus & -gpus
-        yield low.bit_length() - 1
-        gpus ^= low
+    return tuple([index for index in range(gpus.bit_length()) if gpus >> index & 1])
 
 
 def count(gpus: GPUSet) -> int:
