@@ -149,6 +149,32 @@ def test_a_priority_class_counts_as_soon_as_it_is_there(world):
     assert (here.runs("ordinary"), here.runs("pressing")) == (False, True)
 
 
+@pytest.mark.parametrize("classed", ["old", "young"])
+def test_a_gang_without_a_priority_class_has_that_of_the_default(world, classed):
+    here = world(1)
+    for name, value, default in (("usual", 1000, True), ("low", 100, False)):
+        here.api.add(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+                "globalDefault": default,
+            }
+        )
+    here.submit("first", workers=8)
+    for name in ("old", "young"):
+        here.submit(name, workers=8, priority="low" if name == classed else "")
+        here.later(2)
+    here.backend.delete("first", "default")
+    here.cluster.settle()
+    here.submit("last", workers=8, priority="low")
+    assert not here.runs("last")
+    here.rounds(2)
+    assert not here.runs(classed)
+    assert here.runs("young" if classed == "old" else "old")
+
+
 def late(here: World, kind: str) -> None:
     """From now on the controller hears nothing more of objects of a kind."""
     for one in here.queue._cache._watches:

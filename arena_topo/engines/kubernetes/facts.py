@@ -28,6 +28,7 @@ from arena_topo.engines.kubernetes.mpijob import (
     seconds,
     subject,
 )
+from arena_topo.engines.kubernetes.queued import priority_values
 from arena_topo.engines.kubernetes.shapes import oddity
 from arena_topo.engines.kubernetes.sources import published_slices
 from arena_topo.engines.kubernetes.writing import missing
@@ -233,7 +234,7 @@ def _jobs(looks: _Looks, version: str) -> tuple[Object, ...] | None:
 
 def _priorities(looks: _Looks) -> dict[str, int]:
     found = looks.listed("/apis/scheduling.k8s.io/v1/priorityclasses")
-    return {str(one["metadata"]["name"]): int(one.get("value") or 0) for one in found or ()}
+    return priority_values(found or ())
 
 
 def _operators(looks: _Looks) -> dict[str, int] | None:

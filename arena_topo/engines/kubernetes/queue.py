@@ -24,7 +24,7 @@ from arena_topo.engines.kubernetes.connection import CONFLICT, INVALID
 from arena_topo.engines.kubernetes.failures import unsure
 from arena_topo.engines.kubernetes.lease import Lease
 from arena_topo.engines.kubernetes.mpijob import belongs, controller_of, is_about, is_owned, when
-from arena_topo.engines.kubernetes.queued import Snapshot, moment, queued
+from arena_topo.engines.kubernetes.queued import Snapshot, moment, priority_values, queued
 from arena_topo.engines.kubernetes.shapes import nonsense, oddity, stored_job
 from arena_topo.engines.kubernetes.sources import UNREAD, Answers, Source, joined
 from arena_topo.engines.kubernetes.watching import Cache
@@ -134,7 +134,7 @@ class Queue(Writer):
                     raise answer
                 answers.append((source, answer))
             elif source is _PRIORITIES:
-                self._priorities = {one["metadata"]["name"]: one["value"] for one in answer}
+                self._priorities = priority_values(answer)
             else:
                 pods = source.kind == "Pod"
                 answers.append((source, [small for small, _ in answer] if pods else answer))
@@ -152,7 +152,8 @@ class Queue(Writer):
                 told.append((source, answer))
         objects, unread = joined(told)
         ours = [one for one in jobs or () if isinstance(one, dict) and queued(one, {}) is not None]
-        priorities = self._values() if any(map(_priority, ours)) else {}
+        # Priorities matter only to gangs that wait, and to those that come after them.
+        priorities = self._values() if any(map(_waits, ours)) else {}
         known = (queued(one, priorities) for one in ours)
         made = Snapshot(
             jobs=tuple(one for one in known if one is not None),
@@ -291,12 +292,15 @@ class Queue(Writer):
                 listed = self._engine.sources.read(_PRIORITIES, _value)
             except (AccessDenied, NotFound):
                 listed = []
-            self._priorities = {one["metadata"]["name"]: one["value"] for one in listed}
+            self._priorities = priority_values(listed)
         return self._priorities
 
     def priority(self, name: str) -> int:
-        """The value of a PriorityClass; 0 if it does not exist or may not be read."""
-        return self._values().get(name, 0) if name else 0
+        """The value of a PriorityClass, or without a name of the default, as of the last `read`.
+
+        0 if the class does not exist or may not be read, or if no gang waited.
+        """
+        return (self._priorities or {}).get(name, 0)
 
     def lacks(self, plan: Plan, mpijob: Manifest) -> tuple[str, ...]:
         """The fields of a suspended MPIJob that the operator's CRD drops, by a dry run.
@@ -463,7 +467,8 @@ def _bare(one: Object) -> Object:
 
 
 def _value(one: Object) -> Object:
-    return {"metadata": {"name": one["metadata"]["name"]}, "value": int(one.get("value") or 0)}
+    named = {"metadata": {"name": one["metadata"]["name"]}}
+    return named | {key: one.get(key) for key in ("value", "globalDefault")}
 
 
 def _kept(kind: str) -> Callable[[Object], Any]:
@@ -485,8 +490,6 @@ def _is_placed(mpijob: Object) -> bool:
     return ((mpijob.get("metadata") or {}).get("annotations") or {}).get(STATE) == "placed"
 
 
-def _priority(mpijob: Object) -> bool:
-    """Whether the pods of a job have a priority class."""
-    spec = (mpijob.get("spec") or {}).get("mpiReplicaSpecs") or {}
-    pod = ((spec.get("Worker") or {}).get("template") or {}).get("spec") or {}
-    return bool(pod.get("priorityClassName"))
+def _waits(mpijob: Object) -> bool:
+    """Whether a job waits for its placement."""
+    return ((mpijob.get("metadata") or {}).get("annotations") or {}).get(STATE) == "waiting"

@@ -135,7 +135,7 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
     """An MPIJob as the queue sees it; None if it is finished, being deleted, or not queued.
 
     None also for an invalid job: its operator creates no pods, and what one tenant writes must not
-    stop others. `priorities` are the values of PriorityClasses, by name; a missing one counts as 0.
+    stop others. `priorities` are as of `priority_values`; a missing class counts as 0.
     """
     meta = mpijob.get("metadata")
     notes = meta.get("annotations") if isinstance(meta, Mapping) else None
@@ -152,7 +152,7 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
         created=moment(meta.get("creationTimestamp")) or 0.0,
-        priority=priorities.get(str(pod.get("priorityClassName")), 0),
+        priority=priorities.get(str(pod.get("priorityClassName") or ""), 0),
         state=str(state),
         record=notes.get(MAP) if state == "placed" else None,
         recorded=moment(notes.get(RECORDED)),
@@ -164,6 +164,21 @@ def queued(mpijob: Object, priorities: Mapping[str, int]) -> QueuedJob | None:
         started=started(mpijob),
         manifest=dict(mpijob),
     )
+
+
+def priority_values(classes: Iterable[Object]) -> dict[str, int]:
+    """The values of PriorityClasses by name; under "" that of pods without a class.
+
+    Of several defaults the lowest counts (kubernetes, plugin/pkg/admission/priority).
+    """
+    listed = [
+        (str(one["metadata"]["name"]), int(one.get("value") or 0), one.get("globalDefault") is True)
+        for one in classes
+    ]
+    return {
+        "": min((value for _, value, default in listed if default), default=0),
+        **{name: value for name, value, _ in listed},
+    }
 
 
 def _pod_of_workers(mpijob: Object) -> Object | None:
