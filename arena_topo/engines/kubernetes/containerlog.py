@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from arena_topo.engines.kubernetes import podlog
 from arena_topo.engines.kubernetes.failures import UNKNOWN_CALLER, odd_body, refusal
 from arena_topo.engines.kubernetes.podlog import Sight
+from arena_topo.engines.kubernetes.shapes import Unreadable
 from arena_topo.engines.kubernetes.streaming import Lines, Place, Response
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut
@@ -82,10 +83,6 @@ class Outlived(Exception):
 
 class Silent(Exception):
     """Nothing has come of a connection for the seconds of the wait."""
-
-
-class _Over(Exception):
-    """The log is settled."""
 
 
 class ContainerLog:
@@ -160,18 +157,15 @@ class ContainerLog:
 
     def _steps(self) -> Steps[None]:
         """Read the log until nothing more can come; ArenaError if no log can be read at all."""
-        try:
-            if (before := self._before) is not None:
-                before.superseded = True
-                while not before.settled:
-                    yield Wait(On.NEWS)
-            while (
-                (yield from self._readable())
-                and (yield from self._read_run())
-                and (yield from self._next_run())
-            ):
-                pass
-        except _Over:
+        if (before := self._before) is not None:
+            before.superseded = True
+            while not before.settled:
+                yield Wait(On.NEWS)
+        while (
+            (yield from self._readable())
+            and (yield from self._read_run())
+            and (yield from self._next_run())
+        ):
             pass
 
     def _readable(self) -> Steps[bool]:
@@ -192,18 +186,17 @@ class ContainerLog:
 
     def _read_run(self) -> Steps[bool]:
         """Read the log of this run to its end; whether the next run is to be waited for."""
-        while True:
+        while not self.settled:
             sight = self.sight
             behind = sight.run - self.source.run
             previous = self._options.previous or behind == 1
             last = self._finite or previous or sight.over
             if self.missing:
                 self._lose()
-            elif behind > 1 and not self._options.previous:
+                break
+            if behind > 1 and not self._options.previous:
                 # Kubelets store only the run before the present one.
                 return True
-            if self.settled:
-                return False
             if last and not self._last:
                 self._tries, self._delay = 0, 0.0
             self._last = last
@@ -222,6 +215,7 @@ class ContainerLog:
                 if not (self.missing or self.sight.over or self.sight.run > self.source.run):
                     # The server closed a long request early.
                     yield self._pause()
+        return False
 
     def _next_run(self) -> Steps[bool]:
         """Wait for the next run; whether there is one."""
@@ -283,7 +277,7 @@ class ContainerLog:
             yield Wait(On.LIST)
             if self.missing:
                 return
-        elif not podlog.passes(error):
+        elif isinstance(error, Unreadable) or not podlog.passes(error):
             never = podlog.no_previous(error)
             self._settle(Turn.REFUSED, podlog.never_before(self.source) if never else error)
             return
@@ -353,8 +347,7 @@ class ContainerLog:
             if not (yield Wait(On.CALL, call=partial(self._api.renewed, used))):
                 raise error
         if (why := odd_body(response.headers, log=True)) is not None:
-            self._settle(Turn.REFUSED, self._api.no_server(why))
-            raise _Over
+            raise self._api.no_server(why)
         self._answered = True
         self._begun = self._begun or _date(response.headers.get("date", ""))
         self._take()

@@ -111,7 +111,7 @@ class Follow:
         since when lists fail (`time.monotonic`; 0: never)."""
         self._pause, self._urgent = 0.0, False
         """Seconds until the next list; whether a log waits for it."""
-        self._begun = self._closed = False
+        self._closed = False
         self._opening: _Calls = queue.SimpleQueue()
         self._listing: _Calls = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[_Then, Any, Exception | None]] = queue.SimpleQueue()
@@ -131,8 +131,6 @@ class Follow:
         """The lines and notices that have come, at once or within `wait` seconds; maybe none."""
         if self._closed:
             return []
-        if not self._begun:
-            self._begin()
         end, was_done = time.monotonic() + wait, self.done
         self._turn(end)
         while not self._out and self._error is None and self.done == was_done:
@@ -146,12 +144,21 @@ class Follow:
         return found
 
     def __enter__(self) -> Self:
+        """Start the threads; the first request is sent by the first `read`."""
+        more_files()
+        self._selector = selectors.DefaultSelector()
+        self._alarm, self._bell = socket.socketpair()
+        """The threads ring the bell when they have a result."""
+        self._alarm.setblocking(False)
+        self._bell.setblocking(False)
+        self._selector.register(self._alarm, selectors.EVENT_READ)
+        for calls in [self._listing] + OPENERS * [self._opening]:
+            threading.Thread(target=self._work, args=(calls,), daemon=True).start()
         return self
 
     def __exit__(self, *_wrong: object) -> None:
         """Close all connections, and those that are being opened once they are open."""
-        if self._closed or not self._begun:
-            self._closed = True
+        if self._closed:
             return
         self._closed = True
         for calls in [self._listing] + OPENERS * [self._opening]:
@@ -161,18 +168,6 @@ class Follow:
         self._drop()
         for end in (self._selector, self._alarm, self._bell):
             end.close()
-
-    def _begin(self) -> None:
-        more_files()
-        self._selector = selectors.DefaultSelector()
-        self._alarm, self._bell = socket.socketpair()
-        """The threads ring the bell when they have a result."""
-        self._alarm.setblocking(False)
-        self._bell.setblocking(False)
-        self._selector.register(self._alarm, selectors.EVENT_READ)
-        self._begun = True
-        for calls in [self._listing] + OPENERS * [self._opening]:
-            threading.Thread(target=self._work, args=(calls,), daemon=True).start()
 
     def _all(self) -> Iterator[ContainerLog]:
         return (one for several in self._logs.values() for one in several)
