@@ -591,8 +591,9 @@ def test_an_invalid_table_is_not_published(
     assert all(one.machine.measured == () for one in cluster.backend.cluster().nodes)
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_table_that_is_not_there_is_refused_with_the_command_that_makes_it(
-    cluster: KubernetesWorld, run: Run, tmp_path: Path
+    run: Run, tmp_path: Path
 ):
     missing = str(tmp_path / "table.json")
     code, _out, err = run("topology", "publish", "node-0", "--bus-bandwidth", missing)
