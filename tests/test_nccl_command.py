@@ -591,6 +591,16 @@ def test_a_table_that_makes_no_sense_is_not_published(
     assert all(one.machine.measured == () for one in cluster.backend.cluster().nodes)
 
 
+@pytest.mark.usefixtures("cluster")
+def test_a_table_that_is_not_there_is_refused_with_the_command_that_makes_it(
+    run: Run, tmp_path: Path
+):
+    missing = str(tmp_path / "table.json")
+    code, _out, err = run("topology", "publish", "node-0", "--bus-bandwidth", missing)
+    assert code == 2
+    assert "  try:  make one: arena-topo logs JOB --nccl --bus-bandwidth;" in err
+
+
 def test_a_transport_alone_is_never_a_bandwidth(cluster: KubernetesWorld, run: Run):
     lines = spoken(8, 8, through("P2P/IPC/read", "", 8))
     begun(cluster, lines, workers=1, gpus=8, gputopology=True)
