@@ -960,7 +960,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(tmp_path: Pat
                 peer, _ = server.accept()
                 with peer:
                     heads.append(peer.recv(65536).partition(b"\r\n")[0])
-                    peer.sendall(whole({}))
+                    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
                 closed.set()
 
         thread = threading.Thread(target=serve, daemon=True)
