@@ -967,3 +967,30 @@ def test_a_page_that_breaks_off_is_read_again_and_nothing_twice(canned, tmp_path
     found = server.connect(tmp_path).collect("/api/v1/pods")
     assert [one["metadata"]["name"] for one in found] == ["a", "b"]
     assert [query.get("continue") for *_, query in server.asked] == [None, "token", "token"]
+
+
+def test_a_connection_that_the_server_has_closed_is_not_used_again(tmp_path: Path):
+    heads: list[bytes] = []
+    closed = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                peer, _ = server.accept()
+                with peer:
+                    heads.append(peer.recv(65536).partition(b"\r\n")[0])
+                    peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                closed.set()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/clusters/\u00fc"
+        connection = Connection(Options(kubeconfig=kubeconfig(tmp_path / "c", url)))
+        connection.get("/version")
+        assert closed.wait(5)
+        connection.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {})
+        thread.join()
+    assert heads == [
+        b"GET /clusters/%C3%BC/version HTTP/1.1",
+        b"POST /clusters/%C3%BC/apis/authorization.k8s.io/v1/selfsubjectaccessreviews HTTP/1.1",
+    ]

@@ -348,3 +348,24 @@ def test_a_login_page_is_never_shown_as_a_log(
     assert code == 1
     assert "log in<" not in out
     assert re.search("does not answer like a Kubernetes API server", err)
+
+
+def test_a_compressed_answer_that_is_cut_short_is_no_answer(serve: Serve):
+    cut = gzip.compress(json.dumps({"kind": "PodList", "items": []}).encode())[:-9]
+    head = ("Content-Encoding: gzip", f"Content-Length: {len(cut)}")
+    with pytest.raises(ClusterError, match="broke the connection"):
+        serve(answer(*head, body=cut)).delete("/api/v1/nodes/a")
+
+
+def test_pods_come_without_managed_fields_and_odd_ones_are_named(serve: Serve):
+    pod = {"metadata": {"name": "a", "uid": "u"}, "spec": {"nodeName": "n"}, "status": {}}
+    full = pod | {"metadata": {**pod["metadata"], "managedFields": [{"manager": "kubelet"}]}}
+    for item, found in ((full, [pod]), ({"metadata": "text"}, None)):
+        body = json.dumps({"kind": "PodList", "metadata": {}, "items": [item]}).encode()
+        reads = serve(answer(f"Content-Length: {len(body)}", "Connection: close", body=body))
+        if found is not None:
+            assert reads.collect("/api/v1/pods") == found
+            continue
+        with pytest.raises(ClusterError, match="does not answer like") as caught:
+            reads.collect("/api/v1/pods")
+        assert caught.value.why == "the list of /api/v1/pods holds what is no object"

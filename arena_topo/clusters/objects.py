@@ -26,7 +26,9 @@ def items(parent: Object, key: str) -> list[Object]:
     value = parent.get(key)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+    if not isinstance(value, list) or not all(
+        type(item) is dict or isinstance(item, Mapping) for item in value
+    ):
         raise TypeError(f"{key} is no list of mappings")
     return value
 
