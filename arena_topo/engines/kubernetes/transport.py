@@ -193,9 +193,11 @@ class Pool:
     def _reached(self, host: str, port: int, timeout: float) -> Any:
         """A socket whose other end is the server, directly or through the proxy."""
         proxy = self._proxy
+        # A text would load the codec of international names, which takes a millisecond.
+        at: Any = host.encode("ascii") if host.isascii() else host, port
         try:
             if proxy is None:
-                return socket.create_connection((host, port), timeout)
+                return socket.create_connection(at, timeout)
             return self._through(proxy, host, port, timeout)
         except (Unopened, OSError, http.client.HTTPException) as error:
             if proxy is not None:
