@@ -11,13 +11,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from replacing import replace
 
 from arena_topo.engines import JobStatus, Options, Phase
 from arena_topo.engines.archive import AGE, SWITCH, Archive, Kept, open_archive

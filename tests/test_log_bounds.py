@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replacing import replace
 
 from arena_topo.engines import JobStatus, Phase
 from arena_topo.engines import archive as kept

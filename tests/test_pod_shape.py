@@ -29,9 +29,10 @@ from arena_topo.gang.planning import plan
 from arena_topo.gang.request import Site, request_of
 from arena_topo.job import Device, EnvVar, KeyValue, MPIJob, PodShape, Quantity
 from arena_topo.manifests import Plan
-from arena_topo.manifests.annotations import job_of, parse_map, requested
+from arena_topo.manifests.annotations import parse_map
 from arena_topo.manifests.pinning import visible
 from arena_topo.manifests.render import plan as build
+from arena_topo.manifests.requests import job_of, requested
 from arena_topo.manifests.versions import ApiVersion
 from arena_topo.solver import Placement, Reason, Request, Unplaceable, Verdict, place
 from arena_topo.topology import Cluster, Tier
