@@ -418,6 +418,16 @@ def test_every_answer_has_the_same_keys_in_json_and_in_yaml(plan, workers, code)
     assert list(json.loads(out)) == list(json.loads(screen("plan-placeable.json")))
 
 
+def test_notes_are_texts_in_json_and_in_yaml(plan, tmp_path):
+    dump = tmp_path / "dump.json"
+    nameless = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": 7}}
+    items = [*json.loads(TWO_DGX_1.read_text())["items"], nameless]
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    (_, out, _), (_, text, _) = (plan(dump, 4, 1, f"-o={form}") for form in ("json", "yaml"))
+    assert json.loads(out)["notes"][0].startswith("Node 7 is ignored: ")
+    assert yaml.safe_load(text) == json.loads(out)
+
+
 @pytest.mark.parametrize("workers", [8, 17])
 def test_a_refusal_for_people_is_on_stderr_alone(plan, workers):
     _code, out, err = plan(TWO_DGX_1, workers, 1)

@@ -461,7 +461,6 @@ def to_the_end(
 
     A gang that another queue starts is placed anew each time that the queue has started it.
 
-
     JobFailed, with the launcher's exit code, if it fails; JobDeleted if it is deleted; TimedOut
     after `timeout` seconds, and the job goes on.
     """
