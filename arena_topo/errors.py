@@ -51,6 +51,11 @@ class ArenaError(Exception):
         self._added: list[str] = []
 
     @property
+    def sentence(self) -> str:
+        """The message and its cause in one text: `MESSAGE: CAUSE`."""
+        return f"{self.message}: {self.why}" if self.why else self.message
+
+    @property
     def __notes__(self) -> list[str]:
         """What a traceback shows below the message (PEP 678): the cause and advice as of now."""
         known = (("why", self.why), ("hint", self.hint))

@@ -195,10 +195,9 @@ def _rounds(controller: Controller, lease: Lease, wake: Wake, tell: Tell) -> Non
 
 def _told(error: Exception) -> str:
     """The error in one line."""
+    text = f"{type(error).__name__}: {error}"
     if isinstance(error, ArenaError):
-        text = f"{error.message}{f': {error.why}' if error.why else ''}"
-    else:
-        text = f"{type(error).__name__}: {error}"
+        text = error.sentence
     return " ".join(text.split())
 
 

@@ -268,7 +268,7 @@ def to_create(job: MPIJob, site: Site) -> tuple[Plan, Cluster, str | None]:
     except Unplaceable as refused:
         if refused.verdict is not Verdict.NOT_NOW or cluster is None:
             raise
-        waits = Decision(cluster=cluster, refused=in_words(refused.reason))
+        waits = Decision(cluster=cluster, refused=in_words(refused.sentence))
         return built(job, site, waits), cluster, refused.nearest
 
 

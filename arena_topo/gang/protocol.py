@@ -111,7 +111,7 @@ class Starter:
                 return Decision(cluster=whole, refused=turn)
             if refused.verdict is not Verdict.NOT_NOW:
                 raise
-            why, nearest = in_words(refused.reason), refused.nearest
+            why, nearest = in_words(refused.sentence), refused.nearest
             return Decision(cluster=whole, refused=why, nearest=nearest)
 
     # Starting a gang
@@ -272,7 +272,7 @@ class Starter:
             if short is None and claims:
                 self.queue.renew(stored, claims)
         except (ClusterError, AlreadyExists) as error:
-            short = quota.refusal(": ".join(filter(None, (error.message, error.why))))
+            short = quota.refusal(error.sentence)
         try:
             if short is None:
                 resuming = patches.resuming(stored, placed)

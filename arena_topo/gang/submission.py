@@ -725,11 +725,11 @@ def _runs_on(name: str, namespace: str) -> Iterator[None]:
                 refusals=refused.refusals,
                 nearest=refused.nearest,
                 notes=refused.notes,
-                why=refused.reason,
+                why=refused.sentence,
             ) from refused
         stop = command("suspend", name, namespace=namespace)
         hint = refused.nearest or f"{stop} frees its GPUs until it is resumed"
-        raise NotNow(stays, why=refused.reason, hint=hint) from refused
+        raise NotNow(stays, why=refused.sentence, hint=hint) from refused
 
 
 def _check_suspended(stored: Manifest) -> None:

@@ -181,7 +181,7 @@ def incomplete(logs: Sequence[IncompleteLog]) -> Iterator[Note]:
     several: dict[str, list[IncompleteLog]] = {}
     for one in logs:
         if not one.told:
-            several.setdefault(_why(one.error), []).append(one)
+            several.setdefault(one.error.sentence, []).append(one)
     for why, some in several.items():
         pods = named(one.source.pod for one in some)
         logs_of = "the log" if len(some) == 1 else f"{len(some)} logs"
@@ -195,8 +195,4 @@ def unreadable(logs: Sequence[IncompleteLog]) -> ArenaError:
     text = f"the log of {pods[0]} could not be read to the end"
     if len(pods) > 1:
         text = f"{len(pods)} logs could not be read to the end: {named(pods)}"
-    return ArenaError(text, why=_why(first), hint=first.hint)
-
-
-def _why(error: ArenaError) -> str:
-    return f"{error.message}: {error.why}" if error.why else error.message
+    return ArenaError(text, why=first.sentence, hint=first.hint)

@@ -108,7 +108,7 @@ class Saving:
                 why=error.strerror or str(error),
                 hint="make room there, or give --save another folder",
             )
-            self._tell(f"{self.error.message}: {self.error.why}")
+            self._tell(self.error.sentence)
 
     def _begin(self, source: Source) -> _File:
         first = self._firsts.setdefault(source.pod, source)

@@ -54,7 +54,7 @@ def job_of(mpijob: Manifest) -> MPIJob:
     try:
         return _job_of(mpijob)
     except InvalidJob as error:
-        why = f"{error.message}: {error.why}" if error.why else error.message
+        why = error.sentence
     except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
         why = str(error)
     meta = mpijob.get("metadata")

@@ -276,7 +276,7 @@ def _look(
     try:
         done = backend.execute(status.namespace, one.name, LIST_GPUS)
     except ArenaError as error:
-        return (), error.message if error.why is None else f"{error.message}: {error.why}"
+        return (), error.sentence
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
     trouble = ": ".join([f"nvidia-smi ended with {done.code}", *said]) if done.code else None
     return listed(done.stdout.decode("utf-8", "replace")), trouble

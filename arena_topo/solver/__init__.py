@@ -243,11 +243,6 @@ class Unplaceable(ArenaError):
         self.notes = notes
         self.exit_code = 5 if verdict is Verdict.NEVER else 3
 
-    @property
-    def reason(self) -> str:
-        """The message and its cause in one sentence, as recorded on a waiting job."""
-        return f"{self.message}: {self.why}" if self.why else self.message
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:

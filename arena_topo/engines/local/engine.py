@@ -324,7 +324,7 @@ class LocalBackend:
         except Unplaceable as refused:
             if refused.verdict is Verdict.NEVER:
                 raise
-            reason = refused.reason
+            reason = refused.sentence
             forecast = Forecast(
                 state="waiting",
                 binding=scheduler.BINDING,

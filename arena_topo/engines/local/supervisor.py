@@ -152,8 +152,8 @@ class Supervisor:
             self._store.add_event(self._job, DEADLINE, over, kind="Warning")
             reason = f"{DEADLINE}: {over}"
         except (ArenaError, OSError) as error:
-            why = error.why if isinstance(error, ArenaError) else None
-            code, reason = _NOT_STARTED, f"{error}: {why}" if why else str(error)
+            code = _NOT_STARTED
+            reason = error.sentence if isinstance(error, ArenaError) else str(error)
             # In the log as well, where a person looks first.
             self._log_message(reason)
         finally:
@@ -198,7 +198,7 @@ class Supervisor:
             try:
                 forecast = scheduler.schedule(self._job, jobs)
             except Unplaceable as refused:
-                self._wait_because(refused.reason)
+                self._wait_because(refused.sentence)
                 return False
             self._write(forecast=forecast, reason=None)
         self._store.add_event(self._job, "Placed", placement_text(forecast))
