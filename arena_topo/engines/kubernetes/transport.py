@@ -292,8 +292,15 @@ def _options() -> Iterator[tuple[int, int, int]]:
 
 def _public(*, checked: bool) -> ssl.SSLContext:
     """The TLS settings for a proxy: the authorities that this machine trusts."""
-    context = ssl.create_default_context()
+    context = _trusting()
     return context if checked else _unchecked(context)
+
+
+def _trusting(**authorities: Any) -> ssl.SSLContext:
+    context = ssl.create_default_context(**authorities)
+    # Python 3.13 requires extensions that the CAs of many clusters lack.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def _unchecked(context: ssl.SSLContext) -> ssl.SSLContext:
@@ -306,13 +313,11 @@ def tls(found: Access) -> ssl.SSLContext:
     """The TLS settings: trusted CAs and the client's certificate; UsageError if one is invalid."""
     where = f"context {found.context}" if found.context else "the pod's service account"
     try:
-        context = ssl.create_default_context(cafile=found.ca_file, cadata=found.ca)
+        context = _trusting(cafile=found.ca_file, cadata=found.ca)
     except (ssl.SSLError, ValueError) as error:
         raise UsageError(f"{where}: certificate-authority is no PEM certificate") from error
     except OSError as error:
         raise UsageError(f"{found.ca_file}: cannot be read", why=error.strerror) from error
-    # Python 3.13 requires extensions that the CAs of many clusters lack.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.set_alpn_protocols(["http/1.1"])
     if not found.verify:
         _unchecked(context)
