@@ -41,7 +41,7 @@ def test_entries_of_a_list_are_one_fault_whatever_their_index():
     for at, one in enumerate(pods):
         one["spec"]["containers"] = [*one["spec"]["containers"] * at, 7]
     found = seen(node(), *pods)
-    assert "Pod w4 is ignored: spec.containers[4]: expected a mapping" in found.notes[4]
+    assert "Pod w4 cannot be read: spec.containers[4]: expected a mapping" in found.notes[4]
     assert list(notes.grouped(found.notes))[3:] == ["... and 2 more like the last: w3, w4"]
 
 
