@@ -208,13 +208,11 @@ def yaml_of(documents: Iterable[Any], base: Any, style: Callable[[str], str]) ->
     import yaml
 
     def text(dumper: Any, value: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style=style(value))
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style(value))
 
     # Aliases are legal YAML, but hard to read: values are repeated.
     dumper: Any = type("Dumper", (base,), {"ignore_aliases": lambda _self, _data: True})
     dumper.add_representer(str, text)
-    # Notes are texts with fields.
-    dumper.add_multi_representer(str, text)
     dumped: str = yaml.dump_all(
         list(documents),
         Dumper=dumper,

@@ -4,6 +4,8 @@ The package itself exports all of these names (`arena_topo.Client`). If two type
 name, one has another name here: `SeenDevice`.
 """
 
+import sys
+
 from arena_topo.admin.checks import Finding as Finding
 from arena_topo.admin.checks import Outcome as Outcome
 from arena_topo.admin.checks import Report as Report
@@ -120,3 +122,11 @@ from arena_topo.topology.fabric import NodeNICs as NodeNICs
 from arena_topo.topology.nics import NICs as NICs
 
 SeenDevice = _drift.Device
+
+# `help` evaluates annotations; the modules of these types import them for checkers alone.
+for _type, _annotations in (
+    (JobStatus, (Forecast,)),
+    (Plan, (MPIJob, Placement, Request)),
+    (SeenJob, (Difference, Explanation, GpuSample)),
+):
+    vars(sys.modules[_type.__module__]).update({one.__name__: one for one in _annotations})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pydoc
 import re
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from replacing import replace
 from worlds import kubernetes_world, living_world, local_world
 
 import arena_topo
-from arena_topo import Client, MPIJob, Options, Phase, Verdict, errors, values
+from arena_topo import Client, JobStatus, MPIJob, Options, Phase, Verdict, errors, values
 from arena_topo.engines.kubernetes.engine import KubernetesBackend
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +66,13 @@ def test_what_the_package_has_is_what_is_listed_for_type_checkers():
     for wrong in ("submti", "Submti", "layuot"):
         with pytest.raises(AttributeError, match=f"no attribute '{wrong}'"):
             getattr(arena_topo, wrong)
+
+
+def test_help_shows_every_type():
+    types = [one for name, one in vars(values).items() if name[0] != "_" and isinstance(one, type)]
+    assert JobStatus in types
+    for one in types:
+        assert f"class {one.__name__}" in pydoc.plain(pydoc.render_doc(one))
 
 
 def test_every_error_that_a_caller_may_catch_is_exported():
@@ -337,7 +345,7 @@ def test_no_settings_file_and_no_variable_for_a_flag_is_read(local, user, monkey
 QUIET = """
 import gc, logging, os, signal, sys, threading, warnings
 import arena_topo
-from arena_topo import Client, MPIJob, Options
+from arena_topo import Client, JobStatus, MPIJob, Options
 
 def state():
     mask = os.umask(0o22)
@@ -438,7 +446,7 @@ def test_two_clusters_are_asked_at_once_from_threads(tmp_path, local):
 
 INTERRUPTED = """
 import threading
-from arena_topo import Client, MPIJob, Options
+from arena_topo import Client, JobStatus, MPIJob, Options
 here = Client(Options(backend="local", emulate="dgx-1-v100:2"))
 job = MPIJob(name="long", image="local", command="echo begun; sleep 600", gpus=1, gputopology=True)
 here.submit(job)

@@ -366,6 +366,18 @@ def test_a_slip_in_a_profile_that_is_not_chosen_is_a_warning(table: str, user: P
     assert (code, f"error: {user} [{table}]: there is no setting 'gpu'" in err) == (2, True)
 
 
+@pytest.mark.parametrize("key", ["profile.other", "profile.other.submit"])
+def test_a_value_for_a_table_of_a_profile_that_is_not_chosen_is_a_warning(
+    key: str, user: Path, run: Run
+):
+    user.write_text(f"{key} = 1\n")
+    code, _, err = run("plan", "mpi", *HERE, "--workers=1", "--gpus=1")
+    wrong = f"warning: {user}: {key} is no table, which is left out; [{key}] starts one"
+    assert (code, [one for one in err.splitlines() if "is no table" in one]) == (0, [wrong])
+    code, _, err = run("plan", "mpi", *HERE, "--profile=other", "--workers=1", "--gpus=1")
+    assert (code, f"error: {user}: {key} is no table" in err) == (2, True)
+
+
 @pytest.mark.parametrize("table", ["submit", "profile.lab.submit"])
 def test_a_slip_in_the_table_of_jobs_is_one_for_the_commands_that_take_a_job(
     table: str, user: Path, run: Run

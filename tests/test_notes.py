@@ -45,6 +45,15 @@ def test_entries_of_a_list_are_one_fault_whatever_their_index():
     assert list(notes.grouped(found.notes))[3:] == ["... and 2 more like the last: w3, w4"]
 
 
+def test_reasons_without_a_path_are_told_apart():
+    nodes = [node(f"n{at}") for at in range(4)]
+    for one in nodes:
+        one["status"]["allocatable"]["nvidia.com/gpu"] = "-1"
+    *shown, last = notes.grouped(seen(*nodes, node("Bad_Name")).notes)
+    assert shown[3:] == ["... and 1 more like the last: n3"]
+    assert last == "Node Bad_Name is ignored: no node can be called so"
+
+
 def test_kinds_of_objects_are_told_apart():
     kinds = ("Node", "Pod", "MPIJob")
     wrong = [

@@ -418,14 +418,20 @@ def test_every_answer_has_the_same_keys_in_json_and_in_yaml(plan, workers, code)
     assert list(json.loads(out)) == list(json.loads(screen("plan-placeable.json")))
 
 
-def test_notes_are_texts_in_json_and_in_yaml(plan, tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [("plan", "mpi", "--workers=4", "--gpus=1"), ("topology", "show"), ("topology", "show", "dgx-0")],
+)
+def test_notes_are_plain_texts_in_json_and_in_yaml(words, capfd, tmp_path):
     dump = tmp_path / "dump.json"
     nameless = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": 7}}
     items = [*json.loads(TWO_DGX_1.read_text())["items"], nameless]
     dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    (_, out, _), (_, text, _) = (plan(dump, 4, 1, f"-o={form}") for form in ("json", "yaml"))
-    assert json.loads(out)["notes"][0].startswith("Node 7 is ignored: ")
-    assert yaml.safe_load(text) == json.loads(out)
+    assert cli.run((*words, f"--state={dump}", "-o=json")) == 0
+    value = json.loads(capfd.readouterr().out)
+    assert value["notes"][0].startswith("Node 7 is ignored: ")
+    assert cli.run((*words, f"--state={dump}", "-o=yaml")) == 0
+    assert yaml.safe_load(capfd.readouterr().out) == value
 
 
 @pytest.mark.parametrize("workers", [8, 17])

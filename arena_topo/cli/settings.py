@@ -201,9 +201,9 @@ def read(
 
     `above` are the sources that win over files; if none of them chooses a profile, the files do.
     `of_jobs` returns all options that `[submit]` may have, and is called only where that table has
-    a key that is not among `params`; without it the command ignores the table. An unknown key of a
-    profile that is not chosen is a warning. So is a key of the site's file, as it may be meant for
-    another version. A home folder that does not exist, or cannot be read, has no files.
+    a key that is not among `params`; without it the command ignores the table. A slip in a profile
+    that is not chosen is a warning. So is a key of the site's file, as it may be meant for another
+    version. A home folder that does not exist, or cannot be read, has no files.
     """
     files, arena = tuple(_files()), _arenas()
     chosen = (one for one in merged(params, above) if one.name == _PROFILE)
@@ -217,12 +217,19 @@ def read(
     unused = [(_PROFILE, name) for name in _profiles(files) if name != profile[0]]
     for where in (*wheres, *unused):
         for file in files:
+            try:
+                settings = file.table(*where)
+                jobs = {} if of_jobs is None else file.table(*where, SECTION)
+            except UsageError as slip:
+                if where not in unused:
+                    raise
+                warnings.append(f"{slip.message}, which is left out; {slip.hint}")
+                continue
             tables = {SECTION, *(() if where else (_PROFILE, _DEFAULT))}
-            own = {key: one for key, one in file.table(*where).items() if key not in tables}
+            own = {key: one for key, one in settings.items() if key not in tables}
             said = [(where, own, everywhere, None)]
             if of_jobs is not None:
-                jobs = (*where, SECTION)
-                said.append((jobs, file.table(*jobs), named, of_jobs))
+                said.append(((*where, SECTION), jobs, named, of_jobs))
             for at, table, options, others in said:
                 origin = f"{file.path} [{'.'.join(at)}]" if at else file.path
                 unknown = tuple(_unknown(origin, table, options, others))

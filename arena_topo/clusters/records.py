@@ -299,8 +299,8 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
     def noted(self, text: str) -> Note:
         """A note of this text about the object and its fault."""
         # All entries of a list are one fault.
-        fault = f"{self.expected} {self.path.partition('[')[0]}"
-        return Note(self.name or "without a name", fault, text)
+        fault = self.path.partition("[")[0] or self.reason
+        return Note(self.name or "without a name", f"{self.expected} {fault}", text)
 
 
 # ---------------------------------------------------------------- decoding

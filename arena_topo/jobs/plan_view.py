@@ -414,7 +414,7 @@ def value(proposal: Proposal) -> dict[str, Any]:
         "comparison": _comparison_value(proposal),
         "top": [_row_value(proposal, one) for one in proposal.rows],
         "advice": list(proposal.advice),
-        "notes": list(proposal.notes),
+        "notes": list(map(str, proposal.notes)),
         "emulated": proposal.cluster is not None and proposal.cluster.emulated,
     }
 

@@ -45,7 +45,7 @@ def value(cluster: Cluster) -> dict[str, Any]:
             }
             for node in sorted(cluster.nodes, key=lambda node: natural(node.name))
         ],
-        "notes": list(cluster.notes),
+        "notes": list(map(str, cluster.notes)),
         "emulated": cluster.emulated,
     }
 
@@ -73,7 +73,7 @@ def node_value(node: Node, cluster: Cluster) -> dict[str, Any]:
         "opaque": node.unattributed,
         "unhealthy": [*members(GPUSet(machine.everything & ~healthy))],
         "unavailable": node.unavailable or node.shared,
-        "notes": list(cluster.notes),
+        "notes": list(map(str, cluster.notes)),
         "emulated": cluster.emulated,
     }
 
