@@ -385,7 +385,7 @@ class Connection:
         answer, _ = self.answer("GET", path, query, stream=True, silence=silence)
         try:
             if not _GOOD <= answer.status < _REDIRECT:
-                said = self._body(answer, math.inf, "GET", path)
+                said = self._body(answer, self._until(math.inf), "GET", path)
                 raise refusal("GET", path, answer.status, answer.reason, said)
             if (why := odd_body(answer.headers, unpacks=UNPACKED)) is not None:
                 raise self.no_server(why)
@@ -427,7 +427,8 @@ class Connection:
         begun, target = time.monotonic(), f"{path}?{urlencode(query)}"
         line = self.dialled(min(CONNECT_TIMEOUT, self._timeout))
         try:
-            self._pool.send(line, "GET", target, (*_HEADERS, *self.access.sent))
+            plain = ("accept-encoding", "identity")
+            self._pool.send(line, "GET", target, (*_HEADERS, plain, *self.access.sent))
         except OSError as error:
             line.close()
             raise ClusterError(

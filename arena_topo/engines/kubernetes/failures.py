@@ -80,15 +80,20 @@ _UNOPENED: Mapping[Obstacle, tuple[str, str]] = {
 
 def broken(error: Exception) -> bool:
     """Whether a connection in use broke off, so that another attempt may succeed."""
-    final = isinstance(error, (TimeoutError, ssl.SSLError))
+    final = isinstance(error, TimeoutError) or _distrusts(error)
     return isinstance(error, (OSError, http.client.HTTPException)) and not final
+
+
+def _distrusts(error: Exception) -> bool:
+    """Whether TLS refuses a connection; an end without notice is a broken connection."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
 
 
 def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:
     """The error for a missing answer; `limit` names the time limit, in words."""
     why = cause(error)
     obstacle = error.obstacle if isinstance(error, Unopened) else None
-    if isinstance(error, ssl.SSLError):
+    if _distrusts(error):
         obstacle = "trust"
     if obstacle is not None and obstacle in _UNOPENED:
         text, hint = _UNOPENED[obstacle]
