@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import itertools
 import json
 import logging
@@ -575,19 +576,18 @@ class Connection:
 
         The timeout of a socket is for each read, and starts again with every byte.
         """
-        pieces, size = list[bytes](), 0
+        body = io.BytesIO()
         try:
             for piece in answer.pieces():
-                pieces.append(piece)
-                size += len(piece)
-                if size > MOST:
+                body.write(piece)
+                if body.tell() > MOST:
                     path = target.partition("?")[0]
                     raise self.no_server(f"{method} {path} returned more than {MOST >> 20} MiB")
                 if time.monotonic() > until:
                     raise TimeoutError("the answer did not end in time")
         finally:
             answer.close()
-        return b"".join(pieces)
+        return body.getvalue()
 
     def _patience(self) -> str:
         """The time limit that has passed, with the name of its option."""
