@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import socket
+import ssl
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,11 +24,14 @@ from arena_topo.engines import Options
 from arena_topo.engines.kubernetes import connection
 from arena_topo.engines.kubernetes import engine as kubernetes
 from arena_topo.engines.kubernetes.connection import Connection
+from arena_topo.engines.kubernetes.kubeconfig import Access
+from arena_topo.engines.kubernetes.shapes import Unsure
 from arena_topo.errors import ArenaError, ClusterError, TimedOut
 from arena_topo.job import MPIJob
 
 Run = Callable[..., tuple[int, str, str]]
 Serve = Callable[..., Connection]
+TLS = Path(__file__).parent / "tls"
 LOG = "/api/v1/namespaces/default/pods/a/log"
 
 
@@ -348,6 +352,36 @@ def test_a_login_page_is_never_shown_as_a_log(
     assert code == 1
     assert "log in<" not in out
     assert re.search("does not answer like a Kubernetes API server", err)
+
+
+@pytest.mark.parametrize("more", [b"", b"\0" * 9])
+def test_an_answer_of_several_gzip_members_is_read_to_its_end(serve: Serve, more: bytes):
+    said = json.dumps({"kind": "Node", "metadata": {"name": "a"}}).encode()
+    body = gzip.compress(said[:9]) + gzip.compress(b"") + gzip.compress(said[9:]) + more
+    whole = answer("Content-Encoding: gzip", f"Content-Length: {len(body)}", body=body)
+    assert serve(whole).get("/api/v1/nodes/a")["metadata"]["name"] == "a"
+    assert b"".join(serve(whole).streamed(LOG, {}, silence=5.0)) == said
+    with pytest.raises(ClusterError, match="broke the connection"):
+        serve(answer("Content-Encoding: gzip", body=body[: len(body) - len(more) - 9])).delete("/a")
+
+
+def test_tls_that_ends_within_a_request_leaves_it_open_whether_it_was_taken():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with context.wrap_socket(peer, server_side=True) as peer:
+                peer.recv(4096)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        reads = Connection(Options(), Access(server=url, ca_file=str(TLS / "ca.pem")))
+        with pytest.raises(Unsure, match="broke the connection; whether it took the request is no"):
+            reads.post("/api/v1/nodes", {"a": "b" * (8 << 20)})
+        thread.join()
 
 
 def test_a_compressed_answer_that_is_cut_short_is_no_answer(serve: Serve):

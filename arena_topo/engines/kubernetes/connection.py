@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import itertools
 import json
 import logging
@@ -12,10 +13,12 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urlencode
+
+import msgspec
 
 from arena_topo import __version__
 from arena_topo.engines import REQUESTS, Options
@@ -37,7 +40,15 @@ from arena_topo.engines.kubernetes.failures import (
     unreachable,
 )
 from arena_topo.engines.kubernetes.kubeconfig import Access, asked, provided, resolve
-from arena_topo.engines.kubernetes.shapes import PODS, Unreadable, misfit, nonsense, sound
+from arena_topo.engines.kubernetes.shapes import (
+    ANY,
+    LIST,
+    POD,
+    Unreadable,
+    misfit,
+    nonsense,
+    sound,
+)
 from arena_topo.engines.kubernetes.transport import FAULTS, UNPACKED, Answer, Pool, Unopened
 from arena_topo.engines.tidying import undisturbed
 from arena_topo.errors import AccessDenied, ClusterError, NotFound, TimedOut
@@ -261,22 +272,27 @@ class Connection:
         self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
     ) -> tuple[list[dict[str, Any]], str]:
         """What `collect` returns, and the resourceVersion of the list, the start of a watch."""
+        readers = (POD, ANY) if path.endswith("/pods") else (ANY,)
 
-        def chosen(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-            for one in items:
-                right = one if judged else sound(one)
-                kept = keep(right) if keep else right
-                if kept is not None:
-                    yield kept
+        def reduced(item: msgspec.Raw) -> dict[str, Any] | None:
+            one = parsed(item, *readers)
+            if not is_object(one):
+                raise self.no_server(f"the list of {path} holds what is no object")
+            right = one if judged else sound(one)
+            return keep(right) if keep else right
 
-        return self._whole(path, query, None, chosen)
+        def decode(data: bytes) -> Mapping[str, Any] | None:
+            # Object by object: a decoded page takes several times the memory of its text.
+            page = parsed(data, LIST)
+            if page is None or not page.kind.endswith("List"):
+                return None
+            items = [kept for one in page.items or () if (kept := reduced(one)) is not None]
+            return {"items": items, "metadata": page.metadata}
+
+        return self._whole(path, query, decode)
 
     def _whole(
-        self,
-        path: str,
-        query: Mapping[str, str],
-        decode: _ReadPage | None,
-        chosen: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+        self, path: str, query: Mapping[str, str], decode: _ReadPage
     ) -> tuple[list[Any], str]:
         for limit in (PAGE, PAGE, 0):
             asked = {**query, "limit": str(limit)} if limit else dict(query)
@@ -284,7 +300,7 @@ class Connection:
             try:
                 for _ in range(PAGES):
                     page = self._page(path, asked, decode)
-                    found += chosen(page["items"] or ())
+                    found += page["items"]
                     meta = page.get("metadata") or {}
                     token = meta.get("continue")
                     if not token:
@@ -301,21 +317,14 @@ class Connection:
                 raise self.no_server(f"the list of {path} does not end")
         raise AssertionError("the last attempt returns or raises")
 
-    def _page(
-        self, path: str, query: Mapping[str, str], decode: _ReadPage | None
-    ) -> Mapping[str, Any]:
-        """A page of a list; its `items` are objects, or null, Go's empty list."""
+    def _page(self, path: str, query: Mapping[str, str], decode: _ReadPage) -> Mapping[str, Any]:
+        """A page of a list, decoded."""
         response, data = self.answer("GET", path, query)
-        page = decode(data) if decode is not None and response.status < _REDIRECT else None
+        page = decode(data) if response.status < _REDIRECT else None
         if page is None:
-            kind = PODS if path.endswith("/pods") else Any
-            page, _ = self._read("GET", path, response, data, kind=kind)
-            items, listed = page.get("items"), str(page.get("kind")).endswith("List")
-            if decode is not None or not listed or "items" not in page:
-                raise self.no_server(f"GET {path} returned no list")
-            if not isinstance(items, list | None) or not all(map(is_object, items or ())):
-                raise self.no_server(f"the list of {path} holds what is no object")
-        if not isinstance(page.get("metadata"), dict | None):
+            self._read("GET", path, response, data)  # raises what a Status says
+            raise self.no_server(f"GET {path} returned no list")
+        if not isinstance(page["metadata"], dict | None):
             raise self.no_server(f"the list of {path} has no metadata")
         return page
 
@@ -377,7 +386,7 @@ class Connection:
         answer, _ = self.answer("GET", path, query, stream=True, silence=silence)
         try:
             if not _GOOD <= answer.status < _REDIRECT:
-                said = self._body(answer, math.inf, "GET", path)
+                said = self._body(answer, self._until(math.inf), "GET", path)
                 raise refusal("GET", path, answer.status, answer.reason, said)
             if (why := odd_body(answer.headers, unpacks=UNPACKED)) is not None:
                 raise self.no_server(why)
@@ -419,7 +428,8 @@ class Connection:
         begun, target = time.monotonic(), f"{path}?{urlencode(query)}"
         line = self.dialled(min(CONNECT_TIMEOUT, self._timeout))
         try:
-            self._pool.send(line, "GET", target, (*_HEADERS, *self.access.sent))
+            plain = ("accept-encoding", "identity")
+            self._pool.send(line, "GET", target, (*_HEADERS, plain, *self.access.sent))
         except OSError as error:
             line.close()
             raise ClusterError(
@@ -462,11 +472,9 @@ class Connection:
         response: Answer,
         data: bytes,
         body: _Body = None,
-        *,
-        kind: Any = Any,
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The object in an answer, checked, and the server's warnings."""
-        answer = parsed(data, kind)
+        answer = parsed(data)
         status = failure(answer) if response.status < _REDIRECT else response.status
         if status is not None:
             # As in client-go the Status decides, not the HTTP code of the answer.
@@ -568,19 +576,18 @@ class Connection:
 
         The timeout of a socket is for each read, and starts again with every byte.
         """
-        pieces, size = list[bytes](), 0
+        body = io.BytesIO()
         try:
             for piece in answer.pieces():
-                pieces.append(piece)
-                size += len(piece)
-                if size > MOST:
+                body.write(piece)
+                if body.tell() > MOST:
                     path = target.partition("?")[0]
                     raise self.no_server(f"{method} {path} returned more than {MOST >> 20} MiB")
                 if time.monotonic() > until:
                     raise TimeoutError("the answer did not end in time")
         finally:
             answer.close()
-        return b"".join(pieces)
+        return body.getvalue()
 
     def _patience(self) -> str:
         """The time limit that has passed, with the name of its option."""

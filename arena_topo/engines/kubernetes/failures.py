@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import logging
 import re
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 
 from arena_topo.engines import REQUESTS
-from arena_topo.engines.kubernetes.shapes import Unreadable, Unsure
+from arena_topo.engines.kubernetes.shapes import ANY, Unreadable, Unsure
 from arena_topo.engines.kubernetes.transport import Obstacle, Unopened
 from arena_topo.errors import (
     AccessDenied,
@@ -79,15 +80,20 @@ _UNOPENED: Mapping[Obstacle, tuple[str, str]] = {
 
 def broken(error: Exception) -> bool:
     """Whether a connection in use broke off, so that another attempt may succeed."""
-    final = isinstance(error, (TimeoutError, ssl.SSLError))
+    final = isinstance(error, TimeoutError) or _distrusts(error)
     return isinstance(error, (OSError, http.client.HTTPException)) and not final
+
+
+def _distrusts(error: Exception) -> bool:
+    """Whether TLS refuses a connection; an end without notice is a broken connection."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
 
 
 def unreachable(server: str, method: str, error: Exception, limit: str) -> ArenaError:
     """The error for a missing answer; `limit` names the time limit, in words."""
     why = cause(error)
     obstacle = error.obstacle if isinstance(error, Unopened) else None
-    if isinstance(error, ssl.SSLError):
+    if _distrusts(error):
         obstacle = "trust"
     if obstacle is not None and obstacle in _UNOPENED:
         text, hint = _UNOPENED[obstacle]
@@ -151,15 +157,15 @@ def odd_body(
     return None
 
 
-def parsed(body: bytes, kind: Any = Any) -> Any:
-    """The JSON in an answer; None for other text, or for JSON nested too deeply.
+def parsed(body: bytes | msgspec.Raw, *readers: msgspec.json.Decoder[Any]) -> Any:
+    """The JSON in an answer, by the first of `readers` whose type it has; without them as it is.
 
-    With a `kind`, a dictionary has only the keys of that type, if the JSON has its shape.
+    None for other text, or for JSON nested too deeply.
     """
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (ValueError, RecursionError):
-        return None if kind is Any else parsed(body)
+    for reader in readers or (ANY,):
+        with contextlib.suppress(ValueError, RecursionError):
+            return reader.decode(body)
+    return None
 
 
 def is_object(one: object) -> bool:

@@ -140,13 +140,22 @@ _POD = {
     **dict.fromkeys(("apiVersion", "kind", "spec", "status"), Any),
     "metadata": dict.fromkeys(_META_OF_POD, Any),
 }
-PODS = typed(
-    {
-        **dict.fromkeys(("apiVersion", "kind", "metadata", "status", "code"), Any),
-        "items": [_POD],
-    }
-)
-"""A list of pods, or a Status, without `managedFields`: more than half of what a pod decodes to."""
+
+
+class _List(msgspec.Struct):
+    kind: str
+    items: list[msgspec.Raw] | None
+    """null is Go's empty list."""
+    metadata: Any = None
+
+
+ANY = msgspec.json.Decoder()
+
+LIST = msgspec.json.Decoder(_List)
+"""A page of a list, whose objects are left as they came."""
+
+POD = msgspec.json.Decoder(typed(_POD))
+"""A pod without `managedFields`: more than half of what a pod decodes to."""
 
 
 def oddity(one: Any) -> str | None:

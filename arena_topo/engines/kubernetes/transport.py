@@ -68,15 +68,18 @@ class Answer:
             if unpack is None:
                 yield piece
                 continue
-            # A megabyte of gzip may contain a gigabyte.
-            while piece and not unpack.eof:
+            # More members may follow the first (RFC 1952, 2.2), or zeros.
+            while piece := piece.lstrip(b"\0") if unpack.eof else piece:
+                if unpack.eof:
+                    unpack = zlib.decompressobj(_GZIP_OR_ZLIB)
+                # A megabyte of gzip may contain a gigabyte.
                 if unpacked := unpack.decompress(piece, _PIECE):
                     yield unpacked
-                piece = unpack.unconsumed_tail
+                piece = unpack.unconsumed_tail or unpack.unused_data
             whole = unpack.eof
         # A closed connection looks like the end of the body.
         if self._response.length or not whole:
-            raise http.client.IncompleteRead(b"", self._response.length)
+            raise http.client.HTTPException("the answer ended too early")
         self._response.close()
         line, self._line = self._line, None
         if line is not None:
@@ -151,7 +154,7 @@ class Pool:
         if body is not None:
             line.putheader("content-length", str(len(body)))
         # A server may answer before it has read the whole body, and close.
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             line.endheaders(body)
 
     def _reused(self) -> http.client.HTTPConnection | None:
@@ -221,7 +224,7 @@ class Pool:
         try:
             if proxy.scheme == "https":
                 sock = _secured(sock, _public(checked=self._checked), at[0])
-            known = f"Proxy-Authorization: {basic(':'.join(login))}\r\n" if proxy.username else ""
+            known = f"Proxy-Authorization: {basic(':'.join(login))}\r\n" if any(login) else ""
             there = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             sock.sendall(f"CONNECT {there} HTTP/1.1\r\nHost: {there}\r\n{known}\r\n".encode())
             answer = http.client.HTTPResponse(sock, method="CONNECT")
