@@ -599,7 +599,9 @@ def test_logs_come_over_tls_as_well(tmp_path: Path, through: str, monkeypatch: p
         with backend.follow(job, FOLLOW, is_chief) as following:
             reader = Reader(following)
             reader.until_said("end")
+            # Such a connection ends without a word of TLS, as of a server that is killed.
             api.cut_logs()
+            reader.until(lambda: Turn.BROKEN in reader.turns())
             operator.say("demo", "again")
             reader.until_said("again")
         assert len(reader.lines) == 2003
