@@ -321,6 +321,20 @@ def test_logs_that_may_not_be_read_are_refused_each_with_its_error(
     assert all(isinstance(one.error, AccessDenied) for one in refused)
 
 
+@pytest.mark.parametrize("options", [FOLLOW, LogOptions()])
+def test_a_refusal_whose_connection_breaks_is_a_refusal(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, options: LogOptions
+):
+    job = running(backend, operator, "one")
+    api.fail(rf"{WORKER}/log\?", status=403, cut=20, times=9)
+    with backend.follow(job, options) as following:
+        reader = Reader(following)
+        reader.until(lambda: Turn.REFUSED in reader.turns(chief=False))
+    [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
+    assert isinstance(refused.error, AccessDenied)
+    assert sum(f"{WORKER}/log?" in line for line in api.requests) == 1
+
+
 def test_one_log_that_cannot_be_read_does_not_stop_the_others(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):
