@@ -386,6 +386,20 @@ def test_a_log_that_is_not_followed_is_given_up_after_the_time_of_a_request(
     assert reader.texts() == ["one"]
 
 
+def test_logs_are_requested_uncompressed(backend: KubernetesBackend):
+    """Without `Accept-Encoding` a gateway may choose a compression (RFC 9110, 12.5.3)."""
+    ours, peer = socket.socketpair()
+    line = http.client.HTTPConnection("api")
+    line.sock = ours
+    with ours, peer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend.api, "dialled", lambda _timeout: line)
+        backend.api.asked("/api/v1/namespaces/default/pods/demo/log", {}, None)
+        with peer.makefile("rb") as sent:
+            sent.readline()
+            head = http.client.parse_headers(sent)
+    assert head["accept-encoding"] == "identity"
+
+
 def test_a_job_that_is_not_there_is_not_found(backend: KubernetesBackend, operator: FakeOperator):
     job = running(backend, operator)
     backend.delete("demo", "default")

@@ -419,7 +419,8 @@ class Connection:
         begun, target = time.monotonic(), f"{path}?{urlencode(query)}"
         line = self.dialled(min(CONNECT_TIMEOUT, self._timeout))
         try:
-            self._pool.send(line, "GET", target, (*_HEADERS, *self.access.sent))
+            plain = ("accept-encoding", "identity")
+            self._pool.send(line, "GET", target, (*_HEADERS, plain, *self.access.sent))
         except OSError as error:
             line.close()
             raise ClusterError(
