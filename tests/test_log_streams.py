@@ -321,6 +321,20 @@ def test_logs_that_may_not_be_read_are_refused_each_with_its_error(
     assert all(isinstance(one.error, AccessDenied) for one in refused)
 
 
+@pytest.mark.parametrize("options", [FOLLOW, LogOptions()])
+def test_a_refusal_whose_connection_breaks_is_a_refusal(
+    api: FakeApi, backend: KubernetesBackend, operator: FakeOperator, options: LogOptions
+):
+    job = running(backend, operator, "one")
+    api.fail(rf"{WORKER}/log\?", status=403, cut=20, times=9)
+    with backend.follow(job, options) as following:
+        reader = Reader(following)
+        reader.until(lambda: Turn.REFUSED in reader.turns(chief=False))
+    [refused] = [one for one in reader.items if isinstance(one, Notice) and one.error]
+    assert isinstance(refused.error, AccessDenied)
+    assert sum(f"{WORKER}/log?" in line for line in api.requests) == 1
+
+
 def test_one_log_that_cannot_be_read_does_not_stop_the_others(
     api: FakeApi, backend: KubernetesBackend, operator: FakeOperator
 ):
@@ -370,6 +384,20 @@ def test_a_log_that_is_not_followed_is_given_up_after_the_time_of_a_request(
     assert refused.turn is Turn.REFUSED
     assert str(refused.error) == f"no more of the log of {WORKER} came for 2 s"
     assert reader.texts() == ["one"]
+
+
+def test_logs_are_requested_uncompressed(backend: KubernetesBackend):
+    """Without `Accept-Encoding` a gateway may choose a compression (RFC 9110, 12.5.3)."""
+    ours, peer = socket.socketpair()
+    line = http.client.HTTPConnection("api")
+    line.sock = ours
+    with ours, peer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend.api, "dialled", lambda _timeout: line)
+        backend.api.asked("/api/v1/namespaces/default/pods/demo/log", {}, None)
+        with peer.makefile("rb") as sent:
+            sent.readline()
+            head = http.client.parse_headers(sent)
+    assert head["accept-encoding"] == "identity"
 
 
 def test_a_job_that_is_not_there_is_not_found(backend: KubernetesBackend, operator: FakeOperator):
@@ -599,7 +627,9 @@ def test_logs_come_over_tls_as_well(tmp_path: Path, through: str, monkeypatch: p
         with backend.follow(job, FOLLOW, is_chief) as following:
             reader = Reader(following)
             reader.until_said("end")
+            # Such a connection ends without a word of TLS, as of a server that is killed.
             api.cut_logs()
+            reader.until(lambda: Turn.BROKEN in reader.turns())
             operator.say("demo", "again")
             reader.until_said("again")
         assert len(reader.lines) == 2003

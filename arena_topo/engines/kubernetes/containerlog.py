@@ -6,8 +6,8 @@ for, and `following.Follow` resumes it, so that a single thread reads hundreds o
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import http.client
 import math
 import os
 from collections.abc import Callable, Generator
@@ -22,6 +22,7 @@ from arena_topo.engines.kubernetes.failures import UNKNOWN_CALLER, odd_body, ref
 from arena_topo.engines.kubernetes.podlog import Sight
 from arena_topo.engines.kubernetes.shapes import Unreadable
 from arena_topo.engines.kubernetes.streaming import Lines, Place, Response
+from arena_topo.engines.kubernetes.transport import FAULTS
 from arena_topo.engines.lines import Line, LogOptions, Notice, Source, Turn
 from arena_topo.errors import ArenaError, ClusterError, NotFound, TimedOut
 
@@ -317,7 +318,7 @@ class ContainerLog:
                 self._say(lines.finish())
         except Silent:
             self._settle(Turn.REFUSED, podlog.silent(self.source, silence))
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except FAULTS as error:
             why = error.strerror if isinstance(error, OSError) else None
             raise ClusterError(
                 f"the connection to {self._api.access.server} broke",
@@ -338,8 +339,10 @@ class ContainerLog:
                 body = response.feed((yield came))
             if _GOOD <= response.status < _REDIRECT:
                 break
-            while not response.ended and len(body) < _BODY:
-                body += response.feed((yield came))
+            # The status is known, whatever becomes of the message.
+            with contextlib.suppress(*FAULTS):
+                while not response.ended and len(body) < _BODY:
+                    body += response.feed((yield came))
             error = refusal("GET", path, response.status, response.reason, body)
             if again or response.status != UNKNOWN_CALLER:
                 raise error

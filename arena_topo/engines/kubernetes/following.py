@@ -209,7 +209,8 @@ class Follow:
         if one.connection is None:
             return 0
         try:
-            data = one.connection.recv(PIECE)
+            # TLS within TLS returns 0 at an end without a message of TLS.
+            data = one.connection.recv(PIECE) or b""
         except (BlockingIOError, ssl.SSLWantReadError):
             return 0
         except (OSError, ValueError) as error:
