@@ -420,7 +420,11 @@ def test_every_answer_has_the_same_keys_in_json_and_in_yaml(plan, workers, code)
 
 @pytest.mark.parametrize(
     "words",
-    [("plan", "mpi", "--workers=4", "--gpus=1"), ("topology", "show"), ("topology", "show", "dgx-0")],
+    [
+        ("plan", "mpi", "--workers=4", "--gpus=1"),
+        ("topology", "show"),
+        ("topology", "show", "dgx-0"),
+    ],
 )
 def test_notes_are_plain_texts_in_json_and_in_yaml(words, capfd, tmp_path):
     dump = tmp_path / "dump.json"
