@@ -595,12 +595,16 @@ def _in_notebook(shown: Proposal | Machine | Cluster) -> str | None:
         return None
 
 
-def _on_screen(status: JobStatus) -> str:
+def _on_screen(shown: JobStatus | SeenJob) -> str:
     """The screen of `get` for a notebook."""
-    return f"<pre>{escape(view.job(status, now=time.time()))}</pre>"
+    seen = shown if isinstance(shown, SeenJob) else SeenJob(status=shown)
+    text = view.job(seen.status, now=time.time(), events=seen.events, samples=seen.samples)
+    text = "\n".join([text, *reasons_view.below(seen, width=None)])
+    return f"<pre>{escape(text)}</pre>"
 
 
-setattr(JobStatus, "_repr_html_", _on_screen)  # noqa: B010 - as below
+for _seen in (JobStatus, SeenJob):
+    setattr(_seen, "_repr_html_", _on_screen)  # noqa: B010 - as below
 
 for _drawn in (Proposal, Machine, Cluster):
     # The types are in lower layers than their drawings.

@@ -285,6 +285,7 @@ def test_there_is_a_difference_between_not_now_and_never(local):
     shown = replace(waits.status, name="<b>")._repr_html_()
     assert shown.startswith("<pre>Name:        &lt;b&gt;\nStatus:      PENDING\n")
     assert "<b>" not in shown
+    assert Client(HERE).get("next")._repr_html_().startswith("<pre>Name:        next\n")
     with pytest.raises(arena_topo.TimedOut, match="next is still PENDING"):
         Client(HERE).wait("next", timeout=0.1)
     with pytest.raises(arena_topo.Unplaceable) as never:
