@@ -44,6 +44,7 @@ from arena_topo.engines.kubernetes.shapes import (
     ANY,
     LIST,
     POD,
+    PODS,
     Unreadable,
     misfit,
     nonsense,
@@ -272,18 +273,21 @@ class Connection:
         self, path: str, keep: Keep | None = None, *, judged: bool = False, **query: str
     ) -> tuple[list[dict[str, Any]], str]:
         """What `collect` returns, and the resourceVersion of the list, the start of a watch."""
-        readers = (POD, ANY) if path.endswith("/pods") else (ANY,)
+        pods = path.endswith("/pods")
+        readers = (POD, ANY) if pods else (ANY,)
+        # Object by object: a decoded page takes several times the memory of its text. Without
+        # `keep` all of it is kept anyway, and decoding at once takes less time.
+        pages = (PODS, LIST) if pods and keep is None else (LIST,)
 
-        def reduced(item: msgspec.Raw) -> dict[str, Any] | None:
-            one = parsed(item, *readers)
+        def reduced(item: Any) -> dict[str, Any] | None:
+            one = parsed(item, *readers) if isinstance(item, msgspec.Raw) else item
             if not is_object(one):
                 raise self.no_server(f"the list of {path} holds what is no object")
             right = one if judged else sound(one)
             return keep(right) if keep else right
 
         def decode(data: bytes) -> Mapping[str, Any] | None:
-            # Object by object: a decoded page takes several times the memory of its text.
-            page = parsed(data, LIST)
+            page = parsed(data, *pages)
             if page is None or not page.kind.endswith("List"):
                 return None
             items = [kept for one in page.items or () if (kept := reduced(one)) is not None]

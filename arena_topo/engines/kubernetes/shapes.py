@@ -8,7 +8,7 @@ others, so their readers check each (`oddity`) and skip the invalid ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
 
@@ -142,20 +142,27 @@ _POD = {
 }
 
 
-class _List(msgspec.Struct):
+_Item = TypeVar("_Item")
+
+
+class _List(msgspec.Struct, Generic[_Item]):
     kind: str
-    items: list[msgspec.Raw] | None
+    items: list[_Item] | None
     """null is Go's empty list."""
     metadata: Any = None
 
 
 ANY = msgspec.json.Decoder()
 
-LIST = msgspec.json.Decoder(_List)
+LIST = msgspec.json.Decoder(_List[msgspec.Raw])
 """A page of a list, whose objects are left as they came."""
 
-POD = msgspec.json.Decoder(typed(_POD))
+_POD_TYPE = typed(_POD)
+POD = msgspec.json.Decoder(_POD_TYPE)
 """A pod without `managedFields`: more than half of what a pod decodes to."""
+
+PODS = msgspec.json.Decoder(_List[_POD_TYPE])  # type: ignore[valid-type]
+"""A page of such pods."""
 
 
 def oddity(one: Any) -> str | None:
