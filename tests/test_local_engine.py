@@ -1310,8 +1310,12 @@ def test_a_full_disk_keeps_no_launcher_from_its_next_try(engine, monkeypatch):
 
     # The supervisor is a fork of this process.
     monkeypatch.setattr(store, "replace_file", replaced)
-    command = "if test -e full; then sleep 0.5; rm full; exit 4; fi; touch full; exit 3"
-    submit(engine, job("demo", command, retry=1))
+    again = "if test -e full; then sleep 0.5; rm full; exit 4; fi"
+    first = "while ! test -e go; do sleep 0.02; done; touch full; exit 3"
+    submit(engine, job("demo", f"{again}; {first}", retry=1))
+    # A job stops at a disk that is full before it runs.
+    started(engine, "demo")
+    Path("go").touch()
     assert ended(engine, "demo").exit_code == 4
 
 
