@@ -501,7 +501,8 @@ def test_what_goes_into_a_pipe_stays_out_of_the_screen(monkeypatch):
 
 
 def test_in_a_pipe_waiting_is_a_line_for_each_change(cluster):
-    cluster.images["i"], cluster.duration = 1.0, 5.0
+    # Longer than the time between two looks at the job.
+    cluster.images["i"], cluster.duration = 3.0, 5.0
     done = arena(cluster, *SUBMIT, "c")
     assert done.returncode == 0
     assert "\x1b" not in done.stdout + done.stderr
