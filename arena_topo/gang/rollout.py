@@ -318,7 +318,7 @@ def _is_outdated(recorded: float, pods: Sequence[Object]) -> bool:
 def worker_places(mpijob: Manifest, pods: Sequence[Object]) -> list[tuple[Object, Manifest]]:
     """The patches that send gated workers to the nodes in the record of their job.
 
-    None if the job is suspended, or its record is only proposed or outdated.
+    Empty if the job is suspended, or its record is only proposed or outdated.
     """
     notes = mpijob["metadata"].get("annotations") or {}
     if PROPOSED in notes or not notes.get(MAP) or suspended(mpijob):

@@ -47,7 +47,7 @@ class Unopened(Exception):
 
 
 class Answer:
-    """An answer whose head has come. Whoever gets it reads its `pieces` to the end, or closes it.
+    """An answer whose head has come. The caller reads its `pieces` to the end, or closes it.
 
     The connection then returns to its pool, or is closed.
     """
@@ -215,7 +215,7 @@ class Pool:
         at = proxy.hostname or "", _port(proxy)
         login = [unquote(proxy.username or ""), unquote(proxy.password or "")]
         if proxy.scheme.startswith("socks"):
-            import socks  # type: ignore[import-untyped]  # noqa: PLC0415  hardly anybody's proxy
+            import socks  # type: ignore[import-untyped]  # noqa: PLC0415  only for SOCKS
 
             # As in kubectl the proxy resolves the host.
             by_proxy = socks.SOCKS5, *at, True, *login
